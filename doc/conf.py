@@ -1,0 +1,49 @@
+"""Sphinx: `sphinx-build -W --keep-going -b html doc doc/_build/html` from the root of the clone."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py
+
+project = "skgpstoch"
+author = "skgpstoch developers"
+copyright = author
+release = version = installed_version("skgpstoch")
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+default_role = "literal"  # `name` in a docstring is code
+
+autosummary_generate = True
+autodoc_typehints = "none"  # numpydoc's Parameters say it
+numpydoc_show_class_members = False  # the class template lists them
+numpydoc_class_members_toctree = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "skgpstoch"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_show_sourcelink = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "backreferences_dir": "generated/backreferences",
+    "doc_module": ("skgpstoch",),
+    "reference_url": {"skgpstoch": None},
+    "within_subsection_order": "FileNameSortKey",
+    "reset_argv": "gallery.quick_arguments",
+    "min_reported_time": 1,
+    "download_all_examples": False,
+}

@@ -1,0 +1,443 @@
+"""What every estimator shares: validation, tensors, fit, and predictions."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import os
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ._data import Scaling, fingerprint, resolve_device, resolve_seed
+from ._objective import Objective, Posterior
+from ._training import SCHEDULES, Checkpoint, History, make_optimizer, train
+from .gaussian import Marginals
+from .linalg import map_blocks
+
+if TYPE_CHECKING:
+
+    class CallbackSupportMixin:
+        """sklearn.callback's, from scikit-learn 1.9 on."""
+
+        def _init_callback_context(self, **kwargs: Any) -> Any: ...
+
+    def with_callbacks(method: Callable) -> Callable: ...
+
+else:
+    try:
+        from sklearn.callback import CallbackSupportMixin, with_callbacks
+    except ImportError:  # scikit-learn < 1.9 has no callbacks
+
+        class CallbackSupportMixin:
+            """Stands in for scikit-learn 1.9's: no callbacks."""
+
+        def with_callbacks(method):
+            return method
+
+
+N_EVALUATIONS = 25
+"""Evaluations of the objective during a fit, for the choice of the best iterate."""
+
+
+def keep_state_on_failure(method: Callable) -> Callable:
+    """Leave the estimator as it was if its method raises, KeyboardInterrupt included."""
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = dict(vars(self))
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(state)
+            raise
+
+    return wrapped
+
+
+class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+    """validate → tensors → objective → train → closing pass → NumPy.
+
+    A subclass has the training parameters below among its constructor parameters and implements
+    :meth:`_objective` and :meth:`_budget`; the other hooks have defaults.
+    """
+
+    _parameter_constraints: dict[str, list] = {
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "solver": [StrOptions({"adam", "adadelta"})],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [StrOptions(set(SCHEDULES))],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "normalize_y": ["boolean"],
+        "warm_start": ["boolean"],
+        "device": [str, torch.device, None],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "checkpoint_dir": [str, os.PathLike, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    # ---- hooks -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
+        """The objective for scaled rows X (N, d) and targets (N, P + 1): y and the row's fold."""
+
+    @abstractmethod
+    def _budget(self, n_rows: int) -> tuple[int, int]:
+        """(max_iter, batch_size), with "auto" resolved for this many training rows."""
+
+    def _input_scaling(self, X: np.ndarray) -> Scaling:
+        """Scaling between the user's X and what the objective sees."""
+        return Scaling.identity(X.shape[1])
+
+    def _n_folds(self, n_rows: int) -> int:
+        """Number of disjoint sets of validation rows."""
+        return 1
+
+    def _set_fitted(self, objective: Objective) -> None:
+        """Fitted attributes of the method's own; the common ones are set already."""
+
+    # ---- fit ---------------------------------------------------------------------------------
+
+    @keep_state_on_failure
+    @with_callbacks
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
+            before.
+        """
+        X, y = self._validate(X, y, reset=True)
+        device, seed = resolve_device(self.device), resolve_seed(self.random_state)
+        generator = torch.Generator(device).manual_seed(seed)
+        self._set_scalings(X, y, keep_inputs=self.warm_start and hasattr(self, "posterior_"))
+        rows, targets = self._tensors(X, y, device)
+        targets, trained = self._with_folds(targets, generator)
+        max_iter, batch_size = self._budget(len(trained))
+        objective = self._objective(rows, targets, generator).to(device)
+        history = train(
+            objective,
+            *((rows, targets) if len(trained) == len(rows) else (rows[trained], targets[trained])),
+            optimizer=self._optimizer(objective),
+            checkpoint=self._checkpoint(X, y, seed),
+            max_iter=max_iter,
+            batch_size=batch_size,
+            schedule=SCHEDULES[self.learning_rate],
+            generator=generator,
+            evaluate=lambda: objective.evaluate(rows, targets),
+            evaluate_every=math.ceil(max_iter / N_EVALUATIONS),
+            n_iter_no_change=self.n_iter_no_change or math.inf,
+            tol=self.tol,
+            on_epoch=self._epoch_callback(max_iter),
+            verbose=bool(self.verbose),
+        )
+        self._finish(objective, objective.solution(rows, targets), history)
+        return self
+
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters, X (n, d) and y (n, P), checked."""
+        self._validate_params()
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            dtype=(np.float64, np.float32),
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=2 if reset else 1,
+        )
+        shape = y.shape[1:]
+        if reset:
+            self._y_shape = shape
+        elif shape != self._y_shape:
+            raise ValueError(
+                f"y must have shape {('n_samples', *self._y_shape)}, as at the first call, "
+                f"got {('n_samples', *shape)}."
+            )
+        return X, y.reshape(len(y), -1)
+
+    def _set_scalings(self, X: np.ndarray, y: np.ndarray, keep_inputs: bool = False) -> None:
+        if not keep_inputs:
+            self._x_scaling = self._input_scaling(X)
+        self._y_scaling = Scaling.standard(y) if self.normalize_y else Scaling.identity(y.shape[1])
+
+    def _tensors(self, X: np.ndarray, y: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+        dtype = getattr(torch, self.dtype)
+        return self._x_scaling.tensor(X, dtype, device), self._y_scaling.tensor(y, dtype, device)
+
+    def _with_folds(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """y with each row's fold (−1: none) as last column, and the rows to train on."""
+        n = len(y)
+        fold = torch.full((n,), -1.0, dtype=y.dtype, device=y.device)
+        everything = torch.arange(n, device=y.device)
+        n_folds = self._n_folds(n)
+        if self.early_stopping:
+            size = min(max(1, round(self.validation_fraction * n)), n // max(2, n_folds))
+            order = torch.randperm(n, generator=generator, device=y.device)
+            for k in range(n_folds):
+                fold[order[k * size : (k + 1) * size]] = k
+        trained = everything if n_folds > 1 else (fold < 0).nonzero()[:, 0]
+        return torch.cat([y, fold[:, None]], 1), trained
+
+    def _optimizer(self, objective: Objective) -> torch.optim.Optimizer:
+        return make_optimizer(self.solver, objective.param_groups(), self.learning_rate_init)
+
+    def _checkpoint(self, X: np.ndarray, y: np.ndarray, seed: int) -> Checkpoint | None:
+        """Where this very fit (same parameters, data and seed) saves, and resumes from."""
+        if self.checkpoint_dir is None:
+            return None
+        silent = {"checkpoint_dir", "verbose", "device", "random_state", "feature_map"}
+        params = {k: v for k, v in sorted(self.get_params().items()) if k not in silent}
+        named_seed = None if self.random_state is None else seed
+        identity = fingerprint(params, named_seed, X.shape, X, y.shape, y)
+        return Checkpoint(Path(self.checkpoint_dir), f"{type(self).__name__}-{identity}")
+
+    def _epoch_callback(self, max_iter: int) -> Callable[[History], bool] | None:
+        """Tells scikit-learn's callbacks of every epoch (scikit-learn ≥ 1.9)."""
+        if not hasattr(self, "_init_callback_context"):
+            return None
+        context = self._init_callback_context(max_subtasks=max_iter)
+        context.call_on_fit_task_begin(estimator=self)
+
+        def on_epoch(history: History) -> bool:
+            epoch = context.subcontext(task_name="epoch")
+            metadata = {"loss": history.loss_curve[-1], "score": (history.scores or [None])[-1]}
+            return bool(epoch.call_on_fit_task_end(estimator=self, metadata=metadata))
+
+        return on_epoch
+
+    def _finish(self, objective: Objective, posterior: Posterior, history: History) -> None:
+        """Fitted attributes, on the CPU."""
+        self.posterior_ = posterior.cpu().requires_grad_(False)
+        self.loss_curve_ = history.loss_curve
+        self.n_iter_ = history.n_iter
+        self.best_iter_ = history.best_iter
+        self.validation_scores_ = history.scores if self.early_stopping else None
+        self._set_fitted(objective)
+
+    # ---- predictions -------------------------------------------------------------------------
+
+    def _query(self, X: Any) -> tuple[Tensor, Posterior]:
+        """X as a float64 tensor, and the posterior, where predictions are made."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        try:
+            device = resolve_device(self.device)
+        except ValueError:
+            warnings.warn(
+                f"device={self.device!r} is not on this machine; predicting on the CPU.",
+                stacklevel=3,
+            )
+            device = torch.device("cpu")
+        posterior = self.posterior_
+        if device.type != "cpu":
+            posterior = copy.deepcopy(posterior).to(device)
+        return self._x_scaling.tensor(X, torch.float64, device), posterior
+
+    def _marginals(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of y, or of f, at each row, in the units of y: each (n, P)."""
+        rows, posterior = self._query(X)
+        shape = (len(rows), len(self._y_scaling.scale))
+        mean, var = np.empty(shape), np.empty(shape)
+
+        @torch.no_grad()
+        def predict_block(block: slice) -> None:
+            q: Marginals = posterior.marginals(rows[block])
+            if not latent:
+                q = posterior.likelihood.moments(q)
+            mean[block], var[block] = (a.cpu().numpy() for a in q.mixture_moments())
+
+        map_blocks(predict_block, len(rows))
+        offset, scale = self._y_scaling
+        return mean * scale + offset, var * scale**2
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
+    """Predictions of a regressor: mean, standard deviation, intervals, draws and densities."""
+
+    def _shaped(self, a: np.ndarray) -> np.ndarray:
+        """(n, P, ...) → the shape of the user's y."""
+        return a[:, 0] if self._y_shape == () else a
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, *, latent: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Mean of y, and if asked its standard deviation or joint covariance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
+        return_cov : bool, default=False
+            Whether to return the covariance of the rows, O(n_samples²) memory.
+        latent : bool, default=False
+            Whether these are of the latent f, without the noise.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_outputs)
+            Only if `return_cov`.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
+        if return_cov:
+            return self._mean_and_covariance(X, latent)
+        mean, var = self._marginals(X, latent)
+        if return_std:
+            return self._shaped(mean), self._shaped(np.sqrt(var))
+        return self._shaped(mean)
+
+    def _mean_and_covariance(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+        rows, posterior = self._query(X)
+        with torch.no_grad():
+            q, cov = posterior.marginals(rows), posterior.covariance(rows)
+            if not latent:
+                noise = posterior.likelihood.moments(q).var - q.var  # (1, N, P)
+                cov.diagonal(dim1=-2, dim2=-1).add_(noise[0].mT)
+        offset, scale = self._y_scaling
+        mean = q.mean[0].cpu().numpy() * scale + offset
+        cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
+        return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
+
+    def predict_std(self, X: Any, *, latent: bool = False) -> np.ndarray:
+        """Standard deviation of y at each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        latent : bool, default=False
+            Whether it is that of the latent f, without the noise.
+
+        Returns
+        -------
+        y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            In the units of y.
+        """
+        return self._shaped(np.sqrt(self._marginals(X, latent)[1]))
+
+    def predict_interval(
+        self, X: Any, coverage: float = 0.95, *, latent: bool = False
+    ) -> np.ndarray:
+        """Central interval that y is in with the given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+        latent : bool, default=False
+            Whether the interval is that of the latent f, without the noise.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
+            Lower and upper end, in the units of y.
+        """
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}.")
+        mean, var = self._marginals(X, latent)
+        half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
+        interval = np.stack([mean - half, mean + half], 1)
+        return interval[..., 0] if self._y_shape == () else interval
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, latent: bool = False
+    ) -> np.ndarray:
+        """Joint draws of y at the rows of X from the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+        latent : bool, default=False
+            Whether the draws are of the latent f, without the noise.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+            Draws, in the units of y.
+        """
+        rows, posterior = self._query(X)
+        generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
+        with torch.no_grad():
+            f = posterior.sample(rows, n_samples, generator)  # (n_samples, N, P)
+            if not latent:
+                f = posterior.likelihood.sample(f, generator)
+        offset, scale = self._y_scaling
+        draws = f.cpu().numpy() * scale + offset
+        return self._shaped(np.moveaxis(draws, 0, -1))
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y | x, data) of each row, summed over outputs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+            Nats, for y in the units of the user.
+        """
+        check_is_fitted(self)
+        X, y = self._validate(X, y, reset=False)
+        rows, posterior = self._query(X)
+        targets = self._y_scaling.tensor(y, torch.float64, rows.device)
+        density = np.empty(len(rows))
+
+        @torch.no_grad()
+        def add(block: slice) -> None:
+            q = posterior.marginals(rows[block])
+            density[block] = posterior.likelihood.log_predictive(targets[block], q).cpu().numpy()
+
+        map_blocks(add, len(rows))
+        return density - np.log(self._y_scaling.scale).sum()

@@ -1,0 +1,97 @@
+"""Between the user's arrays and tensors: scaling, devices, seeds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+HOST_BLOCK_ROWS = 65536
+"""Rows of the user's arrays that are converted at a time, so that no second copy of X is made."""
+
+
+def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:
+    """Consecutive slices of at most `size` rows."""
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
+
+
+class Scaling(NamedTuple):
+    """(A − offset)/scale, columnwise, both (d,) in float64."""
+
+    offset: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def identity(cls, n_columns: int) -> Scaling:
+        """No scaling."""
+        return cls(np.zeros(n_columns), np.ones(n_columns))
+
+    @classmethod
+    def standard(cls, A: np.ndarray) -> Scaling:
+        """To mean 0 and variance 1; columns that are constant to rounding are only centred."""
+        n = len(A)
+        mean = sum(A[rows].sum(0, dtype=np.float64) for rows in row_blocks(n)) / n
+        squares = sum(np.square(A[rows] - mean).sum(0) for rows in row_blocks(n))
+        std = np.sqrt(squares / n)
+        constant = std <= 10 * np.finfo(A.dtype).eps * np.abs(mean)
+        return cls(mean, np.where(constant | (std == 0), 1.0, std))
+
+    def tensor(self, A: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A (n, d) scaled in float64 by blocks, then of `dtype` on `device`."""
+        out = torch.empty(A.shape, dtype=dtype, device=device)
+        for rows in row_blocks(len(A)):
+            out[rows] = torch.from_numpy((A[rows] - self.offset) / self.scale)
+        return out
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The torch device that a `device` parameter names; None is the CPU.
+
+    Raises
+    ------
+    ValueError
+        If it is not "cpu", "cuda", "cuda:N", "auto" or None, or is not on this machine.
+    """
+    expected = 'device must be None, "cpu", "cuda", "cuda:N" or "auto"'
+    if device is None:
+        return torch.device("cpu")
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"{expected}, got {device!r}.") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"{expected} (others lack float64), got {device!r}.")
+    n_devices = torch.cuda.device_count()
+    if resolved.type == "cuda" and (resolved.index or 0) >= n_devices:
+        raise ValueError(
+            f"device={device!r} is not available: this machine has {n_devices} CUDA devices. "
+            'Use device="auto" for a GPU where there is one.'
+        )
+    return resolved
+
+
+def resolve_seed(random_state: Any) -> int:
+    """A seed from an int, a RandomState, or, for None, fresh entropy (not NumPy's global state)."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def fingerprint(*parts: Any) -> str:
+    """A digest of arrays and of the representations of everything else."""
+    digest = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            for rows in row_blocks(len(part)):
+                digest.update(np.ascontiguousarray(part[rows]).data)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()

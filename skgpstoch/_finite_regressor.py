@@ -1,0 +1,355 @@
+"""Constructor, feature map, streams and closing attributes of the finite-kernel regressors."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from . import kernels
+from ._base import GPRegressor, keep_state_on_failure
+from ._data import Scaling, resolve_device, resolve_seed
+from ._training import SCHEDULES, train
+from .evidence import exact_statistics, negative_log_evidence, spectrum
+from .features import (
+    ACTIVATIONS,
+    FeatureMap,
+    JoinedFeatures,
+    KernelFeatures,
+    NetworkFeatures,
+    multilayer_perceptron,
+    output_width,
+)
+from .finite import WINDOW, FiniteObjective
+
+NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
+MEMBER_ROWS, MAX_MEMBERS = 5000, 5
+MIN_STEPS, MAX_STEPS, MAX_EPOCHS, MIN_EPOCHS = 1000, 10000, 100, 3
+
+
+class FiniteGPRegressor(GPRegressor):
+    """Constructor parameters, feature map and closing attributes of the finite-kernel regressors."""
+
+    _parameter_constraints: dict[str, list] = {
+        **GPRegressor._parameter_constraints,
+        "kernel": [sk.Kernel, None],
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "feature_map": [nn.Module, None],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_estimators": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "weight_decay": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
+        "noise_variance": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        kernel: sk.Kernel | None = None,
+        *,
+        hidden_layer_sizes: Any = (128, 128),
+        activation: str = "relu",
+        feature_map: nn.Module | None = None,
+        n_components: int = 1000,
+        n_estimators: int | str = "auto",
+        batch_size: int | str = "auto",
+        max_iter: int | str = "auto",
+        solver: str = "adam",
+        learning_rate_init: float = 0.01,
+        learning_rate: str = "one-cycle",
+        weight_decay: float | str = "auto",
+        early_stopping: bool = True,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int | None = None,
+        tol: float = 0.0,
+        normalize_y: bool = True,
+        noise: str = "auto",
+        noise_variance: float = 0.1,
+        warm_start: bool = False,
+        device: str | torch.device | None = None,
+        dtype: str = "float32",
+        checkpoint_dir: Any = None,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.feature_map = feature_map
+        self.n_components = n_components
+        self.n_estimators = n_estimators
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.solver = solver
+        self.learning_rate_init = learning_rate_init
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.normalize_y = normalize_y
+        self.noise = noise
+        self.noise_variance = noise_variance
+        self.warm_start = warm_start
+        self.device = device
+        self.dtype = dtype
+        self.checkpoint_dir = checkpoint_dir
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # ---- what "auto" means -------------------------------------------------------------------
+
+    def _layers(self) -> tuple[int, ...]:
+        layers = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
+        if not all(isinstance(width, Integral) and width > 0 for width in layers):
+            raise ValueError(
+                f"hidden_layer_sizes must be positive integers, got {self.hidden_layer_sizes!r}."
+            )
+        return tuple(int(width) for width in layers)
+
+    def _n_folds(self, n_rows: int) -> int:
+        """K: few rows leave time for several networks, each validated on a fold of its own."""
+        if self.n_estimators != "auto":
+            return int(self.n_estimators)
+        networks = self.feature_map is None and self._layers() and self.kernel is None
+        if not networks or not self.early_stopping:
+            return 1
+        return max(1, min(MAX_MEMBERS, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
+
+    def _budget(self, n_rows: int) -> tuple[int, int]:
+        b = int(np.clip(n_rows // 8, 64, 256)) if self.batch_size == "auto" else self.batch_size
+        b = min(int(b), n_rows)
+        if self.max_iter != "auto":
+            return int(self.max_iter), b
+        steps_per_epoch = math.ceil(n_rows / b)
+        steps = min(max(MAX_EPOCHS * steps_per_epoch, MIN_STEPS), MAX_STEPS)
+        return max(MIN_EPOCHS, round(steps / steps_per_epoch)), b
+
+    def _weight_decay(self, n_rows: int) -> float:
+        if self.weight_decay != "auto":
+            return float(self.weight_decay)
+        return 0.3 if n_rows <= MEMBER_ROWS else 0.01
+
+    # ---- hooks -------------------------------------------------------------------------------
+
+    def _input_scaling(self, X: np.ndarray) -> Scaling:
+        """Our networks start from standardised inputs; kernels and users' modules see X as it is."""
+        if self.feature_map is None and self._layers():
+            return Scaling.standard(X)
+        return Scaling.identity(X.shape[1])
+
+    def _features(self, X: Tensor, generator: torch.Generator, n_members: int) -> FeatureMap:
+        """φ, before training."""
+        network, width = self._network(X, generator, n_members)
+        expression, _ = self._split_kernel()
+        if expression is None:
+            return NetworkFeatures(network, width, n_members, skip=X.shape[1])
+        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+        kernel = kernels.from_sklearn(expression)
+        return KernelFeatures(kernel, network, width, self.n_components, seed)
+
+    def _network(
+        self, X: Tensor, generator: torch.Generator, n_members: int
+    ) -> tuple[nn.Module, int]:
+        """g, and the width of its output."""
+        if self.feature_map is not None:
+            network = copy.deepcopy(self.feature_map).to(X)
+            return network, output_width(network, X[:2])
+        layers = self._layers()
+        network = multilayer_perceptron(
+            X.shape[1], layers, self.activation, generator, n_members
+        )
+        return network.to(X), layers[-1] if layers else X.shape[1]
+
+    def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
+        """The kernel without its top-level WhiteKernel, which is the noise."""
+        if self.kernel is None:
+            return None, None
+        return kernels.split_white_noise(self.kernel)
+
+    def _noise_options(self, has_validation: bool) -> dict[str, Any]:
+        """How the objective is to treat σ²."""
+        _, white = self._split_kernel()
+        level, bounds, noise = self.noise_variance, NOISE_BOUNDS, self.noise
+        if white is not None:
+            level = white.noise_level
+            if white.hyperparameter_noise_level.fixed:
+                return {"noise": "fixed", "noise_variance": level, "noise_bounds": (level, level)}
+            bounds = tuple(white.noise_level_bounds)
+        if noise == "auto" or (noise == "validation" and not has_validation):
+            noise = "validation" if has_validation else "profiled"
+        level = float(np.clip(level, *bounds))
+        return {"noise": noise, "noise_variance": level, "noise_bounds": bounds}
+
+    def _objective(
+        self, X: Tensor, targets: Tensor, generator: torch.Generator
+    ) -> FiniteObjective:
+        features = self._features(X, generator, self._n_folds(len(X)))
+        if self.warm_start and hasattr(self, "posterior_"):
+            load_features(features, self.posterior_.features)
+        return self._build(features, targets)
+
+    def _build(self, features: FeatureMap, targets: Tensor) -> FiniteObjective:
+        has_validation = bool((targets[:, -1] >= 0).any())
+        return self._method(
+            features,
+            targets,
+            weight_decay=self._weight_decay(len(targets)),
+            **self._noise_options(has_validation),
+        )
+
+    @abstractmethod
+    def _method(self, features: FeatureMap, targets: Tensor, **options: Any) -> FiniteObjective:
+        """The method's own objective."""
+
+    def _set_fitted(self, objective: FiniteObjective) -> None:
+        weights, scale = self.posterior_.weights, self._y_scaling.scale
+        noise = weights.noise_variance.numpy() * scale**2
+        self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
+        self.log_marginal_likelihood_value_ = self._in_user_units(
+            weights.log_evidence(), weights.n_rows
+        )
+        self.kernel_ = self._fitted_kernel()
+
+    def _in_user_units(self, log_evidence: Tensor, n_rows: Tensor) -> float:
+        """Log density of y from that of the scaled y."""
+        jacobian = float(n_rows) * float(np.log(self._y_scaling.scale).sum())
+        return float(log_evidence.sum()) - jacobian
+
+    def _fitted_kernel(self) -> sk.Kernel:
+        """The kernel on the features, in units of the scaled y, with its constant and its noise."""
+        expression, white = self._split_kernel()
+        features, weights = self.posterior_.features, self.posterior_.weights
+        fitted = (
+            sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
+            if expression is None
+            else kernels.to_sklearn(features.kernel)
+        )
+        signal_variance = float((weights.noise_variance / weights.ridge).log().mean().exp())
+        if not math.isclose(signal_variance, 1.0):
+            fitted = sk.ConstantKernel(signal_variance) * fitted
+        return kernels.join_white_noise(fitted, float(weights.noise_variance.mean()), white)
+
+    # ---- more of the data --------------------------------------------------------------------
+
+    @keep_state_on_failure
+    def partial_fit(self, X: Any, y: Any) -> Any:
+        """One pass over more rows, for streams.
+
+        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of the
+        running statistics, about the last 20 rows for each feature; noise="validation" has no rows to
+        validate by, so the noise is profiled.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+        """
+        first = not hasattr(self, "posterior_")
+        X, y = self._validate(X, y, reset=first)
+        device, seed = resolve_device(self.device), resolve_seed(self.random_state)
+        generator = torch.Generator(device).manual_seed(seed)
+        if first:
+            self._set_scalings(X, y)
+        rows, y_rows = self._tensors(X, y, device)
+        targets = torch.cat([y_rows, torch.full_like(y_rows[:, :1], -1.0)], 1)
+        objective = self._stream_objective(rows, targets, generator).to(device)
+        optimizer = self._optimizer(objective)
+        if hasattr(self, "_stream"):
+            optimizer.load_state_dict(self._stream[1])
+        schedule = "constant" if self.learning_rate == "one-cycle" else self.learning_rate
+        history = train(
+            objective,
+            rows,
+            targets,
+            optimizer=optimizer,
+            max_iter=1,
+            batch_size=self._budget(len(rows))[1],
+            schedule=SCHEDULES[schedule],
+            generator=generator,
+        )
+        posterior = objective.running_solution()
+        history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
+        self._finish(objective, posterior, history)
+        self._stream = (objective.cpu(), optimizer.state_dict())
+        return self
+
+    def _stream_objective(
+        self, X: Tensor, targets: Tensor, generator: torch.Generator
+    ) -> FiniteObjective:
+        """Where the last call left off; else from the fitted model; else a new one."""
+        if hasattr(self, "_stream"):
+            objective = copy.deepcopy(self._stream[0])
+            objective.n_rows += len(X)
+            return objective
+        if not hasattr(self, "posterior_"):
+            features = self._features(X, generator, n_members=1)
+            objective = self._build(features, targets)
+        else:
+            fitted = copy.deepcopy(self.posterior_.features).to(X).requires_grad_(True)
+            features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
+            objective = self._build(features, targets)
+            weights = self.posterior_.weights
+            objective.set_noise(weights.noise_variance, weights.ridge)
+            objective.running.start_from(weights.spectrum.statistics())
+            objective.n_rows += weights.n_rows
+        objective.running.window = WINDOW * features.n_features
+        return objective
+
+    def log_marginal_likelihood(self, X: Any, y: Any) -> float:
+        """log p(y | X) of the data given, with the fitted features and noise: exact.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        log_likelihood : float
+            Nats, summed over rows and outputs, for y in the units of the user.
+        """
+        check_is_fitted(self)
+        X, y = self._validate(X, y, reset=False)
+        rows, posterior = self._query(X)
+        targets = self._y_scaling.tensor(y, torch.float64, rows.device)
+        features, weights = posterior.features, posterior.weights
+        s = spectrum(exact_statistics(lambda X: features(X)[None], rows, targets))
+        nlml = negative_log_evidence(s, weights.noise_variance, weights.ridge)
+        return self._in_user_units(-nlml, s.n_rows)
+
+
+def load_features(features: FeatureMap, fitted: FeatureMap) -> None:
+    """Start from the parameters of a fitted map (warm_start).
+
+    Raises
+    ------
+    ValueError
+        If it has another shape.
+    """
+    try:
+        features.load_state_dict(fitted.state_dict())
+    except RuntimeError as error:
+        raise ValueError(
+            "warm_start=True needs a feature map of the shape that was fitted before: the number of "
+            "inputs, hidden_layer_sizes, kernel, n_components or n_estimators have changed."
+        ) from error

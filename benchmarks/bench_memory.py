@@ -88,7 +88,7 @@ def main() -> None:
     row = json.loads(output)
     for name, value in row.items():
         print(
-            f"{name:22}", f"{value / 1e6:10.0f} MB" if name.endswith("_bytes") else f"{value:13g}"
+            f"{name:22}", f"{value / 1e6:10.0f} MB" if name.endswith("_bytes") else f"{value:13.7g}"
         )
     print("pass" if row["beyond_file_bytes"] < LIMIT else "FAIL", f"(limit {LIMIT / 1e6:.0f} MB)")
     write_csv(args.output, [row], seed=args.seed)

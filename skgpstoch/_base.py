@@ -11,7 +11,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     :meth:`_objective` and :meth:`_budget`; the other hooks have defaults.
     """
 
-    _parameter_constraints: dict[str, list] = {
+    _parameter_constraints: ClassVar[dict[str, list]] = {
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "solver": [StrOptions({"adam", "adadelta"})],

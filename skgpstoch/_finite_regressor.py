@@ -6,7 +6,7 @@ import copy
 import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from . import kernels
 from ._base import GPRegressor, keep_state_on_failure
 from ._data import Scaling, resolve_device, resolve_seed
+from ._objective import Objective, Posterior
 from ._training import SCHEDULES, train
-from .evidence import exact_statistics, negative_log_evidence, spectrum
 from .features import (
     ACTIVATIONS,
     FeatureMap,
@@ -36,10 +36,103 @@ MEMBER_ROWS, MAX_MEMBERS = 5000, 5
 MIN_STEPS, MAX_STEPS, MAX_EPOCHS, MIN_EPOCHS = 1000, 10000, 100, 3
 
 
+_PARAMETERS = """kernel : sklearn kernel or None, default=None
+        Kernel on the features. None: their inner product, with the inputs and a constant among
+        them. A DotProduct is linear on the features alone; RBF and Matern (nu = 0.5, 1.5, 2.5 or
+        inf), their products with one another and with constants, and sums of all these use random
+        Fourier features. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
+        scaled y.
+    hidden_layer_sizes : tuple of int, default=(128, 128)
+        Widths of the network's layers; () for the inputs themselves. Inputs to a network are
+        standardised inside.
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
+        Activation after every layer, the last included.
+    feature_map : torch.nn.Module or None, default=None
+        Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
+        sees the inputs as they are.
+    n_components : int, default=1000
+        Number of random Fourier features.
+    n_estimators : int or "auto", default="auto"
+        Number of networks whose features are joined, each of which is validated on a fold of its
+        own. "auto" is 5000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
+        are None.
+    batch_size : int or "auto", default="auto"
+        Rows of a minibatch; "auto" is n_samples/8 between 64 and 256.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" is 100, but between 1,000 and 10,000 steps.
+    solver : {"adam", "adadelta"}, default="adam"
+        Optimiser.
+    learning_rate_init : float, default=0.01
+        Learning rate, or its maximum with "one-cycle".
+    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
+        Schedule; "theory" is t^(−3/4).
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of the network's parameters (Adam).
+    early_stopping : bool, default=True
+        Keep the iterate that predicts held-out rows best (their negative log predictive density);
+        they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
+        is kept.
+    validation_fraction : float, default=0.1
+        Fraction of the rows in a fold that is held out.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end, as
+        the one-cycle schedule wants.
+    tol : float, default=0.0
+        Improvement that counts, in nats per row.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside; results are in its own units.
+    noise : {"auto", "validation", "profiled", "learned"}, default="auto"
+        Where the noise variance comes from: rows held out, the running marginal likelihood, or
+        gradient steps. "auto" is "validation" with early stopping, and "profiled" without. The
+        first two choose the signal variance (the scale of the kernel) as well.
+    noise_variance : float, default=0.1
+        Initial noise variance, relative to the scaled target.
+    warm_start : bool, default=False
+        Whether `fit` starts from the features of the last one.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    dtype : {"float32", "float64"}, default="float32"
+        Of the data during training; predictions and factorisations are always float64.
+    checkpoint_dir : path or None, default=None
+        Folder to save the training in. The same `fit`, called again after it was killed, resumes
+        from there to the same result.
+    verbose : int, default=0
+        Whether to print each epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed; an int makes fits reproducible to the last bit on the same device."""
+
+_ATTRIBUTES = """posterior_ : torch.nn.Module
+        Features and weights' posterior, in float64 on the CPU.
+    kernel_ : sklearn kernel
+        The fitted kernel on the features, its scale included.
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y.
+    log_marginal_likelihood_value_ : float
+        Exact log p(y | X) of all rows, in nats, for y in its own units.
+    loss_curve_ : list of float
+        Training loss of every epoch, nats per row of the scaled y.
+    validation_scores_ : list of float or None
+        Held-out negative log predictive density at each evaluation, nats per row of the scaled y.
+    n_iter_, best_iter_ : int
+        Epochs done, and the epoch whose iterate was kept.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, if X had any."""
+
+
+def documented(cls: type) -> type:
+    """Fill the shared parts of an estimator's docstring in."""
+    doc = cls.__doc__ or ""
+    doc = doc.replace("{parameters}", _PARAMETERS).replace("{attributes}", _ATTRIBUTES)
+    cls.__doc__ = doc
+    return cls
+
+
 class FiniteGPRegressor(GPRegressor):
     """Constructor parameters, feature map and closing attributes of the finite-kernel regressors."""
 
-    _parameter_constraints: dict[str, list] = {
+    _parameter_constraints: ClassVar[dict[str, list]] = {
         **GPRegressor._parameter_constraints,
         "kernel": [sk.Kernel, None],
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -166,9 +259,7 @@ class FiniteGPRegressor(GPRegressor):
             network = copy.deepcopy(self.feature_map).to(X)
             return network, output_width(network, X[:2])
         layers = self._layers()
-        network = multilayer_perceptron(
-            X.shape[1], layers, self.activation, generator, n_members
-        )
+        network = multilayer_perceptron(X.shape[1], layers, self.activation, generator, n_members)
         return network.to(X), layers[-1] if layers else X.shape[1]
 
     def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
@@ -177,59 +268,71 @@ class FiniteGPRegressor(GPRegressor):
             return None, None
         return kernels.split_white_noise(self.kernel)
 
-    def _noise_options(self, has_validation: bool) -> dict[str, Any]:
-        """How the objective is to treat σ²."""
+    def _initial_noise(self) -> float:
+        """σ² to start from, that of a top-level WhiteKernel if there is one."""
         _, white = self._split_kernel()
-        level, bounds, noise = self.noise_variance, NOISE_BOUNDS, self.noise
-        if white is not None:
-            level = white.noise_level
-            if white.hyperparameter_noise_level.fixed:
-                return {"noise": "fixed", "noise_variance": level, "noise_bounds": (level, level)}
-            bounds = tuple(white.noise_level_bounds)
-        if noise == "auto" or (noise == "validation" and not has_validation):
-            noise = "validation" if has_validation else "profiled"
-        level = float(np.clip(level, *bounds))
-        return {"noise": noise, "noise_variance": level, "noise_bounds": bounds}
+        level = self.noise_variance if white is None else white.noise_level
+        return float(np.clip(level, *self._noise_bounds()))
 
-    def _objective(
-        self, X: Tensor, targets: Tensor, generator: torch.Generator
-    ) -> FiniteObjective:
+    def _noise_bounds(self) -> tuple[float, float]:
+        """Interval of σ²: equal ends where a WhiteKernel is fixed."""
+        _, white = self._split_kernel()
+        if white is None:
+            return NOISE_BOUNDS
+        if white.hyperparameter_noise_level.fixed:
+            return white.noise_level, white.noise_level
+        return tuple(white.noise_level_bounds)
+
+    def _noise(self, has_validation: bool) -> str:
+        """How the objective is to treat σ²."""
+        low, high = self._noise_bounds()
+        if low == high:
+            return "fixed"
+        if self.noise == "auto":
+            return "validation" if has_validation else "profiled"
+        if self.noise == "validation" and not has_validation:
+            return "profiled"
+        return self.noise
+
+    def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
         features = self._features(X, generator, self._n_folds(len(X)))
         if self.warm_start and hasattr(self, "posterior_"):
             load_features(features, self.posterior_.features)
-        return self._build(features, targets)
+        return self._build(features, X, targets)
 
-    def _build(self, features: FeatureMap, targets: Tensor) -> FiniteObjective:
-        has_validation = bool((targets[:, -1] >= 0).any())
+    def _build(self, features: FeatureMap, X: Tensor, targets: Tensor) -> FiniteObjective:
         return self._method(
-            features,
+            features.to(X.device),
+            X,
             targets,
-            weight_decay=self._weight_decay(len(targets)),
-            **self._noise_options(has_validation),
+            noise=self._noise(bool((targets[:, -1] >= 0).any())),
+            noise_variance=self._initial_noise(),
+            noise_bounds=self._noise_bounds(),
+            weight_decay=self._weight_decay(len(X)),
         )
 
     @abstractmethod
-    def _method(self, features: FeatureMap, targets: Tensor, **options: Any) -> FiniteObjective:
+    def _method(
+        self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any
+    ) -> FiniteObjective:
         """The method's own objective."""
 
-    def _set_fitted(self, objective: FiniteObjective) -> None:
-        weights, scale = self.posterior_.weights, self._y_scaling.scale
-        noise = weights.noise_variance.numpy() * scale**2
+    def _set_fitted(self, objective: Objective) -> None:
+        noise = self.posterior_.likelihood.noise_variance.numpy() * self._y_scaling.scale**2
         self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
-        self.log_marginal_likelihood_value_ = self._in_user_units(
-            weights.log_evidence(), weights.n_rows
-        )
+        self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         self.kernel_ = self._fitted_kernel()
 
-    def _in_user_units(self, log_evidence: Tensor, n_rows: Tensor) -> float:
-        """Log density of y from that of the scaled y."""
-        jacobian = float(n_rows) * float(np.log(self._y_scaling.scale).sum())
-        return float(log_evidence.sum()) - jacobian
+    def _log_evidence(self, posterior: Posterior) -> float:
+        """log p(y | X) for y in the units of the user, summed over rows and outputs."""
+        jacobian = posterior.n_rows * float(np.log(self._y_scaling.scale).sum())
+        return float(posterior.log_evidence().sum()) - jacobian
 
     def _fitted_kernel(self) -> sk.Kernel:
         """The kernel on the features, in units of the scaled y, with its constant and its noise."""
         expression, white = self._split_kernel()
-        features, weights = self.posterior_.features, self.posterior_.weights
+        posterior: ConjugatePosterior = self.posterior_
+        features, weights = posterior.features, posterior.weights
         fitted = (
             sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
             if expression is None
@@ -301,11 +404,11 @@ class FiniteGPRegressor(GPRegressor):
             return objective
         if not hasattr(self, "posterior_"):
             features = self._features(X, generator, n_members=1)
-            objective = self._build(features, targets)
+            objective = self._build(features, X, targets)
         else:
             fitted = copy.deepcopy(self.posterior_.features).to(X).requires_grad_(True)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
-            objective = self._build(features, targets)
+            objective = self._build(features, X, targets)
             weights = self.posterior_.weights
             objective.set_noise(weights.noise_variance, weights.ridge)
             objective.running.start_from(weights.spectrum.statistics())
@@ -332,10 +435,8 @@ class FiniteGPRegressor(GPRegressor):
         X, y = self._validate(X, y, reset=False)
         rows, posterior = self._query(X)
         targets = self._y_scaling.tensor(y, torch.float64, rows.device)
-        features, weights = posterior.features, posterior.weights
-        s = spectrum(exact_statistics(lambda X: features(X)[None], rows, targets))
-        nlml = negative_log_evidence(s, weights.noise_variance, weights.ridge)
-        return self._in_user_units(-nlml, s.n_rows)
+        with torch.no_grad():
+            return self._log_evidence(posterior.refit(rows, targets))
 
 
 def load_features(features: FeatureMap, fitted: FeatureMap) -> None:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .features import FeatureMap
 from .gaussian import Marginals
 from .likelihoods import Likelihood
-from .weights import Weights
 
 
 class Posterior(nn.Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of data."""
+        raise NotImplementedError
+
+    def log_evidence(self) -> Tensor:
+        """log p(y | X) of each output, (P,) nats."""
+        raise NotImplementedError
+
+    def refit(self, X: Tensor, y: Tensor) -> Posterior:
+        """The posterior of other data, with the same hyper-parameters."""
+        raise NotImplementedError
 
     def marginals(self, X: Tensor) -> Marginals:
         """q(f) at each row of X: X (N, d), mean and var (1, N, P)."""
@@ -35,8 +47,8 @@ class Objective(nn.Module):
     """A loss per row whose state (parameters and buffers) is all that training changes.
 
     A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that
-    do nothing. Whatever must survive a checkpoint, a rollback, or the choice of the best iterate has
-    to be a parameter or a buffer.
+    do nothing. Whatever must survive a checkpoint, a rollback, or the choice of the best iterate
+    has to be a parameter or a buffer.
     """
 
     def forward(self, X: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
@@ -54,8 +66,10 @@ class Objective(nn.Module):
         """Called after every epoch: penalties, schedules of the objective's own."""
 
     def is_finite(self) -> bool:
-        """Whether every parameter and buffer is finite; a step after which it is not is undone."""
-        return all(bool(torch.isfinite(t).all()) for t in (*self.parameters(), *self.buffers()))
+        """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
+        free = all(bool(torch.isfinite(p).all()) for p in self.parameters())
+        # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
+        return free and all(bool((b < math.inf).all()) for b in self.buffers())
 
     def evaluate(self, X: Tensor, y: Tensor) -> float:
         """What the best iterate is the best of, lower is better: nats per row, of all rows."""
@@ -73,23 +87,3 @@ def surrogate(value: Tensor, *gradients: tuple[Tensor, Tensor]) -> Tensor:
     """
     s = sum((x * dx).sum() for x, dx in gradients)
     return value + (s - s.detach())
-
-
-class FeaturePosterior(Posterior):
-    """f(x) = φ(x)ᵀw + r(x): a feature map, a q(w) and a likelihood."""
-
-    def __init__(self, features: FeatureMap, weights: Weights, likelihood: Likelihood) -> None:
-        super().__init__()
-        self.features = features
-        self.weights = weights
-        self.likelihood = likelihood
-
-    def marginals(self, X: Tensor) -> Marginals:
-        phi = self.features(X)  # (N, D)
-        return self.weights.marginals(phi, self.features.residual(X, phi))
-
-    def covariance(self, X: Tensor) -> Tensor:
-        return self.weights.covariance(self.features(X))
-
-    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        return self.features(X) @ self.weights.sample(n_samples, generator)

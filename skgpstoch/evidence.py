@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from .gaussian import LOG_2PI
 from .linalg import NotPositiveDefiniteError, map_blocks
 
-
 STARTED = 1_000_000  # steps that running statistics count as when they start from exact ones
 
 

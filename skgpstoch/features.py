@@ -100,8 +100,8 @@ class NetworkFeatures(FeatureMap):
 class KernelFeatures(FeatureMap):
     """Features of an sklearn kernel expression on a network: its additive terms, concatenated.
 
-    A term is a product of constants with either one DotProduct (exact features) or any number of RBF
-    and Matérn kernels (random Fourier features).
+    A term is a product of constants with either one DotProduct (exact features) or any number of
+    RBF and Matérn kernels (random Fourier features).
 
     Parameters
     ----------
@@ -205,6 +205,18 @@ _SUPPORTED = (
     "Kernels with finite features are sums of products of ConstantKernel with one DotProduct, or "
     "with any number of RBF and Matern (nu = 0.5, 1.5, 2.5, inf)."
 )
+
+
+def has_features(kernel: kernels.Kernel) -> bool:
+    """Whether :class:`KernelFeatures` can make features of an expression."""
+    try:
+        for term in _summands(kernel):
+            _, rest = _split_constants(_factors(term))
+            if len(rest) > 1 and any(isinstance(f, kernels.DotProduct) for f in rest):
+                return False
+    except TypeError:
+        return False
+    return True
 
 
 def _summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._objective import FeaturePosterior, Objective
+from ._objective import Objective
 from .evidence import (
     HeldOut,
     RunningStatistics,
@@ -29,8 +29,8 @@ from .evidence import (
     spectrum,
 )
 from .features import FeatureMap, KernelFeatures
-from .likelihoods import Gaussian
-from .weights import ConjugateWeights
+from .linalg import add_diagonal
+from .weights import ConjugatePosterior, ConjugateWeights
 
 JITTER = 1e-10  # of the mean diagonal of G, added to λ
 WINDOW = 20  # rows averaged by the running statistics, in units of D
@@ -128,18 +128,21 @@ class FiniteObjective(Objective):
         """
         raise NotImplementedError
 
-    def factor(self, gram: Tensor, ridge: Tensor) -> Tensor:
-        """Cholesky factors of G + λI, G (K, D, D) and λ (P,): (K, P, D, D).
+    def factor(self, F: Tensor) -> Tensor:
+        """Cholesky factors of positive definite F (..., D, D).
 
         Failures are only recorded, for the loop to find at the end of the epoch: asking after each
         step would wait for the GPU.
         """
-        floor = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1)  # (K,)
-        F = gram[:, None].repeat(1, len(ridge), 1, 1)
-        F.diagonal(dim1=-2, dim2=-1).add_((floor[:, None] + ridge)[..., None])
         L, info = torch.linalg.cholesky_ex(F)
         self.failed |= info.any()
         return L
+
+    def ridged(self, gram: Tensor) -> Tensor:
+        """G + λI and a little jitter, for G (K, D, D): (K, P, D, D)."""
+        jitter = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1)  # (K,)
+        F = gram[:, None].expand(-1, len(self.ridge), -1, -1)
+        return add_diagonal(F, jitter[:, None] + self.ridge)
 
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()
@@ -170,16 +173,15 @@ class FiniteObjective(Objective):
         if len(rows) == 0:
             nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
             return float((nlml.sum(1) / s.n_rows).mean())
-        predict = functools.partial(
-            predict_held_out, s, members, X[rows], y[rows], ~seen[:, rows]
-        )
+        predict = functools.partial(predict_held_out, s, members, X[rows], y[rows], ~seen[:, rows])
         if self.noise == "validation":
             self._calibrate(predict, ridge_grid(s))
         held = predict(self.ridge)  # C = P: output p has ridge p
         return float(held.score(self.noise_variance).diagonal().sum())
 
     def _calibrate(self, predict: Callable[[Tensor], HeldOut], ridges: Tensor) -> None:
-        """σ² and λ by the held-out rows: the best for training, the closing ones within a tolerance.
+        """σ² and λ by the held-out rows: the best for training, the closing ones within a
+        tolerance.
 
         Where the score is flat in λ, a smaller one only makes variances explode away from the data;
         but training follows the best itself, or the ridge would creep up.
@@ -196,23 +198,23 @@ class FiniteObjective(Objective):
         self.log_noise.lerp_(noise.log(), damping).clamp_(*self.log_noise_bounds)
         self.log_ridge.lerp_(ridge.log(), damping)
 
-    def solution(self, X: Tensor, targets: Tensor) -> FeaturePosterior:
+    def solution(self, X: Tensor, targets: Tensor) -> ConjugatePosterior:
         """Closing exact pass over all rows, those of the folds included, in float64."""
         features = copy.deepcopy(self.features).double().eval()
         y = targets[:, :-1]
         statistics = exact_statistics(lambda X: features(X.double())[None], X, y)
         return self._posterior(features, statistics)
 
-    def _posterior(self, features: FeatureMap, statistics: Statistics) -> FeaturePosterior:
+    def _posterior(self, features: FeatureMap, statistics: Statistics) -> ConjugatePosterior:
         s = spectrum(statistics)
         if self.noise == "profiled":
             self.set_noise(*most_likely(s))
         noise, ridge = self.noise_variance, self.ridge
         if self.noise == "validation":
             noise, ridge = self.closing_noise.exp(), self.closing_ridge.exp()
-        return FeaturePosterior(features, ConjugateWeights(s, noise, ridge), Gaussian(noise))
+        return ConjugatePosterior(features, ConjugateWeights(s, noise, ridge))
 
-    def running_solution(self) -> FeaturePosterior:
+    def running_solution(self) -> ConjugatePosterior:
         """The posterior that the running statistics imply, for streams."""
         features = copy.deepcopy(self.features).double().eval()
         n_rows = self.n_rows.clamp_max(self.running.window)

@@ -1,12 +1,15 @@
-"""Posteriors q(w) over the weights of f(x) = φ(x)ᵀw + r(x)."""
+"""Posteriors q(w) over the weights of f(x) = φ(x)ᵀw + r(x), and over f."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from .evidence import Spectrum, negative_log_evidence
+from ._objective import Posterior
+from .evidence import Spectrum, exact_statistics, negative_log_evidence, spectrum
+from .features import FeatureMap
 from .gaussian import Marginals
+from .likelihoods import Gaussian
 
 
 class Weights(nn.Module):
@@ -82,3 +85,46 @@ class ConjugateWeights(Weights):
             device=self.mean.device,
         )
         return self.mean + self.spectrum.vectors[0] @ (self.variances.sqrt() * noise)
+
+
+class ConjugatePosterior(Posterior):
+    """f(x) = φ(x)ᵀw with a Gaussian likelihood: exact.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        φ.
+    weights : ConjugateWeights
+        p(w | y).
+    """
+
+    features: FeatureMap
+    weights: ConjugateWeights
+
+    def __init__(self, features: FeatureMap, weights: ConjugateWeights) -> None:
+        super().__init__()
+        self.features = features
+        self.weights = weights
+        self.likelihood = Gaussian(weights.noise_variance)
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.weights.spectrum.n_rows)
+
+    def log_evidence(self) -> Tensor:
+        return self.weights.log_evidence()
+
+    def refit(self, X: Tensor, y: Tensor) -> ConjugatePosterior:
+        s = spectrum(exact_statistics(lambda X: self.features(X)[None], X, y))
+        weights = ConjugateWeights(s, self.weights.noise_variance, self.weights.ridge)
+        return ConjugatePosterior(self.features, weights)
+
+    def marginals(self, X: Tensor) -> Marginals:
+        phi = self.features(X)  # (N, D)
+        return self.weights.marginals(phi, self.features.residual(X, phi))
+
+    def covariance(self, X: Tensor) -> Tensor:
+        return self.weights.covariance(self.features(X))
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        return self.features(X) @ self.weights.sample(n_samples, generator)

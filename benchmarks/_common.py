@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 Array = NDArray[np.floating]
-Row = dict[str, object]
+Row = dict[str, Any]
 
 UCI_SETS = (
     "yacht",

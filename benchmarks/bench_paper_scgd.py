@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from _common import (
     Clock,
@@ -53,7 +54,7 @@ PAPER_ESTIMATORS = {
 OURS = "ours"
 
 
-def fits(data: Split, method: str, rates: list[float], settings: dict[str, object]) -> list[Row]:
+def fits(data: Split, method: str, rates: list[float], settings: dict[str, Any]) -> list[Row]:
     """One fit for each learning rate, that of least NLML marked; ours have a rate of their own."""
     if method == OURS:
         rows = [fit(data, SCGDGaussianProcessRegressor(**settings))]

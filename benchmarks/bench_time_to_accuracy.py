@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from _common import (
     Clock,
@@ -59,7 +60,7 @@ def fits(
             return
 
 
-def svgp(method: str, data: Split, **settings: object) -> Iterator[Row]:
+def svgp(method: str, data: Split, **settings: Any) -> Iterator[Row]:
     """One row for each moment at which GPyTorch's run is looked at."""
     for point in svgp_trace(data, **settings):
         scores = gaussian_scores(data.y_test, point.mean, point.std)
@@ -105,17 +106,23 @@ def warm_up(data: Split, seed: int) -> None:
     """Let every library load what it loads at its first step."""
     few = Split(*(part[:512] for part in data))
     SCGDGaussianProcessRegressor(max_iter=1, random_state=seed).fit(few.X_train, few.y_train)
-    settings = {"n_inducing": 32, "batch_size": 32, "budget": 0.5, "n_points": 2, "seed": seed}
+    settings: dict[str, Any] = {
+        "n_inducing": 32,
+        "batch_size": 32,
+        "budget": 0.5,
+        "n_points": 2,
+        "seed": seed,
+    }
     for natural in (False, True):
         list(svgp_trace(few, natural=natural, learning_rate=0.01, **settings))
 
 
 def report(rows: list[Row], budget: float) -> None:
     """Print how long ours took to reach what SVGP has when its budget ends."""
-    last = {r["method"]: r for r in rows if str(r["method"]).startswith("SVGP Adam")}
+    last = {r["method"]: r for r in rows if r["method"].startswith("SVGP Adam")}
     best = min(last.values(), key=lambda r: r["nlpd"])
     target = best["nlpd"]
-    ours = [r for r in rows if str(r["method"]).startswith(OURS)]
+    ours = [r for r in rows if r["method"].startswith(OURS)]
     reached = [r["wall_s"] for r in ours if r["nlpd"] <= target]
     print(f"{best['method']}: NLPD {target:.3f} at {budget:g} s, the best of {len(last)} rates")
     if reached:

@@ -144,13 +144,14 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)
         generator = torch.Generator(device).manual_seed(seed)
         self._set_scalings(X, y, keep_inputs=self.warm_start and hasattr(self, "posterior_"))
-        rows, targets = self._tensors(X, y, device)
-        targets, trained = self._with_folds(targets, generator)
-        max_iter, batch_size = self._budget(len(trained))
+        rows, targets = self._shuffled_with_folds(*self._tensors(X, y, device), generator)
+        trained = slice(self._n_held_out(len(X)), None)
+        max_iter, batch_size = self._budget(len(X) - trained.start)
         objective = self._objective(rows, targets, generator).to(device)
         history = train(
             objective,
-            *((rows, targets) if len(trained) == len(rows) else (rows[trained], targets[trained])),
+            rows[trained],
+            targets[trained],
             optimizer=self._optimizer(objective),
             checkpoint=self._checkpoint(X, y, seed),
             max_iter=max_iter,
@@ -199,19 +200,28 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         dtype = getattr(torch, self.dtype)
         return self._x_scaling.tensor(X, dtype, device), self._y_scaling.tensor(y, dtype, device)
 
-    def _with_folds(self, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """y with each row's fold (−1: none) as last column, and the rows to train on."""
-        n = len(y)
-        fold = torch.full((n,), -1.0, dtype=y.dtype, device=y.device)
-        everything = torch.arange(n, device=y.device)
-        n_folds = self._n_folds(n)
-        if self.early_stopping:
-            size = min(max(1, round(self.validation_fraction * n)), n // max(2, n_folds))
-            order = torch.randperm(n, generator=generator, device=y.device)
-            for k in range(n_folds):
-                fold[order[k * size : (k + 1) * size]] = k
-        trained = everything if n_folds > 1 else (fold < 0).nonzero()[:, 0]
-        return torch.cat([y, fold[:, None]], 1), trained
+    def _fold_size(self, n_rows: int) -> int:
+        """Validation rows of each fold."""
+        if not self.early_stopping:
+            return 0
+        most = n_rows // max(2, self._n_folds(n_rows))
+        return min(max(1, round(self.validation_fraction * n_rows)), most)
+
+    def _n_held_out(self, n_rows: int) -> int:
+        """Rows that are not trained on at all: a single fold; of several, others learn from each."""
+        return self._fold_size(n_rows) if self._n_folds(n_rows) == 1 else 0
+
+    def _shuffled_with_folds(
+        self, X: Tensor, y: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Rows in random order, those of the folds first; targets with the fold (or −1) beside y."""
+        n = len(X)
+        order = torch.randperm(n, generator=generator, device=X.device)
+        fold = torch.full((n, 1), -1.0, dtype=y.dtype, device=y.device)
+        size = self._fold_size(n)
+        for k in range(self._n_folds(n)):
+            fold[k * size : (k + 1) * size] = k
+        return X[order], torch.cat([y[order], fold], 1)
 
     def _optimizer(self, objective: Objective) -> torch.optim.Optimizer:
         return make_optimizer(self.solver, objective.param_groups(), self.learning_rate_init)

@@ -30,10 +30,10 @@ from .features import (
     output_width,
 )
 from .finite import WINDOW, FiniteObjective
+from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
 MEMBER_ROWS, MAX_MEMBERS = 5000, 5
-MIN_STEPS, MAX_STEPS, MAX_EPOCHS, MIN_EPOCHS = 1000, 10000, 100, 3
 
 
 _PARAMETERS = """kernel : sklearn kernel or None, default=None
@@ -57,9 +57,9 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         own. "auto" is 5000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
         are None.
     batch_size : int or "auto", default="auto"
-        Rows of a minibatch; "auto" is n_samples/8 between 64 and 256.
+        Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" is 100, but between 1,000 and 10,000 steps.
+        Epochs; "auto" makes n_samples steps, between 1,000 and 8,000.
     solver : {"adam", "adadelta"}, default="adam"
         Optimiser.
     learning_rate_init : float, default=0.01
@@ -67,7 +67,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule; "theory" is t^(−3/4).
     weight_decay : float or "auto", default="auto"
-        Decoupled decay of the network's parameters (Adam).
+        Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3.
     early_stopping : bool, default=True
         Keep the iterate that predicts held-out rows best (their negative log predictive density);
         they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
@@ -220,18 +220,17 @@ class FiniteGPRegressor(GPRegressor):
         return max(1, min(MAX_MEMBERS, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
     def _budget(self, n_rows: int) -> tuple[int, int]:
-        b = int(np.clip(n_rows // 8, 64, 256)) if self.batch_size == "auto" else self.batch_size
-        b = min(int(b), n_rows)
+        auto = int(np.clip(n_rows // 64, 128, 512))
+        b = min(auto if self.batch_size == "auto" else int(self.batch_size), n_rows)
         if self.max_iter != "auto":
             return int(self.max_iter), b
-        steps_per_epoch = math.ceil(n_rows / b)
-        steps = min(max(MAX_EPOCHS * steps_per_epoch, MIN_STEPS), MAX_STEPS)
-        return max(MIN_EPOCHS, round(steps / steps_per_epoch)), b
+        n_steps = int(np.clip(n_rows, 1000, 8000))
+        return math.ceil(n_steps / math.ceil(n_rows / b)), b
 
     def _weight_decay(self, n_rows: int) -> float:
         if self.weight_decay != "auto":
             return float(self.weight_decay)
-        return 0.3 if n_rows <= MEMBER_ROWS else 0.01
+        return min(0.3, 2000 / n_rows)
 
     # ---- hooks -------------------------------------------------------------------------------
 

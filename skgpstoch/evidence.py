@@ -35,6 +35,12 @@ class Statistics(NamedTuple):
     square: Tensor  # yᵀy, (K, P)
     n_rows: Tensor  # n, (K,)
 
+    def scaled_to(self, n_rows: Tensor) -> Statistics:
+        """Estimate of the sums over n_rows (K,) rows from those over fewer."""
+        scale = (n_rows / self.n_rows)[:, None]
+        gram, cross = self.gram * scale[..., None], self.cross * scale[..., None]
+        return Statistics(gram, cross, self.square * scale, n_rows)
+
 
 class Spectrum(NamedTuple):
     """Statistics in the eigenbasis of G."""
@@ -126,10 +132,8 @@ class RunningStatistics(nn.Module):
 
     def total(self, n_rows: Tensor) -> Statistics:
         """Estimates of the sums over n_rows (K,) rows."""
-        n = n_rows[:, None]
-        return Statistics(
-            self.gram * n[..., None], self.cross * n[..., None], self.square * n, n_rows
-        )
+        averages = Statistics(self.gram, self.cross, self.square, torch.ones_like(n_rows))
+        return averages.scaled_to(n_rows)
 
 
 def batch_statistics(Z: Tensor, y: Tensor, keep: Tensor | None = None) -> Statistics:

@@ -34,7 +34,9 @@ from .weights import ConjugatePosterior, ConjugateWeights
 
 JITTER = 1e-10  # of the mean diagonal of G, added to λ
 WINDOW = 20  # rows averaged by the running statistics, in units of D
-CALIBRATION_TOLERANCE = 0.01  # nats per row, see evidence.calibrate
+EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
+MIN_EVALUATION_ROWS = 10_000
+CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
 class FiniteObjective(Objective):
@@ -164,22 +166,28 @@ class FiniteObjective(Objective):
 
         With noise="validation" or "profiled", σ² (and λ) are first set to what the rows say.
         """
-        y, members = targets[:, :-1], self.features.members
-        seen = self._seen(targets)
-        s = spectrum(exact_statistics(members, X, y, seen))
-        rows = (~seen).any(0).nonzero()[:, 0]
+        if validates := bool((targets[:, -1] >= 0).any()):  # these rows come first
+            n_held_out = int((targets[:, -1] >= 0).sum())
+            most = max(EVALUATION_ROWS * self.features.n_features, MIN_EVALUATION_ROWS)
+            X, targets = X[: n_held_out + most], targets[: n_held_out + most]
+        y, members, seen = targets[:, :-1], self.features.members, self._seen(targets)
+        s = spectrum(exact_statistics(members, X, y, seen).scaled_to(self.n_rows))
         if self.noise == "profiled":
             self.set_noise(*most_likely(s))
-        if len(rows) == 0:
+        if not validates:
             nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
             return float((nlml.sum(1) / s.n_rows).mean())
-        predict = functools.partial(predict_held_out, s, members, X[rows], y[rows], ~seen[:, rows])
+        predict = functools.partial(
+            predict_held_out, s, members, X[:n_held_out], y[:n_held_out], ~seen[:, :n_held_out]
+        )
         if self.noise == "validation":
-            self._calibrate(predict, ridge_grid(s))
+            self._calibrate(predict, ridge_grid(s), min(0.01, CALIBRATION_TOLERANCE / n_held_out))
         held = predict(self.ridge)  # C = P: output p has ridge p
         return float(held.score(self.noise_variance).diagonal().sum())
 
-    def _calibrate(self, predict: Callable[[Tensor], HeldOut], ridges: Tensor) -> None:
+    def _calibrate(
+        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, tolerance: float
+    ) -> None:
         """σ² and λ by the held-out rows: the best for training, the closing ones within a
         tolerance.
 
@@ -187,7 +195,7 @@ class FiniteObjective(Objective):
         but training follows the best itself, or the ridge would creep up.
         """
         held = predict(ridges)
-        noise, ridge = calibrate(held, ridges, CALIBRATION_TOLERANCE)
+        noise, ridge = calibrate(held, ridges, tolerance)
         self.closing_noise.copy_(noise.log().clamp(*self.log_noise_bounds))
         self.closing_ridge.copy_(ridge.log())
         self.set_noise(*calibrate(held, ridges))

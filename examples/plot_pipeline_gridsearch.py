@@ -17,7 +17,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 from sklearn.datasets import load_diabetes
-from sklearn.gaussian_process.kernels import RBF
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -31,15 +31,21 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 # %%
 # Search
 # ------
-# Linear regression, a stationary kernel through random Fourier features, and two deep kernels are
-# four settings of one estimator.
+# Linear regression, a stationary kernel and two deep ones are settings of one estimator. Early
+# stopping protects a network's thousands of parameters; kernels of a few parameters do better with
+# all the rows.
 
 pipeline = Pipeline(
-    [("scale", StandardScaler()), ("gp", SCGDGaussianProcessRegressor(random_state=0))]
+    [
+        ("scale", StandardScaler()),
+        ("gp", SCGDGaussianProcessRegressor(max_iter=200, random_state=0)),
+    ]
 )
+simple = {"gp__hidden_layer_sizes": [()], "gp__early_stopping": [False]}
 grid = [
-    {"gp__hidden_layer_sizes": [(), (32,), (128, 128)]},
-    {"gp__hidden_layer_sizes": [()], "gp__kernel": [RBF()], "gp__n_components": [200]},
+    {**simple, "gp__kernel": [DotProduct()]},
+    {**simple, "gp__kernel": [RBF(length_scale=3.0)], "gp__n_components": [200]},
+    {"gp__hidden_layer_sizes": [(32,), (32, 32)]},
 ]
 search = GridSearchCV(pipeline, grid, scoring=neg_log_predictive_density_scorer, cv=3)
 search.fit(X_train, y_train)
@@ -47,10 +53,10 @@ search.fit(X_train, y_train)
 # %%
 # Result
 # ------
-# Negative log predictive density, in nats per patient: less is better. On 331 patients and ten
-# inputs the simplest kernels are hard to beat.
+# Negative log predictive density, in nats per patient: less is better. With 331 patients the
+# spread over the folds is larger than the differences between the kernels.
 
-names = ["linear", "one layer of 32", "two layers of 128", "RBF"]
+names = ["linear", "RBF", "one layer of 32", "two layers of 32"]
 results = pd.DataFrame(
     {
         "NLPD": -search.cv_results_["mean_test_score"],

@@ -44,7 +44,8 @@ print(f"noise variance {model.noise_variance_:.2f} (1.00 was drawn)")
 # ---------
 # A long length-scale says: this input does not matter.
 
-length_scale = model.kernel_.k1.k2.length_scale
+parameters = model.kernel_.get_params()
+length_scale = next(parameters[name] for name in parameters if name.endswith("__length_scale"))
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.bar(np.arange(10), 1 / length_scale)
 ax.set(xlabel="input", ylabel="1 / length-scale", xticks=np.arange(10))

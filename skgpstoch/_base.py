@@ -208,13 +208,13 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return min(max(1, round(self.validation_fraction * n_rows)), most)
 
     def _n_held_out(self, n_rows: int) -> int:
-        """Rows that are not trained on at all: a single fold; of several, others learn from each."""
+        """Rows that are not trained on at all: one fold. Of several, other members see each."""
         return self._fold_size(n_rows) if self._n_folds(n_rows) == 1 else 0
 
     def _shuffled_with_folds(
         self, X: Tensor, y: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Rows in random order, those of the folds first; targets with the fold (or −1) beside y."""
+        """Rows in random order, folds first, and targets with the fold (or −1) beside y."""
         n = len(X)
         order = torch.randperm(n, generator=generator, device=X.device)
         fold = torch.full((n, 1), -1.0, dtype=y.dtype, device=y.device)
@@ -245,7 +245,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
         def on_epoch(history: History) -> bool:
             epoch = context.subcontext(task_name="epoch")
-            metadata = {"loss": history.loss_curve[-1], "score": (history.scores or [None])[-1]}
+            score = history.scores[-1] if history.scores else None
+            metadata = {"loss": history.loss_curve[-1], "score": score}
             return bool(epoch.call_on_fit_task_end(estimator=self, metadata=metadata))
 
         return on_epoch

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from .features import (
     output_width,
 )
 from .finite import WINDOW, FiniteObjective
+from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
@@ -130,7 +131,9 @@ def documented(cls: type) -> type:
 
 
 class FiniteGPRegressor(GPRegressor):
-    """Constructor parameters, feature map and closing attributes of the finite-kernel regressors."""
+    """Constructor parameters, feature map, streams and attributes of finite-kernel regressors."""
+
+    _stream: tuple[FiniteObjective, dict[str, Any]]
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **GPRegressor._parameter_constraints,
@@ -204,7 +207,7 @@ class FiniteGPRegressor(GPRegressor):
 
     def _layers(self) -> tuple[int, ...]:
         layers = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
-        if not all(isinstance(width, Integral) and width > 0 for width in layers):
+        if not all(isinstance(width, Integral) and int(width) > 0 for width in layers):
             raise ValueError(
                 f"hidden_layer_sizes must be positive integers, got {self.hidden_layer_sizes!r}."
             )
@@ -235,7 +238,7 @@ class FiniteGPRegressor(GPRegressor):
     # ---- hooks -------------------------------------------------------------------------------
 
     def _input_scaling(self, X: np.ndarray) -> Scaling:
-        """Our networks start from standardised inputs; kernels and users' modules see X as it is."""
+        """Our networks start from standardised inputs; kernels and users' modules do not."""
         if self.feature_map is None and self._layers():
             return Scaling.standard(X)
         return Scaling.identity(X.shape[1])
@@ -296,7 +299,7 @@ class FiniteGPRegressor(GPRegressor):
     def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
         features = self._features(X, generator, self._n_folds(len(X)))
         if self.warm_start and hasattr(self, "posterior_"):
-            load_features(features, self.posterior_.features)
+            load_features(features, self._conjugate.features)
         return self._build(features, X, targets)
 
     def _build(self, features: FeatureMap, X: Tensor, targets: Tensor) -> FiniteObjective:
@@ -317,10 +320,16 @@ class FiniteGPRegressor(GPRegressor):
         """The method's own objective."""
 
     def _set_fitted(self, objective: Objective) -> None:
-        noise = self.posterior_.likelihood.noise_variance.numpy() * self._y_scaling.scale**2
+        likelihood = cast(Gaussian, self.posterior_.likelihood)
+        noise = likelihood.noise_variance.numpy() * self._y_scaling.scale**2
         self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         self.kernel_ = self._fitted_kernel()
+
+    @property
+    def _conjugate(self) -> ConjugatePosterior:
+        """The posterior of a kernel with features."""
+        return cast(ConjugatePosterior, self.posterior_)
 
     def _log_evidence(self, posterior: Posterior) -> float:
         """log p(y | X) for y in the units of the user, summed over rows and outputs."""
@@ -330,12 +339,11 @@ class FiniteGPRegressor(GPRegressor):
     def _fitted_kernel(self) -> sk.Kernel:
         """The kernel on the features, in units of the scaled y, with its constant and its noise."""
         expression, white = self._split_kernel()
-        posterior: ConjugatePosterior = self.posterior_
-        features, weights = posterior.features, posterior.weights
+        features, weights = self._conjugate.features, self._conjugate.weights
         fitted = (
-            sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
-            if expression is None
-            else kernels.to_sklearn(features.kernel)
+            kernels.to_sklearn(features.kernel)
+            if isinstance(features, KernelFeatures)
+            else sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
         )
         signal_variance = float((weights.noise_variance / weights.ridge).log().mean().exp())
         if not math.isclose(signal_variance, 1.0):
@@ -348,9 +356,9 @@ class FiniteGPRegressor(GPRegressor):
     def partial_fit(self, X: Any, y: Any) -> Any:
         """One pass over more rows, for streams.
 
-        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of the
-        running statistics, about the last 20 rows for each feature; noise="validation" has no rows to
-        validate by, so the noise is profiled.
+        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
+        the running statistics, about the last 20 rows for each feature; noise="validation" has no
+        rows to validate by, so the noise is profiled.
 
         Parameters
         ----------
@@ -405,10 +413,10 @@ class FiniteGPRegressor(GPRegressor):
             features = self._features(X, generator, n_members=1)
             objective = self._build(features, X, targets)
         else:
-            fitted = copy.deepcopy(self.posterior_.features).to(X).requires_grad_(True)
+            fitted = copy.deepcopy(self._conjugate.features).to(X).requires_grad_(True)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
             objective = self._build(features, X, targets)
-            weights = self.posterior_.weights
+            weights = self._conjugate.weights
             objective.set_noise(weights.noise_variance, weights.ridge)
             objective.running.start_from(weights.spectrum.statistics())
             objective.n_rows += weights.n_rows
@@ -450,6 +458,6 @@ def load_features(features: FeatureMap, fitted: FeatureMap) -> None:
         features.load_state_dict(fitted.state_dict())
     except RuntimeError as error:
         raise ValueError(
-            "warm_start=True needs a feature map of the shape that was fitted before: the number of "
-            "inputs, hidden_layer_sizes, kernel, n_components or n_estimators have changed."
+            "warm_start=True needs a feature map of the shape that was fitted before: the number "
+            "of inputs, hidden_layer_sizes, kernel, n_components or n_estimators have changed."
         ) from error

@@ -65,6 +65,10 @@ class Objective(nn.Module):
     def epoch_end(self) -> None:
         """Called after every epoch: penalties, schedules of the objective's own."""
 
+    def epoch_loss(self, mean: float) -> float:
+        """What the loss curve records for an epoch, given the mean of its minibatches' losses."""
+        return mean
+
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
         free = all(bool(torch.isfinite(p).all()) for p in self.parameters())
@@ -80,10 +84,25 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
+class _Surrogate(torch.autograd.Function):
+    """A third of the time of ``value + s − s.detach()``, s = Σ⟨x, dx⟩, at every step."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.gradients = tensors[len(tensors) // 2 :]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        scale = outputs[0]
+        given = [(scale * dx).to(dx) for dx in ctx.gradients]
+        return None, *given, *(None for _ in given)
+
+
 def surrogate(value: Tensor, *gradients: tuple[Tensor, Tensor]) -> Tensor:
     """A scalar equal to `value` whose gradient by each tensor is the one given with it.
 
     For losses whose gradient is known in closed form, or is not that of any loss.
     """
-    s = sum((x * dx).sum() for x, dx in gradients)
-    return value + (s - s.detach())
+    tensors, given = zip(*gradients, strict=True)
+    return _Surrogate.apply(value, *tensors, *given)

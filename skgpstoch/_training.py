@@ -29,7 +29,7 @@ CHECKPOINT_SECONDS = 2.0
 
 
 def one_cycle(step: int, n_steps: int) -> float:
-    """Cosine warm-up over 30 % of the steps, then cosine annealing to zero (Smith & Topin, 2019)."""
+    """Cosine warm-up over 30 % of the steps, then annealing to zero (Smith & Topin, 2019)."""
     warm = 0.3 * n_steps
     if step < warm:
         return 0.04 + 0.96 * 0.5 * (1.0 - math.cos(math.pi * step / warm))
@@ -50,7 +50,7 @@ SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, 
 
 
 def make_optimizer(solver: str, groups: list[dict[str, Any]], learning_rate: float) -> Optimizer:
-    """Adam (decoupled weight decay where a group asks for it) or AdaDelta, over parameter groups."""
+    """Adam, with decoupled weight decay where a group asks for it, or AdaDelta."""
     groups = [{"lr": learning_rate, **group} for group in groups if group["params"]]
     for group in groups:
         group["initial_lr"] = group["lr"]
@@ -187,7 +187,7 @@ class Trainer:
             loss = self.train_step(self.X.index_select(0, rows), self.y.index_select(0, rows))
             total += loss * len(rows)
         self.objective.epoch_end()
-        return float(total) / n
+        return self.objective.epoch_loss(float(total) / n)
 
     def train_step(self, X: Tensor, y: Tensor) -> Tensor:
         factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
@@ -304,8 +304,9 @@ def train(
     checkpoint : Checkpoint or None, default=None
         Where to resume from and save to.
     **options
-        The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`, `generator`,
-        and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`, `on_epoch`, `verbose`.
+        The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
+        `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
+        `on_epoch`, `verbose`.
 
     Returns
     -------

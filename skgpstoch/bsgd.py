@@ -2,15 +2,15 @@
 
 Chen, Zheng, Al Kontar & Raskutti, "Stochastic gradient descent in correlated settings: a study on
 Gaussian processes", NeurIPS 2020; Shoham & Avron, sec. 4.2. On a finite kernel this is SCGD with
-F̃ = Z_SᵀZ_S + λI, without the factor n/b. It needs no features, only the kernel matrix of the minibatch,
-and so is also the way to learn a kernel that has none.
+F̃ = Z_SᵀZ_S + λI, without the factor n/b. It needs no features, only the kernel matrix of the
+minibatch, and so is also the way to learn a kernel that has none.
 """
 
 from __future__ import annotations
 
 import copy
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -45,7 +45,7 @@ class BSGDObjective(FiniteObjective):
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():
             Zd = Z.double()
-            L = self.factor(self.ridged(Zd @ Zd.mT))  # (K, P, b, b)
+            L = self.factor(self.ridged(Zd @ Zd.mT, ridge))  # (K, P, b, b)
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
@@ -141,10 +141,9 @@ class KernelBSGDObjective(Objective):
             return float(-posterior.likelihood.log_predictive(targets[held_out, :-1], q).mean())
 
     def solution(self, X: Tensor, targets: Tensor) -> ExactPosterior:
-        parts = (
-            copy.deepcopy(m).double().eval() for m in (self.kernel, self.network, self.likelihood)
-        )
-        return ExactPosterior(*parts, X.double(), targets[:, :-1].double())
+        fitted = copy.deepcopy(self).double().eval()
+        y = targets[:, :-1].double()
+        return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X.double(), y)
 
 
 @documented
@@ -153,8 +152,8 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
 
     With a kernel that has finite or random Fourier features the model is that of
     :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
-    ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and so
-    limited to 10,000 rows.
+    ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and
+    so limited to 10,000 rows.
 
     Parameters
     ----------
@@ -205,8 +204,8 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
             return super()._objective(X, targets, generator)
         if len(X) > MAX_EXACT_ROWS:
             raise ValueError(
-                f"X has {len(X)} rows, but kernel={self.kernel} has no finite features here, and the "
-                f"exact predictor that it needs is limited to {MAX_EXACT_ROWS} rows. Use "
+                f"X has {len(X)} rows, but kernel={self.kernel} has no finite features here, and "
+                f"the exact predictor that it needs is limited to {MAX_EXACT_ROWS} rows. Use "
                 "n_components with a sum of products of RBF, Matern and constants, or fewer rows."
             )
         expression, _ = self._split_kernel()
@@ -223,8 +222,9 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     def _fitted_kernel(self) -> sk.Kernel:
         if not isinstance(self.posterior_, ExactPosterior):
             return super()._fitted_kernel()
-        noise = float(self.posterior_.likelihood.noise_variance.mean())
-        fitted = kernels.to_sklearn(self.posterior_.kernel)
+        exact = cast(ExactPosterior, self.posterior_)
+        noise = float(exact.likelihood.noise_variance.mean())
+        fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
 
     def partial_fit(self, X: Any, y: Any) -> Any:

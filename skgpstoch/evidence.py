@@ -9,8 +9,8 @@ eigenbasis of G = U diag(l) Uᵀ a candidate (σ², λ) costs O(D):
 
 The paper's (A1) has τ² = 1, that is λ = σ²; a free τ² is a constant factor of the kernel.
 
-Shapes: members of an ensemble of feature maps lead (K), then come D features and P outputs. Noise and
-ridge are (P,), or (C, P) for C candidates.
+Shapes: members of an ensemble of feature maps lead (K), then come D features and P outputs. Noise
+and ridge are (P,), or (C, P) for C candidates.
 """
 
 from __future__ import annotations
@@ -123,11 +123,12 @@ class RunningStatistics(nn.Module):
     def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor) -> None:
         """One step: features Z (K, b, D) and targets Y (K, b, P), zero but for n_seen (K,) rows."""
         rate = self.rate(Z.shape[1])
-        per_row = 1.0 / n_seen.double().clamp_min(1.0)[:, None]
+        share = (rate / n_seen)[:, None, None]
         Z, Y = Z.double(), Y.double()
-        self.gram.lerp_(Z.mT @ Z * per_row[..., None], rate)
-        self.cross.lerp_(Z.mT @ Y * per_row[..., None], rate)
-        self.square.lerp_(Y.square().sum(1) * per_row, rate)
+        weighted = (Z * share).mT
+        self.gram.baddbmm_(weighted, Z, beta=1.0 - rate)
+        self.cross.baddbmm_(weighted, Y, beta=1.0 - rate)
+        self.square.lerp_((Y * Y).sum(1) / n_seen[:, None], rate)
         self.n_steps += 1
 
     def total(self, n_rows: Tensor) -> Statistics:
@@ -137,7 +138,7 @@ class RunningStatistics(nn.Module):
 
 
 def batch_statistics(Z: Tensor, y: Tensor, keep: Tensor | None = None) -> Statistics:
-    """Statistics of features Z (K, N, D) and targets y (N, P), of the rows where keep (K, N) is 1."""
+    """Statistics of Z (K, N, D) and y (N, P), of the rows where keep (K, N) is 1."""
     Z, Y = Z.double(), y.double().expand(len(Z), -1, -1)
     if keep is None:
         n_rows = Z.new_full((len(Z),), Z.shape[1])
@@ -173,8 +174,8 @@ def spectrum(statistics: Statistics) -> Spectrum:
     """
     if not bool(torch.isfinite(statistics.gram).all()):
         raise NotPositiveDefiniteError(
-            "The features of the training rows have NaN or infinite values: the inputs are probably "
-            "on an extreme scale (use StandardScaler), or the learning rate is too large."
+            "The features of the training rows have NaN or infinite values: the inputs are "
+            "probably on an extreme scale (use StandardScaler), or the learning rate is too large."
         )
     values, vectors = torch.linalg.eigh(statistics.gram)
     cross = vectors.mT @ statistics.cross
@@ -283,8 +284,8 @@ def predict_held_out(
 def calibrate(held: HeldOut, ridges: Tensor, tolerance: float = 0.0) -> tuple[Tensor, Tensor]:
     """Noise and ridge by the predictive density of rows that the members have not seen.
 
-    Given λ, the σ² of largest predictive density is the mean of (y−m)²/(1+h), in closed form, so the
-    search is over λ alone.
+    Given λ, the σ² of largest predictive density is the mean of (y−m)²/(1+h), in closed form, so
+    the search is over λ alone.
 
     Parameters
     ----------

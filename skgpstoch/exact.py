@@ -27,6 +27,7 @@ class ExactPosterior(Posterior):
         The data, in float64.
     """
 
+    likelihood: Gaussian
     X: Tensor
     y: Tensor
     factor: Tensor

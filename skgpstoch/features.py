@@ -45,6 +45,10 @@ class FeatureMap(nn.Module):
         phi = Z[0] if len(Z) == 1 else Z.permute(1, 0, 2).flatten(1) / math.sqrt(len(Z))
         return phi if columns is None else phi[:, columns]
 
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Those that weight decay applies to."""
+        return [p for name, p in self.named_parameters() if "network." in name]
+
     def residual(self, X: Tensor, phi: Tensor) -> Tensor:
         """ρ(x), (N,): zero for a finite-dimensional kernel."""
         return phi.new_zeros(len(phi))
@@ -97,6 +101,12 @@ class NetworkFeatures(FeatureMap):
         return torch.cat([Z, linear.expand(len(Z), -1, -1)], 2)
 
 
+class Term(nn.Module):
+    """Features of one additive term of a kernel: (..., n_inputs) → (..., n_features)."""
+
+    n_features: int
+
+
 class KernelFeatures(FeatureMap):
     """Features of an sklearn kernel expression on a network: its additive terms, concatenated.
 
@@ -136,20 +146,21 @@ class KernelFeatures(FeatureMap):
         products = [_factors(term) for term in _summands(kernel)]
         fourier = [not any(isinstance(f, kernels.DotProduct) for f in p) for p in products]
         widths = iter(_shares(n_components, sum(fourier)))
-        self.terms = nn.ModuleList(
+        terms: list[Term] = [
             FourierTerm(product, n_inputs, next(widths), seed + i)
             if is_fourier
             else LinearTerm(product, n_inputs)
             for i, (product, is_fourier) in enumerate(zip(products, fourier, strict=True))
-        )
-        self.n_features = sum(term.n_features for term in self.terms)
+        ]
+        self.terms = nn.ModuleList(terms)
+        self.n_features = sum(term.n_features for term in terms)
 
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)
         return torch.cat([term(G) for term in self.terms], -1).reshape(-1, len(X), self.n_features)
 
 
-class LinearTerm(nn.Module):
+class LinearTerm(Term):
     """c·(σ₀² + x·x'): the exact features √c·[σ₀, x], or √c·x where σ₀ is fixed at 0."""
 
     def __init__(self, factors: list[kernels.Kernel], n_inputs: int) -> None:
@@ -172,7 +183,7 @@ class LinearTerm(nn.Module):
         return _amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
 
 
-class FourierTerm(nn.Module):
+class FourierTerm(Term):
     """c·Πⱼkⱼ of RBF and Matérn kernels, by random Fourier features (Rahimi & Recht, 2007).
 
     φ(x) = √(2c/m)·[cos(ω₁·x), …, sin(ω₁·x), …] has E[φ(x)ᵀφ(x')] = k(x, x') for frequencies drawn

@@ -29,7 +29,6 @@ from .evidence import (
     spectrum,
 )
 from .features import FeatureMap, KernelFeatures
-from .linalg import add_diagonal
 from .weights import ConjugatePosterior, ConjugateWeights
 
 JITTER = 1e-10  # of the mean diagonal of G, added to λ
@@ -140,24 +139,26 @@ class FiniteObjective(Objective):
         self.failed |= info.any()
         return L
 
-    def ridged(self, gram: Tensor) -> Tensor:
-        """G + λI and a little jitter, for G (K, D, D): (K, P, D, D)."""
-        jitter = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1)  # (K,)
-        F = gram[:, None].expand(-1, len(self.ridge), -1, -1)
-        return add_diagonal(F, jitter[:, None] + self.ridge)
+    def ridged(self, gram: Tensor, ridge: Tensor) -> Tensor:
+        """G + λI and a little jitter, for G (K, D, D) and λ (K, P) or (P,): (K, P, D, D)."""
+        jitter = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
+        P = ridge.shape[-1]
+        F = gram[:, None].clone() if P == 1 else gram[:, None].repeat(1, P, 1, 1)
+        F.diagonal(dim1=-2, dim2=-1).add_((jitter + ridge)[..., None])
+        return F
 
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()
 
     def param_groups(self) -> list[dict[str, Any]]:
-        network = list(self.features.network.parameters())
+        network = list(self.features.network_parameters())
         in_network = {id(p) for p in network}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
         return [{"params": network, "weight_decay": self.weight_decay}, {"params": rest}]
 
     def step_end(self) -> None:
-        with torch.no_grad():
-            self.log_noise.clamp_(*self.log_noise_bounds)
+        if self.noise == "learned":
+            self.log_noise.data.clamp_(*self.log_noise_bounds)
         if isinstance(self.features, KernelFeatures):
             self.features.kernel.clamp_()
 

@@ -54,44 +54,46 @@ class SCGDObjective(FiniteObjective):
         K, D, P = self.running.cross.shape
         self.w = nn.Parameter(torch.zeros(K, D, P)) if weights == "learned" else None
 
-    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-        with torch.no_grad():
-            value, gradients = self.value_and_gradients(Z, Y, b)
-        return surrogate(value, *gradients)
-
-    def value_and_gradients(
-        self, Z: Tensor, Y: Tensor, b: Tensor
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """NLML per row with F̃ and the gradients by Z, and where they are learned w and log σ²."""
-        noise, ridge, n = (
-            self.noise_variance,
-            self.ridge,
-            self.n_rows[:, None],
-        )  # (P,), (P,), (K, 1)
-        estimate = self.running.total(self.n_rows)
-        L = self.factor(self.ridged(estimate.gram))  # (K, P, D, D)
+    def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
+        n = self.n_rows[:, None, None]
+        L = self.factor(self.ridged(n * self.running.gram, ridge))
         F_inv = torch.cholesky_inverse(L)
-        w = (F_inv @ estimate.cross.mT[..., None])[..., 0].mT if self.w is None else self.w
-        log_det_F = log_det(L)  # (K, P)
+        return L, F_inv, (F_inv @ (n * self.running.cross).mT[..., None])[..., 0].mT
 
-        D = Z.shape[2]
-        precision = (1.0 / noise).to(Z)
+    @torch.no_grad()
+    def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
+        noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # (P,), (P,), (K, 1)
+        _, F_inv, w = self.solve(ridge)
+        w = w if self.w is None else self.w
+
         r = Z @ w.to(Z) - Y  # (K, b, P)
-        fit = r.square().sum(1) / (b * noise)  # (K, P)
-        penalty = w.double().square().sum(1) * ridge / noise  # (K, P)
-        log_scales = (n - D) * noise.log() + D * (noise / ridge).log()
-        value = 0.5 * (fit + (penalty + log_det_F + log_scales) / n + LOG_2PI).sum(1).mean()
-
-        dZ = ((r * precision) @ w.mT.to(Z) + Z @ F_inv.sum(1).to(Z)) / b[..., None]
+        sum_F_inv = F_inv[:, 0] if len(noise) == 1 else F_inv.sum(1)  # over outputs, (K, D, D)
+        dZ = torch.baddbmm(r @ (w / noise).mT.to(Z), Z, sum_F_inv.to(Z)) / b[..., None]
         gradients = [(Z, dZ)]
         if self.w is not None:
-            dw = Z.mT @ (r * precision) / b[..., None] + w * (ridge / noise) / n[..., None]
-            gradients.append((self.w, dw.to(self.w)))
+            dw = (Z.mT @ r / b[..., None] + w * (ridge / n)[:, None]) / noise
+            gradients.append((self.w, dw.to(w)))
         if self.noise == "learned":  # λ = σ²
-            trace = F_inv.diagonal(dim1=-2, dim2=-1).sum(-1) * ridge
-            d_log_noise = 0.5 * ((trace + n - D) / n - fit)
+            trace = F_inv.diagonal(dim1=-2, dim2=-1).sum(-1) * ridge  # σ²·tr F̃⁻¹, (K, P)
+            fit = (r * r).sum(1) / (b * noise)
+            d_log_noise = 0.5 * ((trace + n - Z.shape[2]) / n - fit)
             gradients.append((self.log_noise, d_log_noise.mean(0)))
-        return value, gradients
+        return gradients
+
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+        # Only the gradient is wanted of a step: the value is that of the epoch, from F̃ and c̃.
+        return surrogate(torch.zeros((), device=Z.device), *self.gradients(Z, Y, b))
+
+    def epoch_loss(self, mean: float) -> float:
+        """NLML per row that the running statistics imply, at w = F̃⁻¹c̃."""
+        noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]
+        L, _, w = self.solve(ridge)
+        q = n * (self.running.square - (self.running.cross * w).sum(1))  # (K, P)
+        log_scales = n * noise.log() - len(L[0, 0]) * ridge.log()
+        nlml = 0.5 * (q / noise + log_det(L) + log_scales + n * LOG_2PI)
+        return float((nlml / n).sum(1).mean())
 
     def step_end(self) -> None:
         steps = self.running.n_steps

@@ -100,6 +100,7 @@ class ConjugatePosterior(Posterior):
 
     features: FeatureMap
     weights: ConjugateWeights
+    likelihood: Gaussian
 
     def __init__(self, features: FeatureMap, weights: ConjugateWeights) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """
-==================================================
-A scikit-learn kernel on tens of thousands of rows
-==================================================
+===================================================
+A scikit-learn kernel on ten thousand rows and more
+===================================================
 
 ``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. Kernels are written in
 scikit-learn's language and come back fitted; random Fourier features stand in for them, so the
@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 
 from skgpstoch import SCGDGaussianProcessRegressor
 
-X, y = make_friedman1(20_000, n_features=10, noise=1.0, random_state=0)
+X, y = make_friedman1(15_000, n_features=10, noise=1.0, random_state=0)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.25, random_state=0)
 
 # %%
@@ -32,7 +32,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.25, random
 
 kernel = ConstantKernel() * RBF(length_scale=np.ones(10)) + WhiteKernel()
 model = SCGDGaussianProcessRegressor(
-    kernel=kernel, hidden_layer_sizes=(), n_components=300, max_iter=20, random_state=0
+    kernel=kernel, hidden_layer_sizes=(), n_components=200, max_iter=20, random_state=0
 )
 model.fit(X_train, y_train)
 print(model.kernel_)

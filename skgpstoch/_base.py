@@ -146,8 +146,10 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._set_scalings(X, y, keep_inputs=self.warm_start and hasattr(self, "posterior_"))
         rows, targets = self._shuffled_with_folds(*self._tensors(X, y, device), generator)
         trained = slice(self._n_held_out(len(X)), None)
-        max_iter, batch_size = self._budget(len(X) - trained.start)
         objective = self._objective(rows, targets, generator).to(device)
+        max_iter, batch_size = self._budget(len(X) - trained.start)
+        if objective.is_closed():
+            max_iter = 1
         history = train(
             objective,
             rows[trained],
@@ -189,7 +191,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 f"y must have shape {('n_samples', *self._y_shape)}, as at the first call, "
                 f"got {('n_samples', *shape)}."
             )
-        return X, y.reshape(len(y), -1)
+        return X, np.asarray(y, dtype=np.float64).reshape(len(y), -1)
 
     def _set_scalings(self, X: np.ndarray, y: np.ndarray, keep_inputs: bool = False) -> None:
         if not keep_inputs:
@@ -223,7 +225,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             fold[k * size : (k + 1) * size] = k
         return X[order], torch.cat([y[order], fold], 1)
 
-    def _optimizer(self, objective: Objective) -> torch.optim.Optimizer:
+    def _optimizer(self, objective: Objective) -> torch.optim.Optimizer | None:
         return make_optimizer(self.solver, objective.param_groups(), self.learning_rate_init)
 
     def _checkpoint(self, X: np.ndarray, y: np.ndarray, seed: int) -> Checkpoint | None:
@@ -280,21 +282,22 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return self._x_scaling.tensor(X, torch.float64, device), posterior
 
     def _marginals(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of y, or of f, at each row, in the units of y: each (n, P)."""
+        """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
         rows, posterior = self._query(X)
         shape = (len(rows), len(self._y_scaling.scale))
-        mean, var = np.empty(shape), np.empty(shape)
+        mean, std = np.empty(shape), np.empty(shape)
 
         @torch.no_grad()
         def predict_block(block: slice) -> None:
             q: Marginals = posterior.marginals(rows[block])
             if not latent:
                 q = posterior.likelihood.moments(q)
-            mean[block], var[block] = (a.cpu().numpy() for a in q.mixture_moments())
+            moments = q.mixture_moments()
+            mean[block], std[block] = moments[0].cpu().numpy(), moments[1].sqrt().cpu().numpy()
 
         map_blocks(predict_block, len(rows))
         offset, scale = self._y_scaling
-        return mean * scale + offset, var * scale**2
+        return mean * scale + offset, std * scale
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
@@ -333,9 +336,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
         if return_cov:
             return self._mean_and_covariance(X, latent)
-        mean, var = self._marginals(X, latent)
+        mean, std = self._marginals(X, latent)
         if return_std:
-            return self._shaped(mean), self._shaped(np.sqrt(var))
+            return self._shaped(mean), self._shaped(std)
         return self._shaped(mean)
 
     def _mean_and_covariance(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -365,7 +368,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             In the units of y.
         """
-        return self._shaped(np.sqrt(self._marginals(X, latent)[1]))
+        return self._shaped(self._marginals(X, latent)[1])
 
     def predict_interval(
         self, X: Any, coverage: float = 0.95, *, latent: bool = False
@@ -388,8 +391,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         if not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}.")
-        mean, var = self._marginals(X, latent)
-        half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
+        mean, std = self._marginals(X, latent)
+        half = norm.ppf(0.5 + 0.5 * coverage) * std
         interval = np.stack([mean - half, mean + half], 1)
         return interval[..., 0] if self._y_shape == () else interval
 

@@ -33,14 +33,20 @@ class Scaling(NamedTuple):
         return cls(np.zeros(n_columns), np.ones(n_columns))
 
     @classmethod
+    def centered(cls, A: np.ndarray) -> Scaling:
+        """To mean 0."""
+        return cls(cls.standard(A).offset, np.ones(A.shape[1]))
+
+    @classmethod
     def standard(cls, A: np.ndarray) -> Scaling:
         """To mean 0 and variance 1; columns that are constant to rounding are only centred."""
         n = len(A)
-        mean = sum(A[rows].sum(0, dtype=np.float64) for rows in row_blocks(n)) / n
-        squares = sum(np.square(A[rows] - mean).sum(0) for rows in row_blocks(n))
-        std = np.sqrt(squares / n)
+        top = np.max([np.abs(A[rows]).max(0) for rows in row_blocks(n)], axis=0)
+        top = np.where(top > 0, top, 1.0).astype(np.float64)  # squares must not overflow
+        mean = sum((A[rows] / top).sum(0) for rows in row_blocks(n)) / n
+        std = np.sqrt(sum(np.square(A[rows] / top - mean).sum(0) for rows in row_blocks(n)) / n)
         constant = std <= 10 * np.finfo(A.dtype).eps * np.abs(mean)
-        return cls(mean, np.where(constant | (std == 0), 1.0, std))
+        return cls(mean * top, np.where(constant, 1.0, std * top))
 
     def tensor(self, A: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A (n, d) scaled in float64 by blocks, then of `dtype` on `device`."""

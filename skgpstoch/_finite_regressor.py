@@ -60,7 +60,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes n_samples steps, between 1,000 and 8,000.
+        Epochs; "auto" makes n_samples steps, between 1,000 (300 for very few rows) and 8,000.
     solver : {"adam", "adadelta"}, default="adam"
         Optimiser.
     learning_rate_init : float, default=0.01
@@ -227,7 +227,8 @@ class FiniteGPRegressor(GPRegressor):
         b = min(auto if self.batch_size == "auto" else int(self.batch_size), n_rows)
         if self.max_iter != "auto":
             return int(self.max_iter), b
-        n_steps = int(np.clip(n_rows, 1000, 8000))
+        fewest = np.clip(5 * n_rows, 300, 1000)
+        n_steps = int(np.clip(n_rows, fewest, 8000))
         return math.ceil(n_steps / math.ceil(n_rows / b)), b
 
     def _weight_decay(self, n_rows: int) -> float:
@@ -238,10 +239,15 @@ class FiniteGPRegressor(GPRegressor):
     # ---- hooks -------------------------------------------------------------------------------
 
     def _input_scaling(self, X: np.ndarray) -> Scaling:
-        """Our networks start from standardised inputs; kernels and users' modules do not."""
-        if self.feature_map is None and self._layers():
+        """Standard for our networks; centred where the kernel does not change by it."""
+        expression, _ = self._split_kernel()
+        if self.feature_map is not None:
+            return Scaling.identity(X.shape[1])
+        if self._layers():
             return Scaling.standard(X)
-        return Scaling.identity(X.shape[1])
+        if expression is not None and "DotProduct" in repr(expression):
+            return Scaling.identity(X.shape[1])
+        return Scaling.centered(X)
 
     def _features(self, X: Tensor, generator: torch.Generator, n_members: int) -> FeatureMap:
         """φ, before training."""
@@ -321,7 +327,8 @@ class FiniteGPRegressor(GPRegressor):
 
     def _set_fitted(self, objective: Objective) -> None:
         likelihood = cast(Gaussian, self.posterior_.likelihood)
-        noise = likelihood.noise_variance.numpy() * self._y_scaling.scale**2
+        with np.errstate(over="ignore"):  # a target of order 1e200 has a variance beyond float64
+            noise = likelihood.noise_variance.numpy() * self._y_scaling.scale**2
         self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         self.kernel_ = self._fitted_kernel()
@@ -338,7 +345,7 @@ class FiniteGPRegressor(GPRegressor):
 
     def _fitted_kernel(self) -> sk.Kernel:
         """The kernel on the features, in units of the scaled y, with its constant and its noise."""
-        expression, white = self._split_kernel()
+        _, white = self._split_kernel()
         features, weights = self._conjugate.features, self._conjugate.weights
         fitted = (
             kernels.to_sklearn(features.kernel)
@@ -382,7 +389,7 @@ class FiniteGPRegressor(GPRegressor):
         targets = torch.cat([y_rows, torch.full_like(y_rows[:, :1], -1.0)], 1)
         objective = self._stream_objective(rows, targets, generator).to(device)
         optimizer = self._optimizer(objective)
-        if hasattr(self, "_stream"):
+        if optimizer is not None and hasattr(self, "_stream"):
             optimizer.load_state_dict(self._stream[1])
         schedule = "constant" if self.learning_rate == "one-cycle" else self.learning_rate
         history = train(
@@ -398,7 +405,7 @@ class FiniteGPRegressor(GPRegressor):
         posterior = objective.running_solution()
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
         self._finish(objective, posterior, history)
-        self._stream = (objective.cpu(), optimizer.state_dict())
+        self._stream = (objective.cpu(), {} if optimizer is None else optimizer.state_dict())
         return self
 
     def _stream_objective(
@@ -419,7 +426,7 @@ class FiniteGPRegressor(GPRegressor):
             weights = self._conjugate.weights
             objective.set_noise(weights.noise_variance, weights.ridge)
             objective.running.start_from(weights.spectrum.statistics())
-            objective.n_rows += weights.n_rows
+            objective.n_rows += weights.spectrum.n_rows
         objective.running.window = WINDOW * features.n_features
         return objective
 

@@ -69,6 +69,10 @@ class Objective(nn.Module):
         """What the loss curve records for an epoch, given the mean of its minibatches' losses."""
         return mean
 
+    def is_closed(self) -> bool:
+        """Whether there is nothing to train, only to solve."""
+        return not any(group["params"] for group in self.param_groups())
+
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
         free = all(bool(torch.isfinite(p).all()) for p in self.parameters())

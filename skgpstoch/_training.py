@@ -49,9 +49,13 @@ def theory(step: int, n_steps: int) -> float:
 SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, "theory": theory}
 
 
-def make_optimizer(solver: str, groups: list[dict[str, Any]], learning_rate: float) -> Optimizer:
-    """Adam, with decoupled weight decay where a group asks for it, or AdaDelta."""
+def make_optimizer(
+    solver: str, groups: list[dict[str, Any]], learning_rate: float
+) -> Optimizer | None:
+    """Adam, with decoupled weight decay where a group asks for it, or AdaDelta; None for none."""
     groups = [{"lr": learning_rate, **group} for group in groups if group["params"]]
+    if not groups:
+        return None
     for group in groups:
         group["initial_lr"] = group["lr"]
     if solver == "adadelta":
@@ -68,6 +72,7 @@ class History:
     scored_epochs: list[int] = field(default_factory=list)
     best_score: float = math.inf
     best_iter: int = 0
+    improved_iter: int = 0
     n_rollbacks: int = 0
     status: str = "running"
 
@@ -96,13 +101,13 @@ class Checkpoint:
         state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
         return state
 
-    def save(self, state: Callable[[], dict[str, Any]]) -> None:
+    def save(self, state: dict[str, Any]) -> None:
         """Write atomically: a kill while writing leaves the previous checkpoint whole."""
         if time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}.tmp")
-        torch.save(state(), partial)
+        torch.save(state, partial)
         os.replace(partial, self.path)
         self.written = time.monotonic()
 
@@ -116,7 +121,7 @@ class Trainer:
     """The state of a run: :func:`train` is its only user."""
 
     objective: Objective
-    optimizer: Optimizer
+    optimizer: Optimizer | None
     X: Tensor
     y: Tensor
     max_iter: int
@@ -141,40 +146,56 @@ class Trainer:
 
     def fit_loop(self) -> None:
         """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
+        safe = self.state_dict()
         while self.history.status == "running":
             if self.history.n_iter >= self.max_iter:
                 self.history.status = "max_iter"
                 break
-            self.run_epoch_or_roll_back()
-            self.score_epoch()
+            if not self.run_sound_epoch():
+                self.roll_back(safe)
+                continue
+            if self.is_due():
+                safe = self.state_dict()
+                if self.checkpoint is not None:
+                    self.checkpoint.save(safe)
             if self.should_stop():
                 self.history.status = "converged"
             if self.on_epoch is not None and self.on_epoch(self.history):
                 self.history.status = "callback"
-            if self.checkpoint is not None:
-                self.checkpoint.save(self.state_dict)
 
-    def run_epoch_or_roll_back(self) -> None:
-        """One epoch; if it ends non-finite, undo it, halve the learning rate and try again."""
-        while True:
-            before = self.snapshot()
-            try:
-                loss = self.run_epoch()
-            except NotPositiveDefiniteError:
-                loss = math.nan
-            if math.isfinite(loss) and self.objective.is_finite():
-                self.history.loss_curve.append(loss)
-                return
-            self.restore(before)
-            self.rate *= 0.5
-            self.history.n_rollbacks += 1
-            if self.history.n_rollbacks > MAX_ROLLBACKS:
-                raise NotPositiveDefiniteError(
-                    f"Training diverged {self.history.n_rollbacks} times, the last at a learning "
-                    f"rate {self.rate:.1e} times learning_rate_init. Likely causes: inputs or a "
-                    "target on an extreme scale (use StandardScaler), or a learning_rate_init that "
-                    "is far too large."
-                )
+    def is_due(self) -> bool:
+        """Whether this is an epoch after which to evaluate and save."""
+        n_iter = self.history.n_iter
+        return n_iter % self.evaluate_every == 0 or n_iter == self.max_iter
+
+    def run_sound_epoch(self) -> bool:
+        """An epoch and its evaluation; whether all is finite after it."""
+        try:
+            loss = self.run_epoch()
+            if not (math.isfinite(loss) and self.objective.is_finite()):
+                return False
+            self.history.loss_curve.append(loss)
+            if self.is_due():
+                self.score()
+        except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
+            return False
+        if self.verbose:
+            self.report()
+        return True
+
+    def roll_back(self, safe: dict[str, Any]) -> None:
+        """Return to a state that was sound, with half the learning rate."""
+        rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
+        if n_rollbacks > MAX_ROLLBACKS:
+            raise NotPositiveDefiniteError(
+                f"Training diverged {n_rollbacks} times, the last at {2 * rate:.1e} times "
+                "learning_rate_init. Likely causes: inputs or a target on an extreme scale (use "
+                "StandardScaler), or a learning_rate_init that is far too large."
+            )
+        state = self.generator.get_state()  # goes on: other minibatches may do
+        self.load_state_dict(safe)
+        self.generator.set_state(state)
+        self.rate, self.history.n_rollbacks = rate, n_rollbacks
 
     def run_epoch(self) -> float:
         """One pass over a permutation of the rows; mean loss in nats per row."""
@@ -190,13 +211,14 @@ class Trainer:
         return self.objective.epoch_loss(float(total) / n)
 
     def train_step(self, X: Tensor, y: Tensor) -> Tensor:
-        factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
-        for group in self.optimizer.param_groups:
-            group["lr"] = factor * group["initial_lr"]
-        self.optimizer.zero_grad()
         loss = self.objective(X, y, self.generator)
-        loss.backward()
-        self.optimizer.step()
+        if self.optimizer is not None:
+            factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
+            for group in self.optimizer.param_groups:
+                group["lr"] = factor * group["initial_lr"]
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
         self.objective.step_end()
         self.step += 1
         return loss.detach()
@@ -204,27 +226,18 @@ class Trainer:
     def draw_seed(self) -> int:
         return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))
 
-    def score_epoch(self) -> None:
-        """Evaluate every `evaluate_every` epochs and after the last; keep the best iterate."""
-        h = self.history
-        due = h.n_iter % self.evaluate_every == 0 or h.n_iter == self.max_iter
-        if self.evaluate is not None and due:
-            self.score()
-        if self.verbose:
-            score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
-            print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
-
     def score(self) -> None:
-        """Score the current iterate, lower is better."""
+        """Score the current iterate, lower is better, and keep the best."""
         if self.evaluate is None:
             return
         self.objective.eval()
-        score = self.evaluate()
-        self.history.scores.append(score)
-        self.history.scored_epochs.append(self.history.n_iter)
-        if score < self.history.best_score - self.tol or self.best_state is None:
-            self.history.best_score = score
-            self.history.best_iter = self.history.n_iter
+        score, h = self.evaluate(), self.history
+        h.scores.append(score)
+        h.scored_epochs.append(h.n_iter)
+        if score < h.best_score - self.tol:
+            h.improved_iter = h.n_iter
+        if score < h.best_score:
+            h.best_score, h.best_iter = score, h.n_iter
             self.best_state = copy.deepcopy(self.objective.state_dict())
 
     def should_stop(self) -> bool:
@@ -233,39 +246,38 @@ class Trainer:
         if math.isinf(self.n_iter_no_change):
             return False
         if self.evaluate is not None:
-            return bool(h.scores) and h.n_iter - h.best_iter >= self.n_iter_no_change
+            return bool(h.scores) and h.n_iter - h.improved_iter >= self.n_iter_no_change
         recent = int(self.n_iter_no_change)
         past = h.loss_curve[:-recent]
         return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
 
-    def snapshot(self) -> dict[str, Any]:
-        return copy.deepcopy(
-            {
-                "objective": self.objective.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "step": self.step,
-            }
-        )
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        self.objective.load_state_dict(snapshot["objective"])
-        self.optimizer.load_state_dict(snapshot["optimizer"])
-        self.step = snapshot["step"]
+    def report(self) -> None:
+        h = self.history
+        score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
+        print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
 
     def state_dict(self) -> dict[str, Any]:
         """All that :meth:`load_state_dict` needs to go on to the bitwise same result."""
-        return {
-            **self.snapshot(),
+        state = {
+            "objective": self.objective.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
             "history": asdict(self.history),
+        }
+        return {
+            **copy.deepcopy(state),
             "best_state": self.best_state,
+            "step": self.step,
             "rate": self.rate,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.restore(state)
-        self.history = History(**state["history"])
+        self.objective.load_state_dict(state["objective"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.history = History(**copy.deepcopy(state["history"]))
         self.best_state = state["best_state"]
+        self.step = state["step"]
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
@@ -287,7 +299,7 @@ def train(
     X: Tensor,
     y: Tensor,
     *,
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     checkpoint: Checkpoint | None = None,
     **options: Any,
 ) -> History:
@@ -299,8 +311,8 @@ def train(
         Left at the best iterate if `evaluate` is given, at the last one otherwise.
     X, y : Tensors of shape (N, d) and (N, P)
         On the device where training happens; they are never moved.
-    optimizer : Optimizer
-        From :func:`make_optimizer`, over the objective's parameter groups.
+    optimizer : Optimizer or None
+        From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
     checkpoint : Checkpoint or None, default=None
         Where to resume from and save to.
     **options

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from numbers import Integral
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -222,7 +222,7 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     def _fitted_kernel(self) -> sk.Kernel:
         if not isinstance(self.posterior_, ExactPosterior):
             return super()._fitted_kernel()
-        exact = cast(ExactPosterior, self.posterior_)
+        exact = self.posterior_
         noise = float(exact.likelihood.noise_variance.mean())
         fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .gaussian import LOG_2PI
-from .linalg import NotPositiveDefiniteError, map_blocks
+from .linalg import NotPositiveDefiniteError, eigh, map_blocks
 
 STARTED = 1_000_000  # steps that running statistics count as when they start from exact ones
 
@@ -177,7 +177,7 @@ def spectrum(statistics: Statistics) -> Spectrum:
             "The features of the training rows have NaN or infinite values: the inputs are "
             "probably on an extreme scale (use StandardScaler), or the learning rate is too large."
         )
-    values, vectors = torch.linalg.eigh(statistics.gram)
+    values, vectors = eigh(statistics.gram)
     cross = vectors.mT @ statistics.cross
     return Spectrum(values.clamp_min(0.0), vectors, cross, statistics.square, statistics.n_rows)
 
@@ -221,7 +221,8 @@ def most_likely(s: Spectrum) -> tuple[Tensor, Tensor]:
 
 def ridge_grid(s: Spectrum) -> Tensor:
     """Candidates for λ, ascending, from 10⁻⁷ to 1 times the largest eigenvalue of G: (C,)."""
-    top = s.values[:, -1].mean().clamp_min(1e-12)
+    top = s.values[:, -1].mean()
+    top = torch.where(top > 0.0, top, s.n_rows.mean())  # features that are all zero say nothing
     return torch.logspace(-7, 0, 36, dtype=top.dtype, device=top.device) * top
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,8 @@ class FeatureMap(nn.Module):
 class JoinedFeatures(FeatureMap):
     """An ensemble as the single map that φ makes of it."""
 
+    features: FeatureMap
+
     def __init__(self, features: FeatureMap) -> None:
         super().__init__()
         self.features = features
@@ -81,6 +84,8 @@ class NetworkFeatures(FeatureMap):
         Number of inputs d if φ(x) = [g(x), x/√d, 1] instead, which spares the network the linear
         part of the function and its mean.
     """
+
+    network: nn.Module
 
     def __init__(
         self, network: nn.Module, n_features: int, n_members: int = 1, skip: int = 0
@@ -163,6 +168,8 @@ class KernelFeatures(FeatureMap):
 class LinearTerm(Term):
     """c·(σ₀² + x·x'): the exact features √c·[σ₀, x], or √c·x where σ₀ is fixed at 0."""
 
+    dot: kernels.DotProduct
+
     def __init__(self, factors: list[kernels.Kernel], n_inputs: int) -> None:
         super().__init__()
         self.constants, rest = _split_constants(factors)
@@ -171,7 +178,7 @@ class LinearTerm(Term):
                 f"kernel: DotProduct cannot be multiplied by another non-constant kernel here, got "
                 f"a product of {len(rest)}. {_SUPPORTED}"
             )
-        self.dot = rest[0]
+        self.dot = cast(kernels.DotProduct, rest[0])
         fixed = not any(True for _ in self.dot.parameters())
         self.homogeneous = fixed and not bool(self.dot.sigma_0.any())
         self.n_features = n_inputs + (not self.homogeneous)
@@ -179,7 +186,8 @@ class LinearTerm(Term):
     def forward(self, G: Tensor) -> Tensor:
         if self.homogeneous:
             return _amplitude(self.constants, G) * G
-        sigma_0 = self.dot.sigma_0.to(G).reshape(1).expand(*G.shape[:-1], 1)
+        value: Tensor = self.dot.sigma_0
+        sigma_0 = value.to(G).reshape(1).expand(*G.shape[:-1], 1)
         return _amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
 
 
@@ -201,7 +209,7 @@ class FourierTerm(Term):
         self.n_features = n_features
         for j, factor in enumerate(rest):
             z = base_frequencies(factor, (n_features + 1) // 2, n_inputs, seed, stream=j)
-            self.register_buffer(f"z_{j}", z.to(factor.length_scale))
+            self.register_buffer(f"z_{j}", z)
 
     def forward(self, G: Tensor) -> Tensor:
         omega = sum(
@@ -260,7 +268,7 @@ def _amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
     """√c, a scalar of the type of `like`."""
     c = like.new_ones(())
     for constant in constants:
-        c = c * constant.constant_value.to(like).reshape(())
+        c = c * cast(kernels.Constant, constant).constant_value.to(like).reshape(())
     return c.sqrt()
 
 

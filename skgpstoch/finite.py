@@ -35,6 +35,7 @@ JITTER = 1e-10  # of the mean diagonal of G, added to λ
 WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
 MIN_EVALUATION_ROWS = 10_000
+CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
@@ -182,21 +183,22 @@ class FiniteObjective(Objective):
             predict_held_out, s, members, X[:n_held_out], y[:n_held_out], ~seen[:, :n_held_out]
         )
         if self.noise == "validation":
-            self._calibrate(predict, ridge_grid(s), min(0.01, CALIBRATION_TOLERANCE / n_held_out))
+            self._calibrate(predict, ridge_grid(s), n_held_out)
         held = predict(self.ridge)  # C = P: output p has ridge p
         return float(held.score(self.noise_variance).diagonal().sum())
 
     def _calibrate(
-        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, tolerance: float
+        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, n_held_out: int
     ) -> None:
-        """σ² and λ by the held-out rows: the best for training, the closing ones within a
-        tolerance.
+        """σ² and λ by the held-out rows: the best ones train, the closing ones are cautious.
 
         Where the score is flat in λ, a smaller one only makes variances explode away from the data;
         but training follows the best itself, or the ridge would creep up.
         """
+        tolerance = min(0.01, CALIBRATION_TOLERANCE / n_held_out)
         held = predict(ridges)
         noise, ridge = calibrate(held, ridges, tolerance)
+        noise = noise * (1.0 + CHOSEN / n_held_out)
         self.closing_noise.copy_(noise.log().clamp(*self.log_noise_bounds))
         self.closing_ridge.copy_(ridge.log())
         self.set_noise(*calibrate(held, ridges))

@@ -64,7 +64,11 @@ class SCGDObjective(FiniteObjective):
     @torch.no_grad()
     def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
-        noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # (P,), (P,), (K, 1)
+        noise, ridge, n = (
+            self.noise_variance,
+            self.ridge,
+            self.n_rows[:, None],
+        )  # (P,), (P,), (K, 1)
         _, F_inv, w = self.solve(ridge)
         w = w if self.w is None else self.w
 

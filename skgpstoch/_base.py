@@ -52,14 +52,15 @@ N_EVALUATIONS = 25
 """Evaluations of the objective during a fit, for the choice of the best iterate."""
 
 
-def keep_state_on_failure(method: Callable) -> Callable:
-    """Leave the estimator as it was if its method raises, KeyboardInterrupt included."""
+def fitting(method: Callable) -> Callable:
+    """Leave the estimator as it was if its method raises; enable gradients for it."""
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(self))
         try:
-            return method(self, *args, **kwargs)
+            with torch.inference_mode(False), torch.enable_grad():
+                return method(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(state)
@@ -112,12 +113,12 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Number of disjoint sets of validation rows."""
         return 1
 
-    def _set_fitted(self, objective: Objective) -> None:
+    def _set_fitted(self) -> None:
         """Fitted attributes of the method's own; the common ones are set already."""
 
     # ---- fit ---------------------------------------------------------------------------------
 
-    @keep_state_on_failure
+    @fitting
     @with_callbacks
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -141,21 +142,27 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             before.
         """
         X, y = self._validate(X, y, reset=True)
+        self.__dict__.pop("_stream", None)
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)
+        checkpoint = self._checkpoint(X, y, seed)
+        if checkpoint is not None and self.random_state is None:
+            seed = int(checkpoint.identity[-8:], 16)  # the same when it resumes
         generator = torch.Generator(device).manual_seed(seed)
-        self._set_scalings(X, y, keep_inputs=self.warm_start and hasattr(self, "posterior_"))
+        self._set_scalings(X, y)
         rows, targets = self._shuffled_with_folds(*self._tensors(X, y, device), generator)
         trained = slice(self._n_held_out(len(X)), None)
         objective = self._objective(rows, targets, generator).to(device)
         max_iter, batch_size = self._budget(len(X) - trained.start)
         if objective.is_closed():
             max_iter = 1
+        solution = functools.partial(objective.solution, rows, targets)
+        on_epoch, on_end = self._callbacks(X, y, max_iter, solution)
         history = train(
             objective,
             rows[trained],
             targets[trained],
             optimizer=self._optimizer(objective),
-            checkpoint=self._checkpoint(X, y, seed),
+            checkpoint=checkpoint,
             max_iter=max_iter,
             batch_size=batch_size,
             schedule=SCHEDULES[self.learning_rate],
@@ -164,10 +171,11 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             evaluate_every=math.ceil(max_iter / N_EVALUATIONS),
             n_iter_no_change=self.n_iter_no_change or math.inf,
             tol=self.tol,
-            on_epoch=self._epoch_callback(max_iter),
+            on_epoch=on_epoch,
             verbose=bool(self.verbose),
         )
-        self._finish(objective, objective.solution(rows, targets), history)
+        self._finish(solution(), history)
+        on_end()
         return self
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -193,9 +201,17 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             )
         return X, np.asarray(y, dtype=np.float64).reshape(len(y), -1)
 
-    def _set_scalings(self, X: np.ndarray, y: np.ndarray, keep_inputs: bool = False) -> None:
-        if not keep_inputs:
+    def _starts_warm(self) -> bool:
+        return self.warm_start and hasattr(self, "posterior_")
+
+    def _set_scalings(self, X: np.ndarray, y: np.ndarray) -> None:
+        if not self._starts_warm():
             self._x_scaling = self._input_scaling(X)
+        elif len(self._x_scaling.offset) != X.shape[1]:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but warm_start=True goes on from a fit with "
+                f"{len(self._x_scaling.offset)}."
+            )
         self._y_scaling = Scaling.standard(y) if self.normalize_y else Scaling.identity(y.shape[1])
 
     def _tensors(self, X: np.ndarray, y: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -232,35 +248,53 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Where this very fit (same parameters, data and seed) saves, and resumes from."""
         if self.checkpoint_dir is None:
             return None
-        silent = {"checkpoint_dir", "verbose", "device", "random_state", "feature_map"}
+        silent = {"checkpoint_dir", "verbose", "device", "random_state"}
         params = {k: v for k, v in sorted(self.get_params().items()) if k not in silent}
+        modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
+        if self._starts_warm():
+            modules.append(self.posterior_)
+        tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
         named_seed = None if self.random_state is None else seed
-        identity = fingerprint(params, named_seed, X.shape, X, y.shape, y)
+        identity = fingerprint(params, named_seed, X.shape, X, y.shape, y, *tensors)
         return Checkpoint(Path(self.checkpoint_dir), f"{type(self).__name__}-{identity}")
 
-    def _epoch_callback(self, max_iter: int) -> Callable[[History], bool] | None:
-        """Tells scikit-learn's callbacks of every epoch (scikit-learn ≥ 1.9)."""
+    def _callbacks(
+        self, X: np.ndarray, y: np.ndarray, max_iter: int, solution: Callable[[], Posterior]
+    ) -> tuple[Callable[[History], bool] | None, Callable[[], None]]:
+        """What tells scikit-learn's callbacks (≥ 1.9) of every epoch, and of the end."""
         if not hasattr(self, "_init_callback_context"):
-            return None
+            return None, lambda: None
         context = self._init_callback_context(max_subtasks=max_iter)
-        context.call_on_fit_task_begin(estimator=self)
+        y = y.reshape(len(y), *self._y_shape)
+        context.call_on_fit_task_begin(estimator=self, X=X, y=y)
 
         def on_epoch(history: History) -> bool:
             epoch = context.subcontext(task_name="epoch")
+            epoch.call_on_fit_task_begin(estimator=self, X=X, y=y)
             score = history.scores[-1] if history.scores else None
-            metadata = {"loss": history.loss_curve[-1], "score": score}
-            return bool(epoch.call_on_fit_task_end(estimator=self, metadata=metadata))
+            return bool(
+                epoch.call_on_fit_task_end(
+                    estimator=self,
+                    X=X,
+                    y=y,
+                    metadata={"loss": history.loss_curve[-1], "score": score},
+                    reconstruction_attributes=lambda: {"posterior_": solution().cpu()},
+                )
+            )
 
-        return on_epoch
+        def on_end() -> None:
+            context.call_on_fit_task_end(estimator=self, X=X, y=y)
 
-    def _finish(self, objective: Objective, posterior: Posterior, history: History) -> None:
+        return on_epoch, on_end
+
+    def _finish(self, posterior: Posterior, history: History) -> None:
         """Fitted attributes, on the CPU."""
-        self.posterior_ = posterior.cpu().requires_grad_(False)
+        self.posterior_ = posterior.cpu()
         self.loss_curve_ = history.loss_curve
         self.n_iter_ = history.n_iter
-        self.best_iter_ = history.best_iter
+        self.best_iter_ = history.best_iter or history.n_iter
         self.validation_scores_ = history.scores if self.early_stopping else None
-        self._set_fitted(objective)
+        self._set_fitted()
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -370,9 +404,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         return self._shaped(self._marginals(X, latent)[1])
 
-    def predict_interval(
-        self, X: Any, coverage: float = 0.95, *, latent: bool = False
-    ) -> np.ndarray:
+    def predict_interval(self, X: Any, coverage: Any = 0.95, *, latent: bool = False) -> np.ndarray:
         """Central interval that y is in with the given probability.
 
         Parameters
@@ -389,15 +421,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
             Lower and upper end, in the units of y.
         """
-        if not 0.0 < coverage < 1.0:
-            raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}.")
+        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
+            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
         mean, std = self._marginals(X, latent)
-        half = norm.ppf(0.5 + 0.5 * coverage) * std
+        half = norm.ppf(0.5 + 0.5 * float(coverage)) * std
         interval = np.stack([mean - half, mean + half], 1)
         return interval[..., 0] if self._y_shape == () else interval
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, latent: bool = False
+        self, X: Any, n_samples: Any = 1, random_state: Any = 0, *, latent: bool = False
     ) -> np.ndarray:
         """Joint draws of y at the rows of X from the posterior.
 
@@ -417,10 +449,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
         rows, posterior = self._query(X)
         generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
         with torch.no_grad():
-            f = posterior.sample(rows, n_samples, generator)  # (n_samples, N, P)
+            f = posterior.sample(rows, int(n_samples), generator)  # (n_samples, N, P)
             if not latent:
                 f = posterior.likelihood.sample(f, generator)
         offset, scale = self._y_scaling
@@ -428,7 +462,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return self._shaped(np.moveaxis(draws, 0, -1))
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """log p(y | x, data) of each row, summed over outputs.
+        """Log density log p(y | x, data) of each row, summed over outputs.
 
         Parameters
         ----------

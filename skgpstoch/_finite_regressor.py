@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from . import kernels
-from ._base import GPRegressor, keep_state_on_failure
+from ._base import GPRegressor, fitting
 from ._data import Scaling, resolve_device, resolve_seed
 from ._objective import Objective, Posterior
 from ._training import SCHEDULES, train
@@ -34,7 +34,7 @@ from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
-MEMBER_ROWS, MAX_MEMBERS = 5000, 5
+MEMBER_ROWS = 5000
 
 
 _PARAMETERS = """kernel : sklearn kernel or None, default=None
@@ -84,8 +84,8 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         Whether the target is standardised inside; results are in its own units.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
         Where the noise variance comes from: rows held out, the running marginal likelihood, or
-        gradient steps. "auto" is "validation" with early stopping, and "profiled" without. The
-        first two choose the signal variance (the scale of the kernel) as well.
+        gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
+        otherwise. These two choose the signal variance (the scale of the kernel) as well.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
     warm_start : bool, default=False
@@ -118,7 +118,7 @@ _ATTRIBUTES = """posterior_ : torch.nn.Module
         Epochs done, and the epoch whose iterate was kept.
     n_features_in_ : int
         Number of inputs.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Their names, if X had any."""
 
 
@@ -134,6 +134,7 @@ class FiniteGPRegressor(GPRegressor):
     """Constructor parameters, feature map, streams and attributes of finite-kernel regressors."""
 
     _stream: tuple[FiniteObjective, dict[str, Any]]
+    _max_members = 5
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **GPRegressor._parameter_constraints,
@@ -207,7 +208,9 @@ class FiniteGPRegressor(GPRegressor):
 
     def _layers(self) -> tuple[int, ...]:
         layers = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
-        if not all(isinstance(width, Integral) and int(width) > 0 for width in layers):
+        if any(isinstance(width, bool) or not isinstance(width, Integral) for width in layers) or (
+            any(int(width) < 1 for width in layers)
+        ):
             raise ValueError(
                 f"hidden_layer_sizes must be positive integers, got {self.hidden_layer_sizes!r}."
             )
@@ -215,12 +218,19 @@ class FiniteGPRegressor(GPRegressor):
 
     def _n_folds(self, n_rows: int) -> int:
         """K: few rows leave time for several networks, each validated on a fold of its own."""
+        networks = self.feature_map is None and bool(self._layers())
         if self.n_estimators != "auto":
+            if not networks and int(self.n_estimators) > 1:
+                raise ValueError(
+                    f"n_estimators={self.n_estimators} needs networks to be joined: "
+                    "hidden_layer_sizes, and feature_map=None."
+                )
             return int(self.n_estimators)
-        networks = self.feature_map is None and self._layers() and self.kernel is None
-        if not networks or not self.early_stopping:
+        if self._starts_warm():
+            return self._fitted_features().n_members
+        if not networks or self.kernel is not None or not self.early_stopping:
             return 1
-        return max(1, min(MAX_MEMBERS, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
+        return max(1, min(self._max_members, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
     def _budget(self, n_rows: int) -> tuple[int, int]:
         auto = int(np.clip(n_rows // 64, 128, 512))
@@ -257,7 +267,7 @@ class FiniteGPRegressor(GPRegressor):
             return NetworkFeatures(network, width, n_members, skip=X.shape[1])
         seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
         kernel = kernels.from_sklearn(expression)
-        return KernelFeatures(kernel, network, width, self.n_components, seed)
+        return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
 
     def _network(
         self, X: Tensor, generator: torch.Generator, n_members: int
@@ -296,16 +306,17 @@ class FiniteGPRegressor(GPRegressor):
         low, high = self._noise_bounds()
         if low == high:
             return "fixed"
-        if self.noise == "auto":
-            return "validation" if has_validation else "profiled"
+        if self.noise == "auto":  # few hyper-parameters do not overfit, networks do
+            networks = self.feature_map is not None or bool(self._layers())
+            return "validation" if has_validation and networks else "profiled"
         if self.noise == "validation" and not has_validation:
             return "profiled"
         return self.noise
 
     def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
         features = self._features(X, generator, self._n_folds(len(X)))
-        if self.warm_start and hasattr(self, "posterior_"):
-            load_features(features, self._conjugate.features)
+        if self._starts_warm():
+            load_fitted(features, self._fitted_features())
         return self._build(features, X, targets)
 
     def _build(self, features: FeatureMap, X: Tensor, targets: Tensor) -> FiniteObjective:
@@ -325,10 +336,15 @@ class FiniteGPRegressor(GPRegressor):
     ) -> FiniteObjective:
         """The method's own objective."""
 
-    def _set_fitted(self, objective: Objective) -> None:
+    def _fitted_features(self) -> FeatureMap:
+        """The fitted map, not joined."""
+        features = self._conjugate.features
+        return features.features if isinstance(features, JoinedFeatures) else features
+
+    def _set_fitted(self) -> None:
         likelihood = cast(Gaussian, self.posterior_.likelihood)
         with np.errstate(over="ignore"):  # a target of order 1e200 has a variance beyond float64
-            noise = likelihood.noise_variance.numpy() * self._y_scaling.scale**2
+            noise = likelihood.noise_variance.detach().numpy() * self._y_scaling.scale**2
         self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         self.kernel_ = self._fitted_kernel()
@@ -359,7 +375,7 @@ class FiniteGPRegressor(GPRegressor):
 
     # ---- more of the data --------------------------------------------------------------------
 
-    @keep_state_on_failure
+    @fitting
     def partial_fit(self, X: Any, y: Any) -> Any:
         """One pass over more rows, for streams.
 
@@ -402,10 +418,10 @@ class FiniteGPRegressor(GPRegressor):
             schedule=SCHEDULES[schedule],
             generator=generator,
         )
-        posterior = objective.running_solution()
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
-        self._finish(objective, posterior, history)
-        self._stream = (objective.cpu(), {} if optimizer is None else optimizer.state_dict())
+        self._finish(objective.running_solution(), history)
+        objective.detach_rows()
+        self._stream = (objective.cpu(), _on_cpu(optimizer))
         return self
 
     def _stream_objective(
@@ -413,14 +429,14 @@ class FiniteGPRegressor(GPRegressor):
     ) -> FiniteObjective:
         """Where the last call left off; else from the fitted model; else a new one."""
         if hasattr(self, "_stream"):
-            objective = copy.deepcopy(self._stream[0])
-            objective.n_rows += len(X)
+            objective = copy.deepcopy(self._stream[0]).to(X.device)
+            objective.attach(X, targets)
             return objective
         if not hasattr(self, "posterior_"):
             features = self._features(X, generator, n_members=1)
             objective = self._build(features, X, targets)
         else:
-            fitted = copy.deepcopy(self._conjugate.features).to(X).requires_grad_(True)
+            fitted = copy.deepcopy(self._conjugate.features).to(X)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
             objective = self._build(features, X, targets)
             weights = self._conjugate.weights
@@ -431,7 +447,7 @@ class FiniteGPRegressor(GPRegressor):
         return objective
 
     def log_marginal_likelihood(self, X: Any, y: Any) -> float:
-        """log p(y | X) of the data given, with the fitted features and noise: exact.
+        """Exact log p(y | X) of the data given, with the fitted features and noise.
 
         Parameters
         ----------
@@ -453,8 +469,8 @@ class FiniteGPRegressor(GPRegressor):
             return self._log_evidence(posterior.refit(rows, targets))
 
 
-def load_features(features: FeatureMap, fitted: FeatureMap) -> None:
-    """Start from the parameters of a fitted map (warm_start).
+def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
+    """Start from the parameters of a fitted module (warm_start).
 
     Raises
     ------
@@ -462,9 +478,17 @@ def load_features(features: FeatureMap, fitted: FeatureMap) -> None:
         If it has another shape.
     """
     try:
-        features.load_state_dict(fitted.state_dict())
+        module.load_state_dict(fitted.state_dict())
     except RuntimeError as error:
         raise ValueError(
-            "warm_start=True needs a feature map of the shape that was fitted before: the number "
-            "of inputs, hidden_layer_sizes, kernel, n_components or n_estimators have changed."
+            "warm_start=True needs a feature map of the shape that was fitted before, but "
+            "hidden_layer_sizes, feature_map, kernel, n_components or n_estimators have changed."
         ) from error
+
+
+def _on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """An optimiser's state, loadable without a GPU."""
+    state = {} if optimizer is None else copy.deepcopy(optimizer.state_dict())
+    for values in state.get("state", {}).values():
+        values.update({k: v.cpu() for k, v in values.items() if isinstance(v, Tensor)})
+    return state

@@ -18,10 +18,10 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from . import kernels
-from ._finite_regressor import FiniteGPRegressor, documented
+from ._finite_regressor import FiniteGPRegressor, documented, load_fitted
 from ._objective import Objective, surrogate
 from .exact import ExactPosterior
-from .features import FeatureMap, has_features
+from .features import FeatureMap, check_length_scales, has_features
 from .finite import FiniteObjective
 from .gaussian import LOG_2PI
 from .likelihoods import Gaussian
@@ -103,7 +103,10 @@ class KernelBSGDObjective(Objective):
     def param_groups(self) -> list[dict[str, Any]]:
         rest = [*self.kernel.parameters(), *self.likelihood.parameters()]
         return [
-            {"params": list(self.network.parameters()), "weight_decay": self.weight_decay},
+            {
+                "params": [p for p in self.network.parameters() if p.requires_grad],
+                "weight_decay": self.weight_decay,
+            },
             {"params": [p for p in rest if p.requires_grad]},
         ]
 
@@ -209,26 +212,52 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
                 "n_components with a sum of products of RBF, Matern and constants, or fewer rows."
             )
         expression, _ = self._split_kernel()
-        network, _ = self._network(X, generator, n_members=1)
-        return KernelBSGDObjective(
-            kernels.from_sklearn(expression),
-            network,
+        network, width = self._network(X, generator, n_members=1)
+        kernel = kernels.from_sklearn(expression)
+        check_length_scales(kernel, width)
+        objective = KernelBSGDObjective(
+            kernel,
+            nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
             targets.shape[1] - 1,
             noise_variance=self._initial_noise(),
             noise_bounds=self._noise_bounds(),
             weight_decay=self._weight_decay(len(X)),
         )
+        if self._starts_warm():
+            for part in ("kernel", "network", "likelihood"):
+                load_fitted(getattr(objective, part), getattr(self.posterior_, part))
+        return objective
+
+    def _n_folds(self, n_rows: int) -> int:
+        if not self._is_general():
+            return super()._n_folds(n_rows)
+        if self.n_estimators not in ("auto", 1):
+            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
+        return 1
 
     def _fitted_kernel(self) -> sk.Kernel:
         if not isinstance(self.posterior_, ExactPosterior):
             return super()._fitted_kernel()
         exact = self.posterior_
-        noise = float(exact.likelihood.noise_variance.mean())
+        noise = float(exact.likelihood.noise_variance.detach().mean())
         fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
 
     def partial_fit(self, X: Any, y: Any) -> Any:
-        """See :meth:`FiniteGPRegressor.partial_fit`; only for kernels with features."""
+        """One pass over more rows, for streams; only for kernels with features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+        """
         if self._is_general():
             raise ValueError(
                 f"partial_fit needs a kernel with finite or random Fourier features, got "

@@ -48,7 +48,8 @@ class FeatureMap(nn.Module):
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Those that weight decay applies to."""
-        return [p for name, p in self.named_parameters() if "network." in name]
+        named = self.named_parameters()
+        return [p for name, p in named if "network." in name and p.requires_grad]
 
     def residual(self, X: Tensor, phi: Tensor) -> Tensor:
         """ρ(x), (N,): zero for a finite-dimensional kernel."""
@@ -130,11 +131,15 @@ class KernelFeatures(FeatureMap):
         Random Fourier features in all, shared equally among the stationary terms.
     seed : int
         Names the draw of the frequencies.
+    n_members : int, default=1
+        K.
 
     Raises
     ------
     TypeError
         If a term has no finite or random Fourier features.
+    ValueError
+        If a length-scale is not of the network's width, or `n_components` is less than the terms.
     """
 
     def __init__(
@@ -144,10 +149,13 @@ class KernelFeatures(FeatureMap):
         n_inputs: int,
         n_components: int,
         seed: int,
+        n_members: int = 1,
     ) -> None:
         super().__init__()
+        check_length_scales(kernel, n_inputs)
         self.kernel = kernel
         self.network = network
+        self.n_members = n_members
         products = [_factors(term) for term in _summands(kernel)]
         fourier = [not any(isinstance(f, kernels.DotProduct) for f in p) for p in products]
         widths = iter(_shares(n_components, sum(fourier)))
@@ -236,6 +244,17 @@ def has_features(kernel: kernels.Kernel) -> bool:
     except TypeError:
         return False
     return True
+
+
+def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:
+    """Raise a ValueError if an anisotropic kernel is not of the width of its inputs."""
+    for part in kernel.modules():
+        length_scale = getattr(part, "length_scale", None)
+        if length_scale is not None and length_scale.numel() not in (1, n_inputs):
+            raise ValueError(
+                f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
+                f"{n_inputs} features for {kernels.to_sklearn(kernel)}."
+            )
 
 
 def _summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
@@ -387,14 +406,20 @@ def output_width(network: nn.Module, X: Tensor) -> int:
     Raises
     ------
     ValueError
-        If it does not make a finite (N, D) tensor of them.
+        If it does not make a floating (n, D) tensor of them, D ≥ 1, or one without a gradient
+        although it has parameters to train.
     """
-    with torch.no_grad():
+    expected = f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape"
+    expected = f"{expected} ({len(X)}, D) that its parameters have a gradient of"
+    try:
         Z = copy.deepcopy(network).eval()(X)
-    if not isinstance(Z, Tensor) or Z.ndim != 2 or len(Z) != len(X):
-        found = f"shape {tuple(Z.shape)}" if isinstance(Z, Tensor) else type(Z).__name__
-        raise ValueError(
-            f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape "
-            f"({len(X)}, D), got {found}."
-        )
+    except RuntimeError as error:
+        raise ValueError(f"{expected}, but it fails: {error}") from error
+    trains = any(p.requires_grad for p in network.parameters())
+    if not isinstance(Z, Tensor):
+        raise ValueError(f"{expected}, got {type(Z).__name__}.")
+    if Z.ndim != 2 or len(Z) != len(X) or not Z.shape[1] or not Z.is_floating_point():
+        raise ValueError(f"{expected}, got shape {tuple(Z.shape)} of {Z.dtype}.")
+    if trains and not Z.requires_grad:
+        raise ValueError(f"{expected}, got one that is detached from them.")
     return Z.shape[1]

@@ -87,6 +87,7 @@ class FiniteObjective(Objective):
         self.noise = noise
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.weight_decay = weight_decay
+        self.dtype = targets.dtype
         K, P = features.n_members, targets.shape[1] - 1
         log_noise = torch.full((P,), math.log(noise_variance), dtype=torch.float64)
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
@@ -122,6 +123,13 @@ class FiniteObjective(Objective):
         with torch.no_grad():
             self.running.update(Z, Y, b)
         return self.loss(Z, Y, b[:, None], generator)
+
+    def attach(self, X: Tensor, targets: Tensor) -> None:
+        """Go on with other rows, of a stream."""
+        self.n_rows += len(X)
+
+    def detach_rows(self) -> None:
+        """Forget references to the rows, which must not be kept with the estimator."""
 
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
         """Loss per row of features (K, b, D) and targets (K, b, P), zero but for b (K, 1) rows.

@@ -46,7 +46,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, noise_variance: Tensor) -> None:
         super().__init__()
-        self.log_noise = nn.Parameter(noise_variance.log())  # (P,)
+        self.log_noise = nn.Parameter(noise_variance.detach().log())  # (P,)
 
     @property
     def noise_variance(self) -> Tensor:

@@ -67,9 +67,16 @@ class MinimaxObjective(FiniteObjective):
         A = self.per_row(S)  # F itself
         K, D, P = S.cross.shape
         self.A = nn.Parameter(A)
-        self.w = nn.Parameter(torch.zeros(K, D, P, device=A.device))
+        self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype, device=A.device))
         self.register_buffer("B", torch.zeros_like(A))
         self.register_buffer("penalty", torch.tensor(float(penalty), device=A.device))
+
+    def attach(self, X: Tensor, targets: Tensor) -> None:
+        super().attach(X, targets)
+        self.rows = (X, targets)
+
+    def detach_rows(self) -> None:
+        self.rows = (self.w.detach()[:0], self.w.detach()[:0])
 
     def per_row(self, S: Statistics) -> Tensor:
         """F/n of the statistics of any rows, (K, P, D, D)."""
@@ -153,13 +160,13 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
     ----------
     {parameters}
     penalty : float, default=1.0
-        μ, the price of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
+        Price μ of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
     penalty_growth : float, default=1.0
         Factor of μ after every epoch: the outer loop of the theory.
     dual_step : float, default=0.1
         Length of the ascent steps in B.
     min_noise_variance : float, default=1e-6
-        σ_min², relative to the scaled target.
+        Smallest noise variance σ_min², relative to the scaled target.
 
     Attributes
     ----------
@@ -193,6 +200,8 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
     (1,)
     """
 
+    _max_members = 2  # each step costs an eigendecomposition for each
+
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **FiniteGPRegressor._parameter_constraints,
         "penalty": [Interval(Real, 0, None, closed="neither")],
@@ -210,10 +219,6 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
         feature_map: nn.Module | None = None,
         n_components: int = 1000,
         n_estimators: int | str = "auto",
-        penalty: float = 1.0,
-        penalty_growth: float = 1.0,
-        dual_step: float = 0.1,
-        min_noise_variance: float = 1e-6,
         batch_size: int | str = "auto",
         max_iter: int | str = "auto",
         solver: str = "adam",
@@ -233,6 +238,10 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
         checkpoint_dir: Any = None,
         verbose: int = 0,
         random_state: Any = None,
+        penalty: float = 1.0,
+        penalty_growth: float = 1.0,
+        dual_step: float = 0.1,
+        min_noise_variance: float = 1e-6,
     ) -> None:
         super().__init__(
             kernel,

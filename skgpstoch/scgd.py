@@ -52,7 +52,8 @@ class SCGDObjective(FiniteObjective):
     def __init__(self, *args: Any, weights: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         K, D, P = self.running.cross.shape
-        self.w = nn.Parameter(torch.zeros(K, D, P)) if weights == "learned" else None
+        learned = weights == "learned"
+        self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype)) if learned else None
 
     def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
@@ -183,8 +184,6 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
         feature_map: nn.Module | None = None,
         n_components: int = 1000,
         n_estimators: int | str = "auto",
-        averaging: float | str = "auto",
-        weights: str = "profiled",
         batch_size: int | str = "auto",
         max_iter: int | str = "auto",
         solver: str = "adam",
@@ -204,6 +203,8 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
         checkpoint_dir: Any = None,
         verbose: int = 0,
         random_state: Any = None,
+        averaging: float | str = "auto",
+        weights: str = "profiled",
     ) -> None:
         super().__init__(
             kernel,

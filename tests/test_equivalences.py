@@ -669,19 +669,31 @@ def test_general_kernel_equals_sklearn(kernel, normalize_y, data):
     assert_same_model(model, data)
 
 
+FIXED = [0.05, 20.0]  # less and more than there is
+
+
+@pytest.mark.parametrize("level", FIXED)
 @pytest.mark.parametrize("cls", ESTIMATORS)
-def test_fixed_noise_stays_exactly_that(cls, data):
-    kernel = sk.DotProduct(1.3) + sk.WhiteKernel(0.1, "fixed")
+def test_fixed_noise_stays_exactly_that(cls, level, data):
+    kernel = sk.DotProduct(1.3) + sk.WhiteKernel(level, "fixed")
     model = fit(cls, data, kernel=kernel, normalize_y=False)
-    assert model.noise_variance_ == pytest.approx(0.1, rel=1e-12)
+    assert model.noise_variance_ == pytest.approx(level, rel=1e-12)
     assert_same_model(model, data)
 
 
-def test_fixed_noise_of_a_general_kernel_stays_exactly_that(data):
-    kernel = sk.RationalQuadratic() + sk.WhiteKernel(0.1, "fixed")
+@pytest.mark.parametrize("level", FIXED)
+def test_fixed_noise_of_a_general_kernel_stays_exactly_that(level, data):
+    kernel = sk.RationalQuadratic() + sk.WhiteKernel(level, "fixed")
     model = fit(BSGDGaussianProcessRegressor, data, kernel=kernel, normalize_y=False)
-    assert model.noise_variance_ == pytest.approx(0.1, rel=1e-12)
+    assert model.noise_variance_ == pytest.approx(level, rel=1e-12)
     assert_same_model(model, data)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_noise_stays_within_its_bounds(cls, data):
+    kernel = sk.DotProduct(1.3) + sk.WhiteKernel(30.0, (20.0, 40.0))
+    model = fit(cls, data, kernel=kernel, normalize_y=False)
+    assert model.noise_variance_ == pytest.approx(20.0, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -691,8 +703,9 @@ def test_fixed_noise_of_a_general_kernel_stays_exactly_that(data):
         {"n_estimators": 1, "noise": "learned"},
         {"kernel": 1.2 * sk.Matern(2.0, nu=1.5) + sk.DotProduct(), "n_components": 30},
         {"feature_map": torch.nn.Linear(3, 4)},
+        {"kernel": 1.2 * sk.RBF(2.0), "n_components": 30, "n_estimators": 2},
     ],
-    ids=["ensemble", "network", "fourier", "module"],
+    ids=["ensemble", "network", "fourier", "module", "fourier-ensemble"],
 )
 def test_predictions_are_those_of_an_exact_gp_on_the_features(options, data):
     X, y, X_new = data

@@ -174,6 +174,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             on_epoch=on_epoch,
             verbose=bool(self.verbose),
         )
+        objective.refine(rows, targets)
         self._finish(solution(), history)
         on_end()
         return self
@@ -271,13 +272,12 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         def on_epoch(history: History) -> bool:
             epoch = context.subcontext(task_name="epoch")
             epoch.call_on_fit_task_begin(estimator=self, X=X, y=y)
-            score = history.scores[-1] if history.scores else None
+            self._set_history(history)
             return bool(
                 epoch.call_on_fit_task_end(
                     estimator=self,
                     X=X,
                     y=y,
-                    metadata={"loss": history.loss_curve[-1], "score": score},
                     reconstruction_attributes=lambda: {"posterior_": solution().cpu()},
                 )
             )
@@ -290,24 +290,31 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _finish(self, posterior: Posterior, history: History) -> None:
         """Fitted attributes, on the CPU."""
         self.posterior_ = posterior.cpu()
-        self.loss_curve_ = history.loss_curve
+        self._set_history(history)
+        self._set_fitted()
+
+    def _set_history(self, history: History) -> None:
+        """What training has done so far; callbacks find it on the estimator after every epoch."""
+        self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter or history.n_iter
-        self.validation_scores_ = history.scores if self.early_stopping else None
-        self._set_fitted()
+        self.validation_scores_ = list(history.scores) if self.early_stopping else None
 
     # ---- predictions -------------------------------------------------------------------------
 
     def _query(self, X: Any) -> tuple[Tensor, Posterior]:
-        """X as a float64 tensor, and the posterior, where predictions are made."""
+        """X, validated, as a float64 tensor, and the posterior, where predictions are made."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        return self._located(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))
+
+    def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
+        """The same of an array that is valid."""
         try:
             device = resolve_device(self.device)
         except ValueError:
             warnings.warn(
                 f"device={self.device!r} is not on this machine; predicting on the CPU.",
-                stacklevel=3,
+                stacklevel=4,
             )
             device = torch.device("cpu")
         posterior = self.posterior_
@@ -478,7 +485,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         check_is_fitted(self)
         X, y = self._validate(X, y, reset=False)
-        rows, posterior = self._query(X)
+        rows, posterior = self._located(X)
         targets = self._y_scaling.tensor(y, torch.float64, rows.device)
         density = np.empty(len(rows))
 

@@ -19,7 +19,7 @@ from . import kernels
 from ._base import GPRegressor, fitting
 from ._data import Scaling, resolve_device, resolve_seed
 from ._objective import Objective, Posterior
-from ._training import SCHEDULES, train
+from ._training import train
 from .features import (
     ACTIVATIONS,
     FeatureMap,
@@ -34,7 +34,7 @@ from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
-MEMBER_ROWS = 5000
+MEMBER_ROWS = 10_000
 
 
 _PARAMETERS = """kernel : sklearn kernel or None, default=None
@@ -55,7 +55,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         Number of random Fourier features.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
-        own. "auto" is 5000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
+        own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
         are None.
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
@@ -380,8 +380,9 @@ class FiniteGPRegressor(GPRegressor):
         """One pass over more rows, for streams.
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
-        the running statistics, about the last 20 rows for each feature; noise="validation" has no
-        rows to validate by, so the noise is profiled.
+        the running statistics, about the last 20 rows for each feature, and the learning rate is
+        `learning_rate_init` times their averaging rate. noise="validation" has no rows to validate
+        by, so the noise is profiled.
 
         Parameters
         ----------
@@ -407,15 +408,16 @@ class FiniteGPRegressor(GPRegressor):
         optimizer = self._optimizer(objective)
         if optimizer is not None and hasattr(self, "_stream"):
             optimizer.load_state_dict(self._stream[1])
-        schedule = "constant" if self.learning_rate == "one-cycle" else self.learning_rate
+        batch_size = self._budget(len(rows))[1]
         history = train(
             objective,
             rows,
             targets,
             optimizer=optimizer,
             max_iter=1,
-            batch_size=self._budget(len(rows))[1],
-            schedule=SCHEDULES[schedule],
+            batch_size=batch_size,
+            # Features must not change faster than the averages of them follow.
+            schedule=lambda step, n_steps: objective.running.rate(batch_size),
             generator=generator,
         )
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
@@ -463,7 +465,7 @@ class FiniteGPRegressor(GPRegressor):
         """
         check_is_fitted(self)
         X, y = self._validate(X, y, reset=False)
-        rows, posterior = self._query(X)
+        rows, posterior = self._located(X)
         targets = self._y_scaling.tensor(y, torch.float64, rows.device)
         with torch.no_grad():
             return self._log_evidence(posterior.refit(rows, targets))

@@ -83,6 +83,9 @@ class Objective(nn.Module):
         """What the best iterate is the best of, lower is better: nats per row, of all rows."""
         raise NotImplementedError
 
+    def refine(self, X: Tensor, y: Tensor) -> None:
+        """Choices that are left when the best iterate is, before the closing pass."""
+
     def solution(self, X: Tensor, y: Tensor) -> Posterior:
         """The closing exact pass over all rows."""
         raise NotImplementedError

@@ -37,8 +37,8 @@ EVALUATION_ROWS = 2_000
 class BSGDObjective(FiniteObjective):
     """BSGD: the NLML of the minibatch alone, by its b×b matrix C = ZZᵀ + λI.
 
-    2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π; rows that a member does not see are
-    zero and leave only constants. O(b³ + b²D) time, O(b² + bD) memory.
+    2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π in O(b³ + b²D) time and O(b² + bD)
+    memory. Rows that a member does not see are zero, and taken out again of log|C|.
     """
 
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
@@ -49,16 +49,18 @@ class BSGDObjective(FiniteObjective):
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
-            size = Z.shape[1]
+            unseen = Z.shape[1] - b  # zero rows, each of which has λ on the diagonal of C
+            log_det_C = log_det(L) - unseen * ridge.log()
             log_scale = (noise / ridge).log()
-            value = 0.5 * ((fit + log_det(L)) / size + log_scale + LOG_2PI).sum(1).mean()
+            value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
 
             scaled = alpha * (ridge / noise)
             dZ = (C_inv.sum(1) @ Zd - scaled @ (alpha.mT @ Zd)) / b[..., None]
             gradients = [(Z, dZ.to(Z))]
             if self.noise == "learned":  # λ = σ²
-                trace = C_inv.diagonal(dim1=-2, dim2=-1).sum(-1) - alpha.square().sum(1)
-                gradients.append((self.log_noise, (0.5 * trace * noise / b).mean(0)))
+                trace = C_inv.diagonal(dim1=-2, dim2=-1).sum(-1) - unseen / ridge
+                d_log_noise = 0.5 * (trace - alpha.square().sum(1)) * noise / b
+                gradients.append((self.log_noise, d_log_noise.mean(0)))
         return surrogate(value, *gradients)
 
 

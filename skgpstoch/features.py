@@ -82,11 +82,12 @@ class NetworkFeatures(FeatureMap):
     n_members : int, default=1
         K.
     skip : int, default=0
-        Number of inputs d if φ(x) = [g(x), x/√d, 1] instead, which spares the network the linear
-        part of the function and its mean.
+        Number of inputs d if φ(x) = [s·g(x), x/√d, 1] instead, which spares the network the linear
+        part of the function and its mean. The scale s is 1 until it is set.
     """
 
     network: nn.Module
+    scale: Tensor
 
     def __init__(
         self, network: nn.Module, n_features: int, n_members: int = 1, skip: int = 0
@@ -94,6 +95,7 @@ class NetworkFeatures(FeatureMap):
         super().__init__()
         self.network = network
         self.skip = skip
+        self.register_buffer("scale", torch.ones(()))
         self.n_features = n_features + (skip + 1 if skip else 0)
         self.n_members = n_members
 
@@ -104,7 +106,7 @@ class NetworkFeatures(FeatureMap):
         if not self.skip:
             return Z
         linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(len(X), 1)], 1)
-        return torch.cat([Z, linear.expand(len(Z), -1, -1)], 2)
+        return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 
 class Term(nn.Module):

@@ -28,13 +28,14 @@ from .evidence import (
     ridge_grid,
     spectrum,
 )
-from .features import FeatureMap, KernelFeatures
+from .features import FeatureMap, KernelFeatures, NetworkFeatures
 from .weights import ConjugatePosterior, ConjugateWeights
 
 JITTER = 1e-10  # of the mean diagonal of G, added to λ
 WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
 MIN_EVALUATION_ROWS = 10_000
+NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
 CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
@@ -195,6 +196,23 @@ class FiniteObjective(Objective):
         held = predict(self.ridge)  # C = P: output p has ridge p
         return float(held.score(self.noise_variance).diagonal().sum())
 
+    @torch.no_grad()
+    def refine(self, X: Tensor, targets: Tensor) -> None:
+        """Weigh the network against the linear part of the features, down to none of it.
+
+        Early stopping alone cannot make an overfitted network as good as no network.
+        """
+        features = self.features
+        if self.noise != "validation" or not isinstance(features, NetworkFeatures):
+            return
+        if features.skip:
+            scores = {}
+            for scale in NETWORK_SCALES:
+                features.scale.fill_(scale)
+                scores[scale] = self.evaluate(X, targets)
+            features.scale.fill_(min(scores, key=scores.__getitem__))
+            self.evaluate(X, targets)
+
     def _calibrate(
         self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, n_held_out: int
     ) -> None:
@@ -226,9 +244,10 @@ class FiniteObjective(Objective):
 
     def _posterior(self, features: FeatureMap, statistics: Statistics) -> ConjugatePosterior:
         s = spectrum(statistics)
-        if self.noise == "profiled":
-            self.set_noise(*most_likely(s))
         noise, ridge = self.noise_variance, self.ridge
+        if self.noise == "profiled":
+            noise, ridge = most_likely(s)
+            noise = noise.log().clamp(*self.log_noise_bounds).exp()
         if self.noise == "validation":
             noise, ridge = self.closing_noise.exp(), self.closing_ridge.exp()
         return ConjugatePosterior(features, ConjugateWeights(s, noise, ridge))

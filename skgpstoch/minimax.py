@@ -63,6 +63,7 @@ class MinimaxObjective(FiniteObjective):
         self.rows = (X, targets)
         self.penalty_growth = penalty_growth
         self.dual_step = dual_step
+        self.eval()  # the first look at the features is not a step of training
         S = exact_statistics(features.members, X, targets[:, :-1], self._seen(targets))
         A = self.per_row(S)  # F itself
         K, D, P = S.cross.shape
@@ -276,7 +277,8 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
         self.min_noise_variance = min_noise_variance
 
     def _noise_bounds(self) -> tuple[float, float]:
-        return self.min_noise_variance, super()._noise_bounds()[1]
+        low, high = super()._noise_bounds()
+        return (low, high) if low == high else (max(low, self.min_noise_variance), high)
 
     def _method(
         self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any

@@ -173,7 +173,7 @@ def test_most_likely_is_as_good_as_a_continuous_search(seed):
     assert nlml(start) - minimize(nlml, start, method="Nelder-Mead").fun < 20 / 4 * 0.23**2
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0, 500.0])
+@pytest.mark.parametrize("offset", [0.0, 30.0, 100.0])
 def test_most_likely_where_a_constant_dominates(offset):
     """A slope is found from inputs far from the origin, where it has a small eigenvalue."""
     generator = torch.Generator().manual_seed(0)

@@ -289,7 +289,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _finish(self, posterior: Posterior, history: History) -> None:
         """Fitted attributes, on the CPU."""
-        self.posterior_ = posterior.cpu()
+        self.posterior_ = posterior.cpu().requires_grad_(False)
         self._set_history(history)
         self._set_fitted()
 

@@ -439,6 +439,12 @@ class FiniteGPRegressor(GPRegressor):
             objective = self._build(features, X, targets)
         else:
             fitted = copy.deepcopy(self._conjugate.features).to(X)
+            for p in fitted.parameters():
+                p.requires_grad_(True)
+            if self.feature_map is not None:  # its frozen parameters stay so
+                user, ours = self.feature_map.parameters(), fitted.network_parameters()
+                for p, q in zip(user, ours, strict=True):
+                    q.requires_grad_(p.requires_grad)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
             objective = self._build(features, X, targets)
             weights = self._conjugate.weights

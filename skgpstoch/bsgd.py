@@ -9,6 +9,7 @@ minibatch, and so is also the way to learn a kernel that has none.
 from __future__ import annotations
 
 import copy
+import math
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -49,7 +50,9 @@ class BSGDObjective(FiniteObjective):
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
-            unseen = Z.shape[1] - b  # zero rows, each of which has λ on the diagonal of C
+            # Rows unseen by a member are zero, with λ on the diagonal of C.
+            unseen = ((Z == 0).all(2) & (Y == 0).all(2)).sum(1, keepdim=True)  # (K, 1)
+            b = (Z.shape[1] - unseen).clamp_min(1)
             log_det_C = log_det(L) - unseen * ridge.log()
             log_scale = (noise / ridge).log()
             value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
@@ -129,9 +132,8 @@ class KernelBSGDObjective(Objective):
 
     def step_end(self) -> None:
         self.kernel.clamp_()
-        with torch.no_grad():
-            low, high = torch.tensor(self.noise_bounds).log().tolist()
-            self.likelihood.log_noise.clamp_(low, high)
+        low, high = map(math.log, self.noise_bounds)
+        self.likelihood.log_noise.data.clamp_(low, high)
 
     def evaluate(self, X: Tensor, targets: Tensor) -> float:
         """Held-out NLPD, or NLML without validation rows, from a subset of the training rows."""

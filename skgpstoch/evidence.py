@@ -208,7 +208,7 @@ def most_likely(s: Spectrum) -> tuple[Tensor, Tensor]:
     noise, ridge : Tensors of shape (P,)
         σ² and λ; geometric means over the members.
     """
-    ridges = ridge_grid(s)
+    ridges = ridge_grid(s, decades=12)
     P = s.square.shape[1]
     candidates = ridges[:, None].expand(-1, P)  # (C, P)
     noise = penalized_square(s, candidates) / s.n_rows[:, None]  # (C, K, P)
@@ -219,11 +219,12 @@ def most_likely(s: Spectrum) -> tuple[Tensor, Tensor]:
     return noise.log().mean(0).exp(), ridges[best].log().mean(0).exp()
 
 
-def ridge_grid(s: Spectrum) -> Tensor:
-    """Candidates for λ, ascending, from 10⁻⁷ to 1 times the largest eigenvalue of G: (C,)."""
+def ridge_grid(s: Spectrum, decades: int = 7) -> Tensor:
+    """Candidates for λ up to the largest eigenvalue of G, ascending, five to a decade: (C,)."""
     top = s.values[:, -1].mean()
     top = torch.where(top > 0.0, top, s.n_rows.mean())  # features that are all zero say nothing
-    return torch.logspace(-7, 0, 36, dtype=top.dtype, device=top.device) * top
+    n_steps = 5 * decades + 1
+    return torch.logspace(-decades, 0, n_steps, dtype=top.dtype, device=top.device) * top
 
 
 class HeldOut(NamedTuple):

@@ -210,6 +210,8 @@ class FourierTerm(Term):
     index alone (:func:`counter_normal`).
     """
 
+    phase: Tensor
+
     def __init__(
         self, factors: list[kernels.Kernel], n_inputs: int, n_features: int, seed: int
     ) -> None:
@@ -220,12 +222,18 @@ class FourierTerm(Term):
         for j, factor in enumerate(rest):
             z = base_frequencies(factor, (n_features + 1) // 2, n_inputs, seed, stream=j)
             self.register_buffer(f"z_{j}", z)
+        # A cosine without its sine needs a random phase for its expectation to be stationary.
+        phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64)
+        if n_features % 2:
+            u = torch.special.ndtr(counter_normal(seed, torch.zeros(1).long(), 1, stream=len(rest)))
+            phase[-1] = 2.0 * math.pi * u
+        self.register_buffer("phase", phase)
 
     def forward(self, G: Tensor) -> Tensor:
         omega = sum(
             getattr(self, f"z_{j}") / factor.length_scale for j, factor in enumerate(self.factors)
         )  # (m/2, n_inputs)
-        angle = G @ omega.to(G).mT
+        angle = G @ omega.to(G).mT + self.phase.to(G)
         phi = torch.cat([angle.cos(), angle.sin()], -1)[..., : self.n_features]
         return _amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi
 
@@ -411,8 +419,9 @@ def output_width(network: nn.Module, X: Tensor) -> int:
         If it does not make a floating (n, D) tensor of them, D ≥ 1, or one without a gradient
         although it has parameters to train.
     """
-    expected = f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape"
-    expected = f"{expected} ({len(X)}, D) that its parameters have a gradient of"
+    expected = (
+        f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape ({len(X)}, D)"
+    )
     try:
         Z = copy.deepcopy(network).eval()(X)
     except RuntimeError as error:
@@ -423,5 +432,5 @@ def output_width(network: nn.Module, X: Tensor) -> int:
     if Z.ndim != 2 or len(Z) != len(X) or not Z.shape[1] or not Z.is_floating_point():
         raise ValueError(f"{expected}, got shape {tuple(Z.shape)} of {Z.dtype}.")
     if trains and not Z.requires_grad:
-        raise ValueError(f"{expected}, got one that is detached from them.")
+        raise ValueError(f"{expected} with a gradient by its parameters, got a detached one.")
     return Z.shape[1]

@@ -71,6 +71,7 @@ class FiniteObjective(Objective):
     n_rows: Tensor
     folds: Tensor
     failed: Tensor
+    share: Tensor
 
     def __init__(
         self,
@@ -96,6 +97,8 @@ class FiniteObjective(Objective):
             self.register_buffer(name, log_noise.clone())
         self.register_buffer("folds", torch.arange(K, device=targets.device)[:, None])
         self.register_buffer("n_rows", self._seen(targets).sum(1).double())  # (K,)
+        share = self.n_rows / len(targets) if K > 1 else torch.ones_like(self.n_rows)
+        self.register_buffer("share", share)  # of a minibatch that each member sees, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=targets.device))
         window = min(WINDOW * features.n_features, len(targets))
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
@@ -117,10 +120,10 @@ class FiniteObjective(Objective):
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         Z = self.features.members(X)
         Y = targets[:, :-1].expand(len(Z), -1, -1)
-        b = Z.new_full((len(Z),), len(X))
         if len(Z) > 1:  # the rows of a single member's fold do not come here at all
             seen = self._seen(targets).to(Z)
-            Z, Y, b = Z * seen[..., None], Y * seen[..., None], seen.sum(1).clamp_min(1.0)
+            Z, Y = Z * seen[..., None], Y * seen[..., None]
+        b = self.share * len(X)
         with torch.no_grad():
             self.running.update(Z, Y, b)
         return self.loss(Z, Y, b[:, None], generator)
@@ -133,9 +136,10 @@ class FiniteObjective(Objective):
         """Forget references to the rows, which must not be kept with the estimator."""
 
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-        """Loss per row of features (K, b, D) and targets (K, b, P), zero but for b (K, 1) rows.
+        """Loss per row of features (K, ·, D) and targets (K, ·, P), zero where they are unseen.
 
-        Its gradient is that of the sum over the members, its value the mean.
+        Sums over rows count as those over b (K, 1) rows, the number that a member sees in the mean,
+        so that they are unbiased. The gradient is that of the sum over members, the value the mean.
         """
         raise NotImplementedError
 

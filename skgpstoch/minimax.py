@@ -60,7 +60,8 @@ class MinimaxObjective(FiniteObjective):
         **kwargs: Any,
     ) -> None:
         super().__init__(features, targets, **kwargs)
-        self.rows = (X, targets)
+        first = int((targets[:, -1] >= 0).sum()) if features.n_members == 1 else 0
+        self.rows = (X[first:], targets[first:])  # without a single member's validation rows
         self.penalty_growth = penalty_growth
         self.dual_step = dual_step
         self.eval()  # the first look at the features is not a step of training
@@ -80,8 +81,8 @@ class MinimaxObjective(FiniteObjective):
         self.rows = (self.w.detach()[:0], self.w.detach()[:0])
 
     def per_row(self, S: Statistics) -> Tensor:
-        """F/n of the statistics of any rows, (K, P, D, D)."""
-        G = S.gram / S.n_rows.clamp_min(1.0)[:, None, None]
+        """F/n of the statistics of rows that count as S.n_rows, (K, P, D, D)."""
+        G = S.gram / S.n_rows[:, None, None]
         return self.ridged(G, self.ridge / self.n_rows[:, None])
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
@@ -95,6 +96,7 @@ class MinimaxObjective(FiniteObjective):
         rows = torch.randint(len(X), (batch_size,), generator=generator, device=X.device)
         X, targets = X[rows], targets[rows]
         S = batch_statistics(self.features.members(X), targets[:, :-1], self._seen(targets))
+        S = S._replace(n_rows=self.share * batch_size)
         self.B += self.dual_step * self.penalty * (self.A - self.per_row(S)) / _norm(self.A)
         self.B /= _norm(self.B).clamp_min(1.0)
 

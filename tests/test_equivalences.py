@@ -22,6 +22,7 @@ from skgpstoch.evidence import (
     RunningStatistics,
     batch_statistics,
     exact_statistics,
+    most_likely,
     negative_log_evidence,
     spectrum,
 )
@@ -599,6 +600,63 @@ def test_solution_is_the_posterior_of_all_rows(noise):
     exactly(posterior.log_evidence(), -nlml(Z, p.y, sigma2, sigma2 / ridge))
 
 
+@torch.no_grad()
+def held_out_score(problem, noise, ridge):
+    """Mean −log N(y | m, σ²(1 + h)) over the rows that a member has not seen."""
+    scores = []
+    for k, Z in enumerate(problem.features.members(problem.X)):
+        seen = problem.targets[:, -1] != k
+        mean, cov = dense_posterior(Z[seen], problem.y[seen], Z[~seen], noise, noise / ridge)
+        std = (cov.diagonal(dim1=1, dim2=2).T + noise).sqrt()
+        scores.extend(-norm.logpdf(problem.y[~seen], mean, std).sum(1))
+    return np.mean(scores)
+
+
+@parametrize_problem
+def test_evaluation_without_validation_rows_is_the_exact_evidence(problem):
+    Z = problem.features.members(problem.X)[0].detach()
+    options = {"averaging": "auto", "weights": "learned"}
+    objective = make_objective(SCGDObjective, problem, **options)
+    exact = nlml(Z, problem.y, problem.noise, torch.ones_like(problem.noise)).sum() / len(Z)
+    assert_allclose(objective.evaluate(problem.X, problem.targets), exact, rtol=1e-10)
+    profiled = make_objective(SCGDObjective, problem, noise="profiled", **options)
+    assert profiled.evaluate(problem.X, problem.targets) < exact
+    noise, ridge = profiled.noise_variance, profiled.ridge
+    found = most_likely(spectrum(batch_statistics(Z[None], problem.y)))
+    exactly(torch.stack(found), torch.stack([noise, ridge]))
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_evaluation_is_the_predictive_density_of_unseen_rows(n_members):
+    p = make_problem(6, n_members=n_members, n_folds=5)
+    options = {"averaging": "auto", "weights": "profiled"}
+    objective = make_objective(SCGDObjective, p, **options)
+    expected = held_out_score(p, p.noise, p.noise)
+    assert_allclose(objective.evaluate(p.X, p.targets), expected, rtol=1e-10)
+    objective = make_objective(SCGDObjective, p, noise="validation", **options)
+    score = objective.evaluate(p.X, p.targets)
+    noise, ridge = objective.noise_variance, objective.ridge
+    assert_allclose(score, held_out_score(p, noise, ridge), rtol=1e-10)
+    for factor in (0.9, 1.1):  # the best noise, for a ridge that is the best of a grid
+        assert score < held_out_score(p, factor * noise, ridge)
+        assert score < held_out_score(p, noise, factor**10 * ridge)
+
+
+@pytest.mark.parametrize("noise", ["learned", "profiled"])
+@torch.no_grad()
+def test_stream_of_all_rows_at_once_has_the_closing_posterior(noise):
+    p = make_problem(1)
+    assert len(p.X) <= 20 * p.features.n_features  # fewer than the window
+    options = {"averaging": 1.0, "weights": "profiled"}
+    objective = make_objective(SCGDObjective, p, noise=noise, **options)
+    objective(p.X, p.targets, p.generator)
+    streamed = objective.running_solution()
+    closing = objective.solution(p.X, p.targets)
+    exactly(streamed.marginals(p.X).mean, closing.marginals(p.X).mean)
+    exactly(streamed.marginals(p.X).var, closing.marginals(p.X).var)
+    exactly(streamed.log_evidence(), closing.log_evidence())
+
+
 # ---- estimators against sklearn
 @pytest.fixture(scope="module")
 def data():
@@ -712,7 +770,7 @@ def test_predictions_are_those_of_an_exact_gp_on_the_features(options, data):
     X = (X - X.mean(0)) / X.std(0)  # what is done inside, and then changes nothing
     model = fit(SCGDGaussianProcessRegressor, (X, y), **{"hidden_layer_sizes": (7, 5)} | options)
     features, weights = model.posterior_.features, model.posterior_.weights
-    Z, Z_new = (features(torch.from_numpy(A)).numpy() for A in (X, X_new))
+    Z, Z_new = (features(torch.from_numpy(A)).detach().numpy() for A in (X, X_new))
     signal = float(weights.noise_variance / weights.ridge)
     twin = GaussianProcessRegressor(
         sk.ConstantKernel(signal) * sk.DotProduct(0.0, "fixed"),
@@ -733,7 +791,7 @@ def test_outputs_are_gps_of_their_own_on_shared_features(cls, data):
     X, y, X_new = data
     Y = np.stack([y, 100.0 * X[:, 1] + y], 1)
     model = fit(cls, (X, Y), kernel=sk.DotProduct(1.3))
-    weights, sigma_0 = model.posterior_.weights, float(model.posterior_.features.kernel.theta.exp())
+    weights, sigma_0 = model.posterior_.weights, model.posterior_.features.kernel.sigma_0.item()
     mean, std = model.predict(X_new, return_std=True)
     cov = model.predict(X_new, return_cov=True)[1]
     log_evidence = 0.0

@@ -253,7 +253,7 @@ def test_perceptron_starts_as_torchs_linear_layers_do():
     layer = multilayer_perceptron(100, (300,), "relu", generator)[0]
     reference = torch.nn.Linear(100, 300)  # its own random numbers
     for ours, theirs in ((layer.weight, reference.weight), (layer.bias, reference.bias)):
-        assert ours.abs().max() <= 0.1
+        assert ours.detach().abs().max() <= 0.1
         assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.1)
     again = multilayer_perceptron(100, (300,), "relu", torch.Generator().manual_seed(0))[0]
     assert torch.equal(layer.weight, again.weight)
@@ -274,6 +274,9 @@ def test_inputs_and_a_constant_beside_the_networks_outputs(X):
     assert_close(Z[..., :4], network(X))
     assert_close(Z[..., 4:7], (X / math.sqrt(3)).expand(2, -1, -1))
     assert (Z[..., 7] == 1).all()
+    features.scale.fill_(0.25)
+    assert_close(features.members(X)[..., :4], 0.25 * Z[..., :4])
+    assert torch.equal(features.members(X)[..., 4:], Z[..., 4:])
 
 
 @pytest.mark.parametrize("expression", [None, sk.DotProduct(0.6), sk.RBF(2.0)])
@@ -321,7 +324,7 @@ def test_a_map_must_say_what_its_members_are(X):
 )
 def test_modules_that_do_not_make_features(network, found, X):
     with pytest.raises(
-        ValueError, match=rf"feature_map must map .*\(6, 3\).*\(6, D\), got {found}"
+        ValueError, match=rf"feature_map must map .*\(6, 3\).*\(6, D\).*got {found}"
     ):
         output_width(network, X)
 

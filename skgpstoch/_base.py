@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import os
+import sys
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
@@ -256,7 +257,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             modules.append(self.posterior_)
         tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
         named_seed = None if self.random_state is None else seed
-        identity = fingerprint(params, named_seed, X.shape, X, y.shape, y, *tensors)
+        versions = sys.modules["skgpstoch"].__version__, torch.__version__
+        identity = fingerprint(versions, params, named_seed, X.shape, X, y.shape, y, *tensors)
         return Checkpoint(Path(self.checkpoint_dir), f"{type(self).__name__}-{identity}")
 
     def _callbacks(

@@ -96,6 +96,7 @@ def fingerprint(*parts: Any) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         if isinstance(part, np.ndarray):
+            part = np.atleast_1d(part)
             for rows in row_blocks(len(part)):
                 digest.update(np.ascontiguousarray(part[rows]).data)
         else:

@@ -35,6 +35,7 @@ from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
 MEMBER_ROWS = 10_000
+STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
 
 
 _PARAMETERS = """kernel : sklearn kernel or None, default=None
@@ -301,16 +302,14 @@ class FiniteGPRegressor(GPRegressor):
             return white.noise_level, white.noise_level
         return tuple(white.noise_level_bounds)
 
-    def _noise(self, has_validation: bool) -> str:
+    def _noise(self, validates: bool, trains_network: bool) -> str:
         """How the objective is to treat σ²."""
         low, high = self._noise_bounds()
         if low == high:
             return "fixed"
-        if self.noise == "auto":  # few hyper-parameters do not overfit, networks do
-            networks = self.feature_map is not None or bool(self._layers())
-            return "validation" if has_validation and networks else "profiled"
-        if self.noise == "validation" and not has_validation:
-            return "profiled"
+        if self.noise in ("auto", "validation"):  # few hyper-parameters do not overfit
+            asked = trains_network or self.noise == "validation"
+            return "validation" if validates and asked else "profiled"
         return self.noise
 
     def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
@@ -324,7 +323,10 @@ class FiniteGPRegressor(GPRegressor):
             features.to(X.device),
             X,
             targets,
-            noise=self._noise(bool((targets[:, -1] >= 0).any())),
+            noise=self._noise(
+                validates=bool((targets[:, -1] >= 0).any()),
+                trains_network=bool(features.network_parameters()),
+            ),
             noise_variance=self._initial_noise(),
             noise_bounds=self._noise_bounds(),
             weight_decay=self._weight_decay(len(X)),
@@ -381,7 +383,7 @@ class FiniteGPRegressor(GPRegressor):
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
         the running statistics, about the last 20 rows for each feature, and the learning rate is
-        `learning_rate_init` times their averaging rate. noise="validation" has no rows to validate
+        `learning_rate_init` times their averaging rate, a tenth at most. noise="validation" has no rows to validate
         by, so the noise is profiled.
 
         Parameters
@@ -407,7 +409,7 @@ class FiniteGPRegressor(GPRegressor):
         objective = self._stream_objective(rows, targets, generator).to(device)
         optimizer = self._optimizer(objective)
         if optimizer is not None and hasattr(self, "_stream"):
-            optimizer.load_state_dict(self._stream[1])
+            optimizer.load_state_dict(copy.deepcopy(self._stream[1]))
         batch_size = self._budget(len(rows))[1]
         history = train(
             objective,
@@ -417,7 +419,7 @@ class FiniteGPRegressor(GPRegressor):
             max_iter=1,
             batch_size=batch_size,
             # Features must not change faster than the averages of them follow.
-            schedule=lambda step, n_steps: objective.running.rate(batch_size),
+            schedule=lambda *_: min(STREAM_RATE, objective.running.rate(batch_size)),
             generator=generator,
         )
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]

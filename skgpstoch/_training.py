@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -95,10 +96,17 @@ class Checkpoint:
         return self.directory / f"{self.identity}.pt"
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The saved state, or None where there is none."""
+        """The saved state, or None where there is none, or none that can be read."""
         if not self.path.exists():
             return None
-        state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+        except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
+            warnings.warn(
+                f"The checkpoint {self.path} cannot be read ({error}); the fit starts anew.",
+                stacklevel=2,
+            )
+            return None
         return state
 
     def save(self, state: dict[str, Any]) -> None:
@@ -137,6 +145,7 @@ class Trainer:
     verbose: bool = False
     history: History = field(default_factory=History)
     best_state: dict[str, Tensor] | None = None
+    safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
     step: int = 0
     rate: float = 1.0  # halved by every rollback
 
@@ -146,21 +155,15 @@ class Trainer:
 
     def fit_loop(self) -> None:
         """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
-        safe = self.state_dict()
+        self.safe = self.state_dict()
         while self.history.status == "running":
             if self.history.n_iter >= self.max_iter:
                 self.history.status = "max_iter"
-                break
-            if not self.run_sound_epoch():
-                self.roll_back(safe)
-                continue
-            if self.is_due():
-                safe = self.state_dict()
-                if self.checkpoint is not None:
-                    self.checkpoint.save(safe)
-            if self.should_stop():
+            elif self.should_stop():
                 self.history.status = "converged"
-            if self.on_epoch is not None and self.on_epoch(self.history):
+            elif not self.run_sound_epoch():
+                self.roll_back()
+            elif self.on_epoch is not None and self.on_epoch(self.history):
                 self.history.status = "callback"
 
     def is_due(self) -> bool:
@@ -175,15 +178,19 @@ class Trainer:
             if not (math.isfinite(loss) and self.objective.is_finite()):
                 return False
             self.history.loss_curve.append(loss)
-            if self.is_due():
-                self.score()
+            if self.is_due() and not self.score():
+                return False
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
             return False
         if self.verbose:
             self.report()
+        if self.is_due():
+            self.safe = self.state_dict()
+            if self.checkpoint is not None:
+                self.checkpoint.save(self.safe)
         return True
 
-    def roll_back(self, safe: dict[str, Any]) -> None:
+    def roll_back(self) -> None:
         """Return to a state that was sound, with half the learning rate."""
         rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
         if n_rollbacks > MAX_ROLLBACKS:
@@ -193,7 +200,7 @@ class Trainer:
                 "StandardScaler), or a learning_rate_init that is far too large."
             )
         state = self.generator.get_state()  # goes on: other minibatches may do
-        self.load_state_dict(safe)
+        self.load_state_dict(self.safe)
         self.generator.set_state(state)
         self.rate, self.history.n_rollbacks = rate, n_rollbacks
 
@@ -226,12 +233,14 @@ class Trainer:
     def draw_seed(self) -> int:
         return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))
 
-    def score(self) -> None:
-        """Score the current iterate, lower is better, and keep the best."""
+    def score(self) -> bool:
+        """Score the current iterate, lower is better, and keep the best; whether it is finite."""
         if self.evaluate is None:
-            return
+            return True
         self.objective.eval()
         score, h = self.evaluate(), self.history
+        if not math.isfinite(score):
+            return False
         h.scores.append(score)
         h.scored_epochs.append(h.n_iter)
         if score < h.best_score - self.tol:
@@ -239,6 +248,7 @@ class Trainer:
         if score < h.best_score:
             h.best_score, h.best_iter = score, h.n_iter
             self.best_state = copy.deepcopy(self.objective.state_dict())
+        return True
 
     def should_stop(self) -> bool:
         """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs."""
@@ -289,9 +299,11 @@ class Trainer:
             ConvergenceWarning,
             stacklevel=2,
         )
-        self.history.status = "interrupted"
-        if self.objective.is_finite():
+        if not self.objective.is_finite():
+            self.load_state_dict(self.safe)
+        elif self.history.n_iter not in self.history.scored_epochs:
             self.score()
+        self.history.status = "interrupted"
 
 
 def train(
@@ -343,6 +355,7 @@ def train(
             trainer.interrupt()
     if trainer.best_state is not None:
         objective.load_state_dict(trainer.best_state)
+    objective.eval()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()
     return trainer.history

@@ -10,6 +10,7 @@ from .evidence import Spectrum, exact_statistics, negative_log_evidence, spectru
 from .features import FeatureMap
 from .gaussian import Marginals
 from .likelihoods import Gaussian
+from .linalg import map_blocks
 
 
 class Weights(nn.Module):
@@ -128,4 +129,11 @@ class ConjugatePosterior(Posterior):
         return self.weights.covariance(self.features(X))
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        return self.features(X) @ self.weights.sample(n_samples, generator)
+        w = self.weights.sample(n_samples, generator)  # (n_samples, D, P)
+        f = w.new_empty(n_samples, len(X), w.shape[2])
+
+        def draw(block: slice) -> None:
+            f[:, block] = self.features(X[block]) @ w
+
+        map_blocks(draw, len(X))
+        return f

@@ -774,7 +774,7 @@ def test_frozen_parameters_stay(quick, sine, then):
 def test_feature_map_without_parameters_is_the_linear_model(quick, sine, close_to):
     flat = quick(feature_map=nn.Flatten(), noise="profiled").fit(*sine)
     linear = quick(hidden_layer_sizes=(), noise="profiled").fit(*sine)
-    close_to(flat, linear, GRID, rtol=1e-4, atol=1e-5)  # which centres the inputs
+    close_to(flat, linear, GRID, atol=0.01)  # which weighs and centres the inputs otherwise
     X, y = sine
     slope = np.polyfit(X[:, 0], y, 1)[0]
     assert linear.predict([[1.0, 0.0]]) - linear.predict([[0.0, 0.0]]) == pytest.approx(
@@ -1044,33 +1044,33 @@ def chunks(X, y, size=50):
         yield X[start : start + size], y[start : start + size]
 
 
-def stream_data(n_outputs, n_rows=1500):
+def stream_data(n_outputs=1, frequency=1.0):
     rng = np.random.default_rng(3)
-    X = rng.uniform(-3, 3, (n_rows, 2))
-    F = np.column_stack([np.sin(X[:, 0]), 5 + X[:, 1]])[:, :n_outputs]
+    X = rng.uniform(-3, 3, (1500, 2))
+    F = np.column_stack([np.sin(frequency * X[:, 0]), 5 + X[:, 1]])[:, :n_outputs]
     Y = F + 0.1 * rng.standard_normal(F.shape)
     return X, Y if n_outputs == 2 else Y[:, 0]
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_a_stream_improves_the_model(quick, n_outputs):
-    X, Y = stream_data(n_outputs)
-    model = quick()
-    for i, chunk in enumerate(chunks(X[:1200], Y[:1200])):
+    X, Y = stream_data(n_outputs, frequency=2.0)
+    model, scores, densities = quick(hidden_layer_sizes=(64,)), [], []
+    for chunk in chunks(X[:1200], Y[:1200]):
         assert model.partial_fit(*chunk) is model
-        if i == 0:
-            early = model.score(X[1200:], Y[1200:])
-            early_nlpd = -model.log_predictive_density(X[1200:], Y[1200:]).mean()
-    assert model.score(X[1200:], Y[1200:]) > max(early, 0.9)
-    assert -model.log_predictive_density(X[1200:], Y[1200:]).mean() < early_nlpd
+        scores.append(r2_score(Y[1200:], model.predict(X[1200:]), multioutput="raw_values")[0])
+        densities.append(model.log_predictive_density(X[1200:], Y[1200:]).mean())
+    assert scores[0] < 0.3
+    assert scores[-1] > 0.6
+    assert densities[-1] > densities[0] + 0.3
     assert model.predict(X[:3]).shape == Y[:3].shape
-    assert_allclose(model.noise_variance_, 0.01, rtol=1.0)
-    assert len(model.loss_curve_) == 24
+    assert np.ravel(model.noise_variance_)[0] < 0.3
+    assert len(model.loss_curve_) == model.n_iter_ == 24
 
 
 @pytest.mark.parametrize("n_estimators", [1, 3])
 def test_a_stream_goes_on_from_a_fit(quick, n_estimators):
-    X, y = stream_data(1)
+    X, y = stream_data()
     model = quick(n_estimators=n_estimators, max_iter=60).fit(X[:300], y[:300])
     fitted = model.score(X[1200:], y[1200:])
     std = model.predict_std(GRID).mean()
@@ -1092,7 +1092,7 @@ def test_a_stream_goes_on_from_a_fit(quick, n_estimators):
     ids=["fourier", "linear", "module"],
 )
 def test_streams_of_other_features(quick, params):
-    X, y = stream_data(1)
+    X, y = stream_data()
     model = quick(**params)
     for chunk in chunks(X[:1200], y[:1200]):
         model.partial_fit(*chunk)

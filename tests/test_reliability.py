@@ -488,8 +488,14 @@ def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
 
 def test_ctrl_c_in_a_stream(quick, sine):
     X, y = sine
-    module = Hooked(in_training(throw(KeyboardInterrupt()), 9))
-    model = quick(feature_map=module, batch_size=20).partial_fit(X[:100], y[:100])
+    armed = []
+
+    def hook(module, Z):
+        if module.training and armed and armed.pop() == "fire":
+            raise KeyboardInterrupt
+
+    model = quick(feature_map=Hooked(hook), batch_size=20).partial_fit(X[:100], y[:100])
+    armed += ["fire", "wait", "wait"]
     interrupted(model.partial_fit, X[100:], y[100:])
     assert_usable(model, X, y)
     assert_usable(model.partial_fit(X, y), X, y)
@@ -673,7 +679,8 @@ def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(quick, sine, tmp
     kill(model, sine, "after the fifth epoch", monkeypatch)
     seen.append(set())
     model.fit(*sine)
-    assert len(seen[0]) == 120
+    if not isinstance(model, MinimaxGaussianProcessRegressor):  # which masks them instead
+        assert len(seen[0]) == 120
     assert seen[0] == seen[1]
 
 
@@ -838,10 +845,13 @@ def test_a_gradient_that_is_not_finite_once_is_rolled_back(quick, sine):
     """The loss of the batch is finite; the parameters after the step are not."""
     X, y = sine
 
-    def spoil(Z):
-        Z.register_hook(lambda gradient: gradient * np.nan)
+    armed = ["fire", *["wait"] * 5]
 
-    model = quick(feature_map=Hooked(in_training(spoil, 6)), batch_size=100, max_iter=20)
+    def hook(module, Z):
+        if Z.requires_grad and armed and armed.pop() == "fire":
+            Z.register_hook(lambda gradient: gradient * np.nan)
+
+    model = quick(feature_map=Hooked(hook), batch_size=100, max_iter=20)
     assert_usable(model.fit(X, y), X, y)
     assert model.score(X, y) > 0.5
 

@@ -34,7 +34,9 @@ from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
+MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 MEMBER_ROWS = 10_000
+WINDOW_STEPS = 19  # minibatches averaged at least: a rate b_t of 0.1
 STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
 
 
@@ -298,9 +300,9 @@ class FiniteGPRegressor(GPRegressor):
         _, white = self._split_kernel()
         if white is None:
             return NOISE_BOUNDS
-        if white.hyperparameter_noise_level.fixed:
-            return white.noise_level, white.noise_level
-        return tuple(white.noise_level_bounds)
+        fixed = white.hyperparameter_noise_level.fixed
+        low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
+        return max(low, MIN_NOISE), max(high, MIN_NOISE)
 
     def _noise(self, validates: bool, trains_network: bool) -> str:
         """How the objective is to treat σ²."""
@@ -330,6 +332,7 @@ class FiniteGPRegressor(GPRegressor):
             noise_variance=self._initial_noise(),
             noise_bounds=self._noise_bounds(),
             weight_decay=self._weight_decay(len(X)),
+            window_rows=WINDOW_STEPS * self._budget(len(X))[1],
         )
 
     @abstractmethod
@@ -383,8 +386,8 @@ class FiniteGPRegressor(GPRegressor):
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
         the running statistics, about the last 20 rows for each feature, and the learning rate is
-        `learning_rate_init` times their averaging rate, a tenth at most. noise="validation" has no rows to validate
-        by, so the noise is profiled.
+        `learning_rate_init` times their averaging rate, a tenth at most. noise="validation" has no
+        rows to validate by, so the noise is profiled.
 
         Parameters
         ----------

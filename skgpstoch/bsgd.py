@@ -42,7 +42,9 @@ class BSGDObjective(FiniteObjective):
     memory. Rows that a member does not see are zero, and taken out again of log|C|.
     """
 
-    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+    ) -> Tensor:
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():
             Zd = Z.double()
@@ -50,16 +52,13 @@ class BSGDObjective(FiniteObjective):
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
-            # Rows unseen by a member are zero, with λ on the diagonal of C.
-            unseen = ((Z == 0).all(2) & (Y == 0).all(2)).sum(1, keepdim=True)  # (K, 1)
-            b = (Z.shape[1] - unseen).clamp_min(1)
-            log_det_C = log_det(L) - unseen * ridge.log()
+            b = torch.as_tensor(Z.shape[1] - unseen, device=Z.device).clamp_min(1).expand(len(Z), 1)
+            log_det_C = log_det(L) - unseen * ridge.log()  # an unseen row has λ on the diagonal
             log_scale = (noise / ridge).log()
             value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
 
-            scaled = alpha * (ridge / noise)
-            dZ = (C_inv.sum(1) @ Zd - scaled @ (alpha.mT @ Zd)) / b[..., None]
-            gradients = [(Z, dZ.to(Z))]
+            dC = C_inv.sum(1) - (alpha * (ridge / noise)) @ alpha.mT  # 2·∂NLML/∂C, (K, b, b)
+            gradients = [(Z, (dC @ Zd / b[..., None]).to(Z))]  # paper, A.3
             if self.noise == "learned":  # λ = σ²
                 trace = C_inv.diagonal(dim1=-2, dim2=-1).sum(-1) - unseen / ridge
                 d_log_noise = 0.5 * (trace - alpha.square().sum(1)) * noise / b
@@ -116,7 +115,7 @@ class KernelBSGDObjective(Objective):
         ]
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        K = self.kernel(self.network(X)).double()  # (b, b)
+        K = self.kernel(self.network(X).double())  # (b, b)
         y = targets[:, :-1].double()
         noise = self.likelihood.noise_variance  # (P,)
         C = add_diagonal(K.detach().expand(len(noise), -1, -1), noise.detach())

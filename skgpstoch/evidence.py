@@ -7,7 +7,8 @@ eigenbasis of G = U diag(l) Uᵀ a candidate (σ², λ) costs O(D):
     2·NLML = q(λ)/σ² + Σⱼ log(lⱼ + λ) + (n−D)·log σ² + D·log τ² + n·log 2π                    (A1)
     q(λ) = ‖Zŵ − y‖² + λ‖ŵ‖² = yᵀy − Σⱼ (Uᵀc)ⱼ²/(lⱼ + λ),      ŵ = U (Uᵀc)/(l + λ)
 
-The paper's (A1) has τ² = 1, that is λ = σ²; a free τ² is a constant factor of the kernel.
+Shoham & Avron's l(θ), sec. 2.2, has τ² = 1, that is λ = σ²; a free τ² is a constant factor of the
+kernel.
 
 Shapes: members of an ensemble of feature maps lead (K), then come D features and P outputs. Noise
 and ridge are (P,), or (C, P) for C candidates.
@@ -15,6 +16,7 @@ and ridge are (P,), or (C, P) for C candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -88,6 +90,7 @@ class RunningStatistics(nn.Module):
         self.averaging = averaging
         self.window = window
         self.n_steps = 0
+        self.inverse_rows = 0.0  # Σ (weight of a row)², the inverse of their effective number
         shapes = {
             "gram": (n_members, n_features, n_features),
             "cross": (n_members, n_features, n_outputs),
@@ -96,11 +99,11 @@ class RunningStatistics(nn.Module):
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
-    def get_extra_state(self) -> int:
-        return self.n_steps
+    def get_extra_state(self) -> tuple[int, float]:
+        return self.n_steps, self.inverse_rows
 
-    def set_extra_state(self, state: int) -> None:
-        self.n_steps = state
+    def set_extra_state(self, state: tuple[int, float]) -> None:
+        self.n_steps, self.inverse_rows = state
 
     def start_from(self, statistics: Statistics) -> None:
         """Go on as if these had been averaged so far."""
@@ -109,6 +112,7 @@ class RunningStatistics(nn.Module):
         self.cross.copy_(statistics.cross / n[..., None])
         self.square.copy_(statistics.square / n)
         self.n_steps = STARTED
+        self.inverse_rows = 1.0 / float(statistics.n_rows.mean())
 
     def rate(self, batch_size: int) -> float:
         """b_t of the next step."""
@@ -129,6 +133,7 @@ class RunningStatistics(nn.Module):
         self.gram.baddbmm_(weighted, Z, beta=1.0 - rate)
         self.cross.baddbmm_(weighted, Y, beta=1.0 - rate)
         self.square.lerp_((Y * Y).sum(1) / n_seen[:, None], rate)
+        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / Z.shape[1]
         self.n_steps += 1
 
     def total(self, n_rows: Tensor) -> Statistics:
@@ -200,8 +205,17 @@ def negative_log_evidence(s: Spectrum, noise: Tensor, ridge: Tensor) -> Tensor:
     return 0.5 * (q / noise + log_det + log_scales + n * LOG_2PI)
 
 
-def most_likely(s: Spectrum) -> tuple[Tensor, Tensor]:
+def most_likely(
+    s: Spectrum, bounds: tuple[float, float] = (0.0, math.inf)
+) -> tuple[Tensor, Tensor]:
     """Noise and ridge of least NLML; given λ the best σ² is q(λ)/n, so the search is over λ alone.
+
+    Parameters
+    ----------
+    s : Spectrum
+        Of the training rows.
+    bounds : tuple of float, default=(0, inf)
+        Interval of σ².
 
     Returns
     -------
@@ -210,28 +224,28 @@ def most_likely(s: Spectrum) -> tuple[Tensor, Tensor]:
     """
     ridges = ridge_grid(s, decades=12)
     P = s.square.shape[1]
-    candidates = ridges[:, None].expand(-1, P)  # (C, P)
-    noise = penalized_square(s, candidates) / s.n_rows[:, None]  # (C, K, P)
-    n = s.n_rows
+    q = penalized_square(s, ridges[:, None].expand(-1, P))  # (C, K, P)
+    n = s.n_rows[:, None]
+    noise = (q / n).clamp(*bounds)
     log_det = (s.values / ridges[:, None, None]).log1p().sum(-1)  # log|G/λ + I|, (C, K)
-    best = (n[:, None] * noise.log() + log_det[..., None]).argmin(0)  # (K, P)
+    best = (q / noise + n * noise.log() + log_det[..., None]).argmin(0)  # (A1), (K, P)
     noise = noise.gather(0, best[None])[0]
     return noise.log().mean(0).exp(), ridges[best].log().mean(0).exp()
 
 
-def ridge_grid(s: Spectrum, decades: int = 7) -> Tensor:
-    """Candidates for λ up to the largest eigenvalue of G, ascending, five to a decade: (C,)."""
+def ridge_grid(s: Spectrum, decades: int = 9) -> Tensor:
+    """Candidates for λ up to ten times the largest eigenvalue of G, ascending, five a decade."""
     top = s.values[:, -1].mean()
     top = torch.where(top > 0.0, top, s.n_rows.mean())  # features that are all zero say nothing
-    n_steps = 5 * decades + 1
-    return torch.logspace(-decades, 0, n_steps, dtype=top.dtype, device=top.device) * top
+    n_steps = 5 * (decades + 1) + 1
+    return torch.logspace(-decades, 1, n_steps, dtype=top.dtype, device=top.device) * top
 
 
 class HeldOut(NamedTuple):
     """How members predict rows they have not seen, for C ridges: means over those rows."""
 
-    square: Tensor  # (y−m)²/(1+h), (C, P)
-    log_variance: Tensor  # log(1+h), (C, 1)
+    square: Tensor  # (y−m)²/h, (C, P)
+    log_variance: Tensor  # log h, (C, 1)
 
     def score(self, noise: Tensor) -> Tensor:
         """Negative log predictive density, nats per row, for noise (C, P): (C, P)."""
@@ -246,7 +260,7 @@ def predict_held_out(
     held_out: Tensor,
     ridges: Tensor,
 ) -> HeldOut:
-    """Predictions N(m, σ²(1+h)) of the rows of X by the members that have not seen them.
+    """Predictions N(m, σ²h) of the rows of X by the members that have not seen them.
 
     Parameters
     ----------
@@ -283,10 +297,15 @@ def predict_held_out(
     return HeldOut(*(total / n for total in sums))
 
 
-def calibrate(held: HeldOut, ridges: Tensor, tolerance: float = 0.0) -> tuple[Tensor, Tensor]:
+def calibrate(
+    held: HeldOut,
+    ridges: Tensor,
+    tolerance: float = 0.0,
+    bounds: tuple[float, float] = (1e-12, math.inf),
+) -> tuple[Tensor, Tensor]:
     """Noise and ridge by the predictive density of rows that the members have not seen.
 
-    Given λ, the σ² of largest predictive density is the mean of (y−m)²/(1+h), in closed form, so
+    Given λ, the σ² of largest predictive density is the mean of (y−m)²/h, in closed form, so
     the search is over λ alone.
 
     Parameters
@@ -297,13 +316,15 @@ def calibrate(held: HeldOut, ridges: Tensor, tolerance: float = 0.0) -> tuple[Te
         Candidates for λ, ascending.
     tolerance : float, default=0.0
         The largest ridge whose score is within this of the best is taken, in nats per row.
+    bounds : tuple of float, default=(1e-12, inf)
+        Interval of σ².
 
     Returns
     -------
     noise, ridge : Tensors of shape (P,)
         σ² and λ.
     """
-    noise = held.square.clamp_min(1e-12)  # (C, P)
+    noise = held.square.clamp(*bounds)  # (C, P)
     score = held.score(noise)
     near = score <= score.min(0).values + tolerance
     index = torch.arange(len(ridges), device=near.device)[:, None]

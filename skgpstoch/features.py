@@ -359,7 +359,7 @@ def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) ->
     column = torch.arange(n_columns, device=index.device)
     key = _splitmix64(torch.tensor(_int64(seed * 2654435761 + stream), device=index.device))
     bits = _splitmix64(_splitmix64(key + index)[:, None] + column)
-    uniform = (((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
+    uniform = (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52  # never 0 or 1
     return torch.special.ndtri(uniform)
 
 

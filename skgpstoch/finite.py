@@ -53,15 +53,18 @@ class FiniteObjective(Objective):
     targets : Tensor of shape (N, P + 1)
         y and the fold of every row.
     noise : {"learned", "profiled", "validation", "fixed"}
-        How σ² (and, for "validation", λ) follows the features; otherwise the ridge λ is σ².
+        How σ² follows the features. For "profiled" and "validation" λ does as well, otherwise it
+        is σ².
     noise_variance : float
         Initial σ².
     noise_bounds : tuple of float
         The interval that σ² is kept in.
     weight_decay : float
         Decoupled decay of the network's parameters.
-    averaging : float, "auto" or "theory"
+    averaging : float, "auto" or "theory", default="auto"
         Of the running statistics, see :class:`RunningStatistics`.
+    window_rows : float, default=0
+        Rows that they average over at least, where there are as many; 20 D else.
     """
 
     log_noise: Tensor
@@ -83,10 +86,12 @@ class FiniteObjective(Objective):
         noise_bounds: tuple[float, float],
         weight_decay: float,
         averaging: float | str = "auto",
+        window_rows: float = 0.0,
     ) -> None:
         super().__init__()
         self.features = features
         self.noise = noise
+        self.noise_bounds = noise_bounds
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.weight_decay = weight_decay
         self.dtype = targets.dtype
@@ -100,7 +105,7 @@ class FiniteObjective(Objective):
         share = self.n_rows / len(targets) if K > 1 else torch.ones_like(self.n_rows)
         self.register_buffer("share", share)  # of a minibatch that each member sees, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=targets.device))
-        window = min(WINDOW * features.n_features, len(targets))
+        window = min(max(WINDOW * features.n_features, window_rows), len(targets))
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
 
     @property
@@ -120,13 +125,15 @@ class FiniteObjective(Objective):
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         Z = self.features.members(X)
         Y = targets[:, :-1].expand(len(Z), -1, -1)
+        unseen = self.n_rows.new_zeros(len(Z), 1)
         if len(Z) > 1:  # the rows of a single member's fold do not come here at all
-            seen = self._seen(targets).to(Z)
+            seen = self._seen(targets)
             Z, Y = Z * seen[..., None], Y * seen[..., None]
+            unseen = (~seen).sum(1, keepdim=True)
         b = self.share * len(X)
         with torch.no_grad():
             self.running.update(Z, Y, b)
-        return self.loss(Z, Y, b[:, None], generator)
+        return self.loss(Z, Y, b[:, None], generator, unseen)
 
     def attach(self, X: Tensor, targets: Tensor) -> None:
         """Go on with other rows, of a stream."""
@@ -135,11 +142,13 @@ class FiniteObjective(Objective):
     def detach_rows(self) -> None:
         """Forget references to the rows, which must not be kept with the estimator."""
 
-    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-        """Loss per row of features (K, ·, D) and targets (K, ·, P), zero where they are unseen.
+    def loss(
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+    ) -> Tensor:
+        """Loss per row of features (K, ·, D) and targets (K, ·, P), zero in `unseen` (K, 1) rows.
 
         Sums over rows count as those over b (K, 1) rows, the number that a member sees in the mean,
-        so that they are unbiased. The gradient is that of the sum over members, the value the mean.
+        so that they are unbiased. The gradient by the features is that of the sum over members.
         """
         raise NotImplementedError
 
@@ -188,7 +197,7 @@ class FiniteObjective(Objective):
         y, members, seen = targets[:, :-1], self.features.members, self._seen(targets)
         s = spectrum(exact_statistics(members, X, y, seen).scaled_to(self.n_rows))
         if self.noise == "profiled":
-            self.set_noise(*most_likely(s))
+            self.set_noise(*most_likely(s, self.noise_bounds))
         if not validates:
             nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
             return float((nlml.sum(1) / s.n_rows).mean())
@@ -227,11 +236,11 @@ class FiniteObjective(Objective):
         """
         tolerance = min(0.01, CALIBRATION_TOLERANCE / n_held_out)
         held = predict(ridges)
-        noise, ridge = calibrate(held, ridges, tolerance)
-        noise = noise * (1.0 + CHOSEN / n_held_out)
-        self.closing_noise.copy_(noise.log().clamp(*self.log_noise_bounds))
+        cautious = held._replace(square=held.square * (1.0 + CHOSEN / n_held_out))
+        noise, ridge = calibrate(cautious, ridges, tolerance, self.noise_bounds)
+        self.closing_noise.copy_(noise.log())
         self.closing_ridge.copy_(ridge.log())
-        self.set_noise(*calibrate(held, ridges))
+        self.set_noise(*calibrate(held, ridges, bounds=self.noise_bounds))
 
     @torch.no_grad()
     def set_noise(self, noise: Tensor, ridge: Tensor, damping: float = 1.0) -> None:
@@ -250,8 +259,7 @@ class FiniteObjective(Objective):
         s = spectrum(statistics)
         noise, ridge = self.noise_variance, self.ridge
         if self.noise == "profiled":
-            noise, ridge = most_likely(s)
-            noise = noise.log().clamp(*self.log_noise_bounds).exp()
+            noise, ridge = most_likely(s, self.noise_bounds)
         if self.noise == "validation":
             noise, ridge = self.closing_noise.exp(), self.closing_ridge.exp()
         return ConjugatePosterior(features, ConjugateWeights(s, noise, ridge))
@@ -259,5 +267,5 @@ class FiniteObjective(Objective):
     def running_solution(self) -> ConjugatePosterior:
         """The posterior that the running statistics imply, for streams."""
         features = copy.deepcopy(self.features).double().eval()
-        n_rows = self.n_rows.clamp_max(self.running.window)
+        n_rows = self.n_rows.clamp_max(1.0 / self.running.inverse_rows)
         return self._posterior(features, self.running.total(n_rows))

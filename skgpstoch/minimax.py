@@ -71,7 +71,9 @@ class MinimaxObjective(FiniteObjective):
         self.A = nn.Parameter(A)
         self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype, device=A.device))
         self.register_buffer("B", torch.zeros_like(A))
-        self.register_buffer("penalty", torch.tensor(float(penalty), device=A.device))
+        self.register_buffer(
+            "penalty", torch.tensor(float(penalty), dtype=A.dtype, device=A.device)
+        )
 
     def attach(self, X: Tensor, targets: Tensor) -> None:
         super().attach(X, targets)
@@ -100,7 +102,9 @@ class MinimaxObjective(FiniteObjective):
         self.B += self.dual_step * self.penalty * (self.A - self.per_row(S)) / _norm(self.A)
         self.B /= _norm(self.B).clamp_min(1.0)
 
-    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+    ) -> Tensor:
         n, D, A, B = self.n_rows[:, None], Z.shape[2], self.A, self.B
         noise = self.log_noise.exp()  # with a gradient where it is learned
         ridge = noise if self.noise == "learned" else self.ridge

@@ -1,10 +1,10 @@
 """SCGD: the exact marginal likelihood of a finite-dimensional kernel, by minibatches of any size.
 
 Shoham & Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
-RKHS", sec. 3.2. With features Z (n, D), F = ZᵀZ + λI, noise σ² and ridge λ (the paper has λ = σ²),
+RKHS", sec. 3.2. With features Z (n, D), F = ZᵀZ + λI, w = F⁻¹Zᵀy, noise σ² and ridge λ (the paper
+has λ = σ²),
 
-    2·NLML = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + log|F| + (n−D)·log σ² + D·log(σ²/λ) + n·log 2π,   w =
-    F⁻¹Zᵀy
+    2·NLML = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + log|F| + (n−D)·log σ² + D·log(σ²/λ) + n·log 2π
 
 is a sum over rows but for log|F|. In its place stands ⟨F̃⁻¹, F⟩, with the same gradient where the
 running estimate F̃ is F, and held constant by it. Minibatch sums over b rows are scaled by n/b, and
@@ -87,7 +87,9 @@ class SCGDObjective(FiniteObjective):
             gradients.append((self.log_noise, d_log_noise.mean(0)))
         return gradients
 
-    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+    ) -> Tensor:
         # Only the gradient is wanted of a step: the value is that of the epoch, from F̃ and c̃.
         return surrogate(torch.zeros((), device=Z.device), *self.gradients(Z, Y, b))
 
@@ -104,7 +106,7 @@ class SCGDObjective(FiniteObjective):
         steps = self.running.n_steps
         if self.noise == "profiled" and steps >= PROFILE_WARM_UP and steps % PROFILE_EVERY == 0:
             s = spectrum(self.running.total(self.n_rows))
-            self.set_noise(*most_likely(s), damping=PROFILE_DAMPING)
+            self.set_noise(*most_likely(s, self.noise_bounds), damping=PROFILE_DAMPING)
         super().step_end()
 
 
@@ -121,8 +123,8 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     ----------
     {parameters}
     averaging : float, "auto" or "theory", default="auto"
-        Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" averages
-        over about 20 rows for each feature, "theory" is t^(−1/2), the paper's experiments have 0.9.
+        Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
+        most 0.1 and averages over at least 20 rows for each feature, "theory" is t^(−1/2), the paper's experiments have 0.9.
     weights : {"profiled", "learned"}, default="profiled"
         Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters
         that are trained like the others, as in the paper.

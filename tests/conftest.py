@@ -10,6 +10,7 @@ import torch
 
 import skgpstoch
 
+torch.manual_seed(0)  # for modules that are made when tests are collected
 # Small matrices gain nothing from a second thread, and results must not depend on the machine.
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Modules that a test makes are the same whatever ran before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(params=REGRESSORS, ids=lambda cls: cls.__name__.removesuffix("ProcessRegressor"))

@@ -653,11 +653,11 @@ def test_noise_options(quick, sine, noise, early_stopping):
     model = quick(
         kernel=RBF(1.5) + WhiteKernel(0.05),
         hidden_layer_sizes=(),
-        n_components=50,
+        n_components=30,
         noise=noise,
         early_stopping=early_stopping,
-        max_iter=120,
-        learning_rate_init=0.05,
+        max_iter=60,
+        learning_rate_init=0.1,
     ).fit(*sine)
     assert 0.006 < model.noise_variance_ < (0.04 if noise == "learned" else 0.02)
     level = leaves(model.kernel_)[-1].noise_level
@@ -817,8 +817,8 @@ def test_feature_map_with_a_kernel_in_a_search(quick, sine):
 @pytest.mark.parametrize("activation", ["identity", "relu", "tanh", "logistic", "silu", "gelu"])
 def test_activations(quick, sine, activation):
     X, y = sine
-    model = quick(activation=activation, max_iter=60).fit(X, y)
-    assert model.score(X, y) > (0.2 if activation == "identity" else 0.9)
+    model = quick(activation=activation).fit(X, y)
+    assert model.score(X, y) > (0.2 if activation == "identity" else 0.8)
 
 
 @pytest.mark.parametrize("layers", [8, [8], (8,), np.array([8]), (8, 4, 4)], ids=str)
@@ -842,7 +842,8 @@ def test_solvers_and_schedules(quick, sine, solver, schedule):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 10_000, "auto"])
 def test_batch_sizes(quick, sine, batch_size):
-    model = quick(batch_size=batch_size, max_iter=8, learning_rate_init=0.003).fit(*sine)
+    epochs = 2 if batch_size == 1 else 8
+    model = quick(batch_size=batch_size, max_iter=epochs, learning_rate_init=0.003).fit(*sine)
     assert np.isfinite(model.predict(GRID)).all()
     assert model.score(*sine) > 0.5
 
@@ -1087,7 +1088,7 @@ def test_a_stream_goes_on_from_a_fit(quick, n_estimators):
     [
         {"kernel": RBF() + WhiteKernel(0.1), "hidden_layer_sizes": (), "n_components": 40},
         {"hidden_layer_sizes": ()},
-        {"feature_map": nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.BatchNorm1d(16))},
+        {"feature_map": nn.Sequential(nn.Linear(2, 16), nn.ReLU())},
     ],
     ids=["fourier", "linear", "module"],
 )
@@ -1101,6 +1102,16 @@ def test_streams_of_other_features(quick, params):
     assert_allclose(
         model.predict(GRID, return_cov=True)[1].diagonal() ** 0.5, model.predict_std(GRID)
     )
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
+def test_streams_of_modules_with_two_modes(quick, layer):
+    """The posterior of the chunks is that of the features that predict."""
+    X, y = stream_data()
+    model = quick(feature_map=nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer))
+    for i, chunk in enumerate(chunks(X[:600], y[:600])):
+        score = model.partial_fit(*chunk).score(X[1200:], y[1200:])
+        assert score > (0.3 if i == 0 else 0.6), i
 
 
 def test_a_linear_stream_is_the_linear_fit(quick):

@@ -200,6 +200,7 @@ REPRODUCIBLE = {
 @pytest.mark.parametrize("params", REPRODUCIBLE.values(), ids=REPRODUCIBLE)
 def test_a_seed_names_the_result_to_the_bit(quick, sine, params):
     X, y = sine
+    params = {**params, "max_iter": 10}
     model = quick(**params).fit(X, y)
     for again in (
         clone(model).fit(X, y),
@@ -475,7 +476,7 @@ def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
     def hook(module, Z):
         if module.training and module.network[0].weight.isnan().any():
             raise KeyboardInterrupt
-        if module.training and fired and fired.pop():
+        if module.training and Z.requires_grad and fired and fired.pop():
             return Z * np.nan
         return None
 
@@ -848,7 +849,7 @@ def test_a_gradient_that_is_not_finite_once_is_rolled_back(quick, sine):
     armed = ["fire", *["wait"] * 5]
 
     def hook(module, Z):
-        if Z.requires_grad and armed and armed.pop() == "fire":
+        if module.training and Z.requires_grad and armed and armed.pop() == "fire":
             Z.register_hook(lambda gradient: gradient * np.nan)
 
     model = quick(feature_map=Hooked(hook), batch_size=100, max_iter=20)
@@ -931,6 +932,7 @@ def test_constant_target(quick, sine, params, value):
 @parametrize_kind
 def test_constant_and_duplicated_columns(quick, sine, params):
     X, y = sine
+    params = {**params, "max_iter": 10}
     plain = quick(**params).fit(X, y).score(X, y)
     wide = np.column_stack([X, np.zeros(len(X)), np.full(len(X), 7.0), X])
     model = sound(quick(**params).fit(wide, y), wide, y)
@@ -950,14 +952,14 @@ def test_duplicated_rows(quick, sine, params):
 
 
 @parametrize_kind
-@pytest.mark.parametrize("n_rows", [2, 3, 5, 12])
-@pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (5, 1), (12, 2)])
 def test_few_rows(regressor, sine, params, n_rows, n_outputs):
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     if n_outputs == 2:
         y = np.column_stack([y, y**2])
     for early_stopping in (True, False):
-        model = regressor(**params, max_iter=5, random_state=0, early_stopping=early_stopping)
+        params = {"hidden_layer_sizes": (16,), **params, "early_stopping": early_stopping}
+        model = regressor(**params, max_iter=5, random_state=0)
         sound(model.fit(X, y), X, y)
         assert model.predict_std(X).max() < 10 * max(y.std(), 0.1)
 
@@ -965,7 +967,7 @@ def test_few_rows(regressor, sine, params, n_rows, n_outputs):
 @parametrize_kind
 def test_one_column(quick, sine, params):
     X, y = sine[0][:, :1], sine[1]
-    assert sound(quick(**params, max_iter=60).fit(X, y), X, y).score(X, y) > 0.3
+    assert sound(quick(**params).fit(X, y), X, y).score(X, y) > 0.3
 
 
 @parametrize_kind
@@ -1109,13 +1111,13 @@ from sklearn.gaussian_process.kernels import RBF
 import skgpstoch
 torch.set_num_threads(1)
 rng = np.random.default_rng(0)
-X = rng.normal(size=(200_000, 3))
+X = rng.normal(size=(150_000, 3))
 y = X[:, 0]
 model = skgpstoch.SCGDGaussianProcessRegressor(
-    RBF(2.0), hidden_layer_sizes=(), n_components=200, max_iter=1, random_state=0
+    RBF(2.0), hidden_layer_sizes=(), n_components=160, max_iter=1, random_state=0
 )
 calls = {
-    "fit": lambda: model.fit(X[:100_000], y[:100_000]),
+    "fit": lambda: model.fit(X, y),
     "predict": lambda: model.predict(X, return_std=True),
     "predict_interval": lambda: model.predict_interval(X),
     "log_predictive_density": lambda: model.log_predictive_density(X, y),
@@ -1133,14 +1135,14 @@ for name, call in calls.items():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux")
 def test_memory_does_not_grow_with_rows_times_features():
-    """200,000 rows of 200 features would be 320 MB, of kernel values 320 GB."""
+    """150,000 rows of 160 features would be 190 MB, of kernel values 180 GB."""
     done = subprocess.run(
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     megabytes = {name: float(mb) for name, mb in map(str.split, done.stdout.splitlines())}
     assert len(megabytes) == 6
-    assert {name: mb for name, mb in megabytes.items() if mb > 120} == {}
+    assert {name: mb for name, mb in megabytes.items() if mb > 100} == {}
 
 
 # -------------------------------------------------------------------------------------------- GPU

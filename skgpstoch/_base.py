@@ -193,6 +193,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             y_numeric=True,
             ensure_min_samples=2 if reset else 1,
         )
+        if y.dtype.kind not in "fiub":
+            raise ValueError(f"y must be numeric, got an array of dtype {y.dtype}.")
         shape = y.shape[1:]
         if reset:
             self._y_shape = shape

@@ -34,6 +34,7 @@ from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
+MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 MEMBER_ROWS = 10_000
 WINDOW_STEPS = 19  # minibatches averaged at least: a rate b_t of 0.1
@@ -63,7 +64,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes n_samples steps, between 1,000 (300 for very few rows) and 8,000.
+        Epochs; "auto" makes n_samples steps, between 1,000 (200 for very few rows) and 8,000.
     solver : {"adam", "adadelta"}, default="adam"
         Optimiser.
     learning_rate_init : float, default=0.01
@@ -240,7 +241,7 @@ class FiniteGPRegressor(GPRegressor):
         b = min(auto if self.batch_size == "auto" else int(self.batch_size), n_rows)
         if self.max_iter != "auto":
             return int(self.max_iter), b
-        fewest = np.clip(5 * n_rows, 300, 1000)
+        fewest = np.clip(3 * n_rows, 200, 1000)
         n_steps = int(np.clip(n_rows, fewest, 8000))
         return math.ceil(n_steps / math.ceil(n_rows / b)), b
 
@@ -321,6 +322,13 @@ class FiniteGPRegressor(GPRegressor):
         return self._build(features, X, targets)
 
     def _build(self, features: FeatureMap, X: Tensor, targets: Tensor) -> FiniteObjective:
+        total = features.n_members * features.n_features
+        if total > MAX_FEATURES:
+            raise ValueError(
+                f"The feature map has {total} features in all, more than the {MAX_FEATURES} for "
+                "which a dense matrix is reasonable: lower n_estimators, n_components or the last "
+                "of hidden_layer_sizes."
+            )
         return self._method(
             features.to(X.device),
             X,

@@ -109,11 +109,22 @@ class Checkpoint:
             return None
         return state
 
+    def __post_init__(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            writable = os.access(self.directory, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:
+            raise ValueError(
+                f"checkpoint_dir must be a folder that can be made and written to, got "
+                f"{str(self.directory)!r}."
+            )
+
     def save(self, state: dict[str, Any]) -> None:
         """Write atomically: a kill while writing leaves the previous checkpoint whole."""
         if time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}.tmp")
         torch.save(state, partial)
         os.replace(partial, self.path)
@@ -146,6 +157,7 @@ class Trainer:
     history: History = field(default_factory=History)
     best_state: dict[str, Tensor] | None = None
     safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
+    failure: Exception | None = None  # the last that an epoch ended with
     step: int = 0
     rate: float = 1.0  # halved by every rollback
 
@@ -180,7 +192,8 @@ class Trainer:
             self.history.loss_curve.append(loss)
             if self.is_due() and not self.score():
                 return False
-        except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
+        except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
+            self.failure = error
             return False
         if self.verbose:
             self.report()
@@ -198,7 +211,8 @@ class Trainer:
                 f"Training diverged {n_rollbacks} times, the last at {2 * rate:.1e} times "
                 "learning_rate_init. Likely causes: inputs or a target on an extreme scale (use "
                 "StandardScaler), or a learning_rate_init that is far too large."
-            )
+                + (f" The last failure: {self.failure}" if self.failure else "")
+            ) from self.failure
         state = self.generator.get_state()  # goes on: other minibatches may do
         self.load_state_dict(self.safe)
         self.generator.set_state(state)

@@ -431,6 +431,8 @@ def output_width(network: nn.Module, X: Tensor) -> int:
         raise ValueError(f"{expected}, got {type(Z).__name__}.")
     if Z.ndim != 2 or len(Z) != len(X) or not Z.shape[1] or not Z.is_floating_point():
         raise ValueError(f"{expected}, got shape {tuple(Z.shape)} of {Z.dtype}.")
+    if not bool(torch.isfinite(Z).all()):
+        raise ValueError(f"{expected}, got NaN or infinite values.")
     if trains and not Z.requires_grad:
         raise ValueError(f"{expected} with a gradient by its parameters, got a detached one.")
     return Z.shape[1]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import joblib
 import numpy as np
@@ -240,6 +241,18 @@ def test_other_processes_get_the_same_bits(quick, sine):
         assert_array_equal(everything_of(model.fit(X, y), GRID), expected)
 
 
+def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
+    """Networks of our own need no global generator, which threads could only share."""
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(quick().fit, *sine) for _ in range(8)]
+        models = [future.result() for future in futures]
+    assert torch.equal(torch.get_rng_state(), before)
+    expected = everything_of(quick().fit(*sine), GRID)
+    for model in models:
+        assert_array_equal(everything_of(model, GRID), expected)
+
+
 def test_predictions_do_not_depend_on_batches_order_or_calls(quick, sine):
     """Across the edges of the blocks in which rows are predicted."""
     rng = np.random.default_rng(1)
@@ -469,8 +482,10 @@ def test_ctrl_c_in_an_evaluation(quick, sine):
     assert_usable(model, X, y)
 
 
-def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
+def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, regressor, sine):
     """The interrupted epoch has already made NaN of the parameters."""
+    if regressor is MinimaxGaussianProcessRegressor:
+        pytest.skip("its projection notices within the step")
     X, y = sine
 
     def hook(module, Z):
@@ -840,6 +855,23 @@ def test_a_loss_that_is_not_finite_once_is_rolled_back(quick, sine, batch, value
     assert np.isfinite(model.loss_curve_).all()
     assert_usable(model, X, y)
     assert model.score(X, y) > 0.5
+
+
+def test_rollbacks_reduce_the_learning_rate(quick, sine):
+    """Steps of 50 leave the region where this module is finite; those of 50/2ᵏ do not."""
+
+    def hook(module, Z):
+        return Z * np.nan if module.network[0].weight.abs().max() > 5 else None
+
+    model = quick(
+        feature_map=Hooked(hook),
+        learning_rate="constant",
+        learning_rate_init=50.0,
+        max_iter=5,
+        batch_size=100,
+    )
+    assert_usable(model.fit(*sine), *sine)
+    assert model.n_iter_ == 5
 
 
 def test_a_gradient_that_is_not_finite_once_is_rolled_back(quick, sine):

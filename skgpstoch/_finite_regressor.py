@@ -329,7 +329,7 @@ class FiniteGPRegressor(GPRegressor):
                 "which a dense matrix is reasonable: lower n_estimators, n_components or the last "
                 "of hidden_layer_sizes."
             )
-        return self._method(
+        objective = self._method(
             features.to(X.device),
             X,
             targets,
@@ -342,6 +342,8 @@ class FiniteGPRegressor(GPRegressor):
             weight_decay=self._weight_decay(len(X)),
             window_rows=WINDOW_STEPS * self._budget(len(X))[1],
         )
+        objective.has_user_module = self.feature_map is not None
+        return objective
 
     @abstractmethod
     def _method(

@@ -51,6 +51,9 @@ class Objective(nn.Module):
     has to be a parameter or a buffer.
     """
 
+    has_user_module: bool = False
+    """Whether a module of the user's is inside, whose layers may draw from the global generator."""
+
     def forward(self, X: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """Loss of a minibatch, in nats per row: X (b, d), y (b, P)."""
         raise NotImplementedError

@@ -221,7 +221,8 @@ class Trainer:
     def run_epoch(self) -> float:
         """One pass over a permutation of the rows; mean loss in nats per row."""
         self.objective.train()
-        torch.manual_seed(self.draw_seed())  # for a user's stochastic layers; see train()
+        if self.objective.has_user_module:
+            torch.manual_seed(self.draw_seed())  # for its stochastic layers; see train()
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)
@@ -360,9 +361,9 @@ def train(
     if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
         trainer.load_state_dict(state)
     # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
-    # restored after it.
+    # restored after it. The fork is not safe among threads, so it is made only for such layers.
     devices = [X.device] if X.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices, enabled=objective.has_user_module):
         try:
             trainer.fit_loop()
         except KeyboardInterrupt:

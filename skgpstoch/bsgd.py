@@ -226,6 +226,7 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
             noise_bounds=self._noise_bounds(),
             weight_decay=self._weight_decay(len(X)),
         )
+        objective.has_user_module = self.feature_map is not None
         if self._starts_warm():
             for part in ("kernel", "network", "likelihood"):
                 load_fitted(getattr(objective, part), getattr(self.posterior_, part))

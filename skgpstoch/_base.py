@@ -388,6 +388,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     def _mean_and_covariance(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
         rows, posterior = self._query(X)
+        np.empty((len(rows), len(rows)))  # a MemoryError at once, where there would be one
         with torch.no_grad():
             q, cov = posterior.marginals(rows), posterior.covariance(rows)
             if not latent:

@@ -60,7 +60,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
         own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
-        are None.
+        are None. With one network and few rows, the few that are held out choose the noise.
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
@@ -76,7 +76,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     early_stopping : bool, default=True
         Keep the iterate that predicts held-out rows best (their negative log predictive density);
         they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
-        is kept.
+        is kept, which overfits networks unless rows are very many: see the user guide.
     validation_fraction : float, default=0.1
         Fraction of the rows in a fold that is held out.
     n_iter_no_change : int or None, default=None

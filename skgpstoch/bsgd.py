@@ -19,7 +19,8 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from . import kernels
-from ._finite_regressor import FiniteGPRegressor, documented, load_fitted
+from ._finite_docs import documented
+from ._finite_regressor import FiniteGPRegressor, load_fitted
 from ._objective import Objective, surrogate
 from .exact import ExactPosterior
 from .features import FeatureMap, check_length_scales, has_features

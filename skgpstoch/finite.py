@@ -67,6 +67,8 @@ class FiniteObjective(Objective):
         Rows that they average over at least, where there are as many; 20 D else.
     """
 
+    streams: bool = False  # whether there is no closing pass over all rows
+
     log_noise: Tensor
     log_ridge: Tensor
     closing_noise: Tensor
@@ -132,8 +134,20 @@ class FiniteObjective(Objective):
             unseen = (~seen).sum(1, keepdim=True)
         b = self.share * len(X)
         with torch.no_grad():
-            self.running.update(Z, Y, b)
+            self.running.update(self._predicting(X, Z), Y, b)
         return self.loss(Z, Y, b[:, None], generator, unseen)
+
+    def _predicting(self, X: Tensor, Z: Tensor) -> Tensor:
+        """The features of a stream as it predicts with them, from these averages alone.
+
+        They differ from those in training where a user's module has layers such as BatchNorm.
+        """
+        if not (self.streams and self.has_user_module):
+            return Z
+        self.features.eval()
+        Z = self.features.members(X)
+        self.features.train()
+        return Z
 
     def attach(self, X: Tensor, targets: Tensor) -> None:
         """Go on with other rows, of a stream."""

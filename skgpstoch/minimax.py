@@ -16,7 +16,8 @@ from sklearn.gaussian_process.kernels import Kernel
 from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
-from ._finite_regressor import FiniteGPRegressor, documented
+from ._finite_docs import documented
+from ._finite_regressor import FiniteGPRegressor
 from .evidence import Statistics, batch_statistics, exact_statistics
 from .features import FeatureMap
 from .finite import JITTER, FiniteObjective

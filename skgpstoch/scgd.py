@@ -21,7 +21,8 @@ from sklearn.gaussian_process.kernels import Kernel
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
-from ._finite_regressor import FiniteGPRegressor, documented
+from ._finite_docs import documented
+from ._finite_regressor import FiniteGPRegressor
 from ._objective import surrogate
 from .evidence import most_likely, spectrum
 from .features import FeatureMap

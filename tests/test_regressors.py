@@ -445,7 +445,7 @@ def test_not_finite_data_are_refused(quick, fitted, sine, value, where):
         (np.zeros((0, 2)), np.zeros(0), "0 sample"),
         (np.zeros((1, 2)), np.zeros(1), "1 sample"),
         (np.zeros((5, 2)), None, "requires y to be passed"),
-        (np.zeros((5, 2)), list("abcde"), "could not convert string to float"),
+        (np.zeros((5, 2)), list("abcde"), "y must be numeric"),
         (np.full((5, 2), "a"), np.zeros(5), "could not convert string to float"),
         (np.zeros((5, 2), complex), np.zeros(5), "Complex data not supported"),
         (np.zeros((5, 2)), np.zeros(5, complex), "Complex data not supported"),

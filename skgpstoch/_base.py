@@ -49,7 +49,7 @@ else:
             return method
 
 
-HOPELESS = 2.5
+HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
 
 N_EVALUATIONS = 25

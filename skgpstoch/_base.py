@@ -178,7 +178,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             on_epoch=on_epoch,
             verbose=bool(self.verbose),
         )
-        if self.normalize_y and history.best_score > HOPELESS * self._y_scaling.scale.size:
+        hopeless = history.best_score > HOPELESS * self._y_scaling.scale.size
+        if self.normalize_y and hopeless and math.isfinite(history.best_score):
             warnings.warn(
                 f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
                 "a constant prediction: scale the inputs, or lower learning_rate_init.",
@@ -311,7 +312,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """What training has done so far; callbacks find it on the estimator after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
-        self.best_iter_ = history.best_iter or history.n_iter
+        self.best_iter_ = history.best_iter if history.scores else history.n_iter
         self.validation_scores_ = list(history.scores) if self.early_stopping else None
 
     # ---- predictions -------------------------------------------------------------------------

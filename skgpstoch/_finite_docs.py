@@ -80,7 +80,7 @@ _ATTRIBUTES = """posterior_ : torch.nn.Module
     validation_scores_ : list of float or None
         Held-out negative log predictive density at each evaluation, nats per row of the scaled y.
     n_iter_, best_iter_ : int
-        Epochs done, and the epoch whose iterate was kept.
+        Epochs done, and the epoch whose iterate was kept; 0 is the start.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -25,6 +25,9 @@ Schedule = Callable[[int, int], float]
 """(step, number of steps) → factor of the initial learning rate."""
 
 MAX_ROLLBACKS = 10
+HARM = 0.5
+"""Nats per row by which the start must be better than every iterate to be preferred to them."""
+
 CHECKPOINT_SECONDS = 2.0
 """A checkpoint is at least this old before the next is written, so that it never dominates."""
 
@@ -71,6 +74,7 @@ class History:
     loss_curve: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     scored_epochs: list[int] = field(default_factory=list)
+    start_score: float = math.inf
     best_score: float = math.inf
     best_iter: int = 0
     improved_iter: int = 0
@@ -155,6 +159,7 @@ class Trainer:
     checkpoint: Checkpoint | None = None
     verbose: bool = False
     history: History = field(default_factory=History)
+    start_state: dict[str, Tensor] | None = None
     best_state: dict[str, Tensor] | None = None
     safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
     failure: Exception | None = None  # the last that an epoch ended with
@@ -167,6 +172,8 @@ class Trainer:
 
     def fit_loop(self) -> None:
         """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
+        if self.history.n_iter == 0:
+            self.score_start()
         self.safe = self.state_dict()
         while self.history.status == "running":
             if self.history.n_iter >= self.max_iter:
@@ -265,6 +272,25 @@ class Trainer:
             self.best_state = copy.deepcopy(self.objective.state_dict())
         return True
 
+    def score_start(self) -> None:
+        """Score the start, which is what remains where training only does harm."""
+        if self.evaluate is None:
+            return
+        start = copy.deepcopy(self.objective.state_dict())
+        self.objective.eval()
+        self.history.start_score = self.evaluate()
+        self.start_state = copy.deepcopy(self.objective.state_dict())
+        self.objective.load_state_dict(start)
+
+    def choose(self) -> None:
+        """Leave the objective at its best iterate, or at the start where that is far better."""
+        h = self.history
+        if self.start_state is not None and h.start_score < h.best_score - HARM:
+            h.best_score, h.best_iter, self.best_state = h.start_score, 0, self.start_state
+        if self.best_state is not None:
+            self.objective.load_state_dict(self.best_state)
+        self.objective.eval()
+
     def should_stop(self) -> bool:
         """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs."""
         h = self.history
@@ -290,6 +316,7 @@ class Trainer:
         }
         return {
             **copy.deepcopy(state),
+            "start_state": self.start_state,
             "best_state": self.best_state,
             "step": self.step,
             "rate": self.rate,
@@ -301,6 +328,7 @@ class Trainer:
         if self.optimizer is not None:
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.history = History(**copy.deepcopy(state["history"]))
+        self.start_state = state["start_state"]
         self.best_state = state["best_state"]
         self.step = state["step"]
         self.rate = state["rate"]
@@ -368,9 +396,7 @@ def train(
             trainer.fit_loop()
         except KeyboardInterrupt:
             trainer.interrupt()
-    if trainer.best_state is not None:
-        objective.load_state_dict(trainer.best_state)
-    objective.eval()
+    trainer.choose()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()
     return trainer.history

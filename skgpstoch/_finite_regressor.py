@@ -38,7 +38,7 @@ NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 MEMBER_ROWS = 10_000
-WINDOW_STEPS = 19  # minibatches averaged at least: a rate b_t of 0.1
+WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
 
 

@@ -125,7 +125,7 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     {parameters}
     averaging : float, "auto" or "theory", default="auto"
         Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
-        most 0.1 and averages over at least 20 rows for each feature where there are as many,
+        most 0.05 and averages over at least 20 rows for each feature where there are as many,
         "theory" is t^(−1/2), and the paper's experiments have 0.9.
     weights : {"profiled", "learned"}, default="profiled"
         Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters

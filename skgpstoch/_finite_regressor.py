@@ -298,6 +298,9 @@ class FiniteGPRegressor(GPRegressor):
 
     # ---- more of the data --------------------------------------------------------------------
 
+    def _check_streams(self) -> None:
+        """Raise a ValueError where partial_fit is impossible."""
+
     @fitting
     def partial_fit(self, X: Any, y: Any) -> Any:
         """One pass over more rows, for streams.
@@ -318,7 +321,13 @@ class FiniteGPRegressor(GPRegressor):
         -------
         self : object
             The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid, or the kernel has no features, finite or random.
         """
+        self._check_streams()
         first = not hasattr(self, "posterior_")
         X, y = self._validate(X, y, reset=first)
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)

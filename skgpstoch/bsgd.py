@@ -248,27 +248,12 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
 
-    def partial_fit(self, X: Any, y: Any) -> Any:
-        """One pass over more rows, for streams; only for kernels with features.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-
-        Returns
-        -------
-        self : object
-            The updated estimator.
-        """
+    def _check_streams(self) -> None:
         if self._is_general():
             raise ValueError(
                 f"partial_fit needs a kernel with finite or random Fourier features, got "
                 f"kernel={self.kernel} with n_components={self.n_components}."
             )
-        return super().partial_fit(X, y)
 
     def _method(
         self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from ._data import Scaling, fingerprint, resolve_device, resolve_seed
 from ._objective import Objective, Posterior
-from ._training import SCHEDULES, Checkpoint, History, make_optimizer, train
-from .gaussian import Marginals
+from ._training import SCHEDULES, Checkpoint, History, Schedule, make_optimizer, train
 from .linalg import map_blocks
 
 if TYPE_CHECKING:
@@ -113,9 +112,36 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Scaling between the user's X and what the objective sees."""
         return Scaling.identity(X.shape[1])
 
+    def _resolve(self, n_rows: float) -> None:
+        """Decide what is left to "auto", before anything else."""
+
+    def _target_scaling(self, y: np.ndarray) -> Scaling:
+        """Scaling between the user's y and the targets."""
+        return Scaling.identity(y.shape[1])
+
+    def _target_is_scaled(self) -> bool:
+        """Whether targets have variance 1."""
+        return False
+
     def _n_folds(self, n_rows: int) -> int:
         """Number of disjoint sets of validation rows."""
         return 1
+
+    def _holds_out(self) -> bool:
+        """Whether some rows are held out to choose the iterate by."""
+        return bool(self.early_stopping)
+
+    def _evaluates(self) -> bool:
+        """Whether iterates are scored at all; without scores the last one is kept."""
+        return True
+
+    def _schedule(self) -> Schedule:
+        """Of the learning rate."""
+        return SCHEDULES[self.learning_rate]
+
+    def _patience(self) -> tuple[float, float]:
+        """Epochs without an improvement after which to stop, and what counts as one."""
+        return self.n_iter_no_change or math.inf, self.tol
 
     def _set_fitted(self) -> None:
         """Fitted attributes of the method's own; the common ones are set already."""
@@ -152,6 +178,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if checkpoint is not None and self.random_state is None:
             seed = int(checkpoint.identity[-8:], 16)  # the same when it resumes
         generator = torch.Generator(device).manual_seed(seed)
+        self._resolve(len(X))
         self._set_scalings(X, y)
         rows, targets = self._shuffled_with_folds(*self._tensors(X, y, device), generator)
         trained = slice(self._n_held_out(len(X)), None)
@@ -161,6 +188,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             max_iter = 1
         solution = functools.partial(objective.solution, rows, targets)
         on_epoch, on_end = self._callbacks(X, y, max_iter, solution)
+        evaluate = functools.partial(objective.evaluate, rows, targets)
+        patience, tol = self._patience()
         history = train(
             objective,
             rows[trained],
@@ -169,17 +198,17 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             checkpoint=checkpoint,
             max_iter=max_iter,
             batch_size=batch_size,
-            schedule=SCHEDULES[self.learning_rate],
+            schedule=self._schedule(),
             generator=generator,
-            evaluate=lambda: objective.evaluate(rows, targets),
+            evaluate=evaluate if self._evaluates() else None,
             evaluate_every=math.ceil(max_iter / N_EVALUATIONS),
-            n_iter_no_change=self.n_iter_no_change or math.inf,
-            tol=self.tol,
+            n_iter_no_change=patience,
+            tol=tol,
             on_epoch=on_epoch,
             verbose=bool(self.verbose),
         )
         hopeless = history.best_score > HOPELESS * self._y_scaling.scale.size
-        if self.normalize_y and hopeless and math.isfinite(history.best_score):
+        if hopeless and math.isfinite(history.best_score) and self._target_is_scaled():
             warnings.warn(
                 f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
                 "a constant prediction: scale the inputs, or lower learning_rate_init.",
@@ -227,15 +256,19 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 f"X has {X.shape[1]} features, but warm_start=True goes on from a fit with "
                 f"{len(self._x_scaling.offset)}."
             )
-        self._y_scaling = Scaling.standard(y) if self.normalize_y else Scaling.identity(y.shape[1])
+        self._y_scaling = self._target_scaling(y)
 
     def _tensors(self, X: np.ndarray, y: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-        dtype = getattr(torch, self.dtype)
+        dtype = getattr(torch, self._training_dtype())
         return self._x_scaling.tensor(X, dtype, device), self._y_scaling.tensor(y, dtype, device)
+
+    def _training_dtype(self) -> str:
+        """Of the data."""
+        return self.dtype
 
     def _fold_size(self, n_rows: int) -> int:
         """Validation rows of each fold."""
-        if not self.early_stopping:
+        if not self._holds_out():
             return 0
         most = n_rows // max(2, self._n_folds(n_rows))
         return min(max(1, round(self.validation_fraction * n_rows)), most)
@@ -313,7 +346,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
-        self.validation_scores_ = list(history.scores) if self.early_stopping else None
+        self.validation_scores_ = list(history.scores) if self._holds_out() else None
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -337,20 +370,15 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             posterior = copy.deepcopy(posterior).to(device)
         return self._x_scaling.tensor(X, torch.float64, device), posterior
 
-    def _marginals(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        rows, posterior = self._query(X)
-        shape = (len(rows), len(self._y_scaling.scale))
-        mean, std = np.empty(shape), np.empty(shape)
+    def _collect(
+        self, n_rows: int, compute: Callable[[slice], tuple[Tensor, ...]]
+    ) -> list[np.ndarray]:
+        """What `compute` makes of blocks of rows, concatenated over the blocks."""
+        parts: list[list[np.ndarray]] = []
 
         @torch.no_grad()
-        def predict_block(block: slice) -> None:
-            q: Marginals = posterior.marginals(rows[block])
-            if not latent:
-                q = posterior.likelihood.moments(q)
-            moments = q.mixture_moments()
-            mean[block], std[block] = moments[0].cpu().numpy(), moments[1].sqrt().cpu().numpy()
+        def add(block: slice) -> None:
+            parts.append([part.cpu().numpy() for part in compute(block)])
 
-        map_blocks(predict_block, len(rows))
-        offset, scale = self._y_scaling
-        return mean * scale + offset, std * scale
+        map_blocks(add, n_rows)
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]

@@ -5,60 +5,47 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from . import kernels
-from ._base import fitting
-from ._data import Scaling, resolve_device, resolve_seed
-from ._objective import Objective, Posterior
+from ._data import Scaling
+from ._deep_kernel import DeepKernelMixin
+from ._objective import Objective
 from ._regressor import GPRegressor
-from ._training import train
+from ._streams import StreamsMixin
 from .features import (
-    ACTIVATIONS,
     FeatureMap,
     JoinedFeatures,
     KernelFeatures,
     NetworkFeatures,
-    multilayer_perceptron,
-    output_width,
 )
 from .finite import WINDOW, FiniteObjective
 from .likelihoods import Gaussian
 from .weights import ConjugatePosterior
 
-NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
-MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 MEMBER_ROWS = 10_000
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
-STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
 
 
-class FiniteGPRegressor(GPRegressor):
+class FiniteGPRegressor(DeepKernelMixin, StreamsMixin, GPRegressor):
     """Constructor parameters, feature map, streams and attributes of finite-kernel regressors."""
 
-    _stream: tuple[FiniteObjective, dict[str, Any]]
     _max_members = 5
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **GPRegressor._parameter_constraints,
-        "kernel": [sk.Kernel, None],
-        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions(set(ACTIVATIONS))],
-        "feature_map": [nn.Module, None],
+        **DeepKernelMixin._parameter_constraints,
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "n_estimators": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "weight_decay": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
-        "noise_variance": [Interval(Real, 0, None, closed="neither")],
     }
 
     def __init__(
@@ -118,16 +105,6 @@ class FiniteGPRegressor(GPRegressor):
 
     # ---- what "auto" means -------------------------------------------------------------------
 
-    def _layers(self) -> tuple[int, ...]:
-        layers = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
-        if any(isinstance(width, bool) or not isinstance(width, Integral) for width in layers) or (
-            any(int(width) < 1 for width in layers)
-        ):
-            raise ValueError(
-                f"hidden_layer_sizes must be positive integers, got {self.hidden_layer_sizes!r}."
-            )
-        return tuple(int(width) for width in layers)
-
     def _n_folds(self, n_rows: int) -> int:
         """K: few rows leave time for several networks, each validated on a fold of its own."""
         networks = self.feature_map is None and bool(self._layers())
@@ -153,11 +130,6 @@ class FiniteGPRegressor(GPRegressor):
         n_steps = int(np.clip(n_rows, fewest, 8000))
         return math.ceil(n_steps / math.ceil(n_rows / b)), b
 
-    def _weight_decay(self, n_rows: int) -> float:
-        if self.weight_decay != "auto":
-            return float(self.weight_decay)
-        return min(0.3, 2000 / n_rows)
-
     # ---- hooks -------------------------------------------------------------------------------
 
     def _input_scaling(self, X: np.ndarray) -> Scaling:
@@ -180,38 +152,6 @@ class FiniteGPRegressor(GPRegressor):
         seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
         kernel = kernels.from_sklearn(expression)
         return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
-
-    def _network(
-        self, X: Tensor, generator: torch.Generator, n_members: int
-    ) -> tuple[nn.Module, int]:
-        """g, and the width of its output."""
-        if self.feature_map is not None:
-            network = copy.deepcopy(self.feature_map).to(X)
-            return network, output_width(network, X[:2])
-        layers = self._layers()
-        network = multilayer_perceptron(X.shape[1], layers, self.activation, generator, n_members)
-        return network.to(X), layers[-1] if layers else X.shape[1]
-
-    def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
-        """The kernel without its top-level WhiteKernel, which is the noise."""
-        if self.kernel is None:
-            return None, None
-        return kernels.split_white_noise(self.kernel)
-
-    def _initial_noise(self) -> float:
-        """σ² to start from, that of a top-level WhiteKernel if there is one."""
-        _, white = self._split_kernel()
-        level = self.noise_variance if white is None else white.noise_level
-        return float(np.clip(level, *self._noise_bounds()))
-
-    def _noise_bounds(self) -> tuple[float, float]:
-        """Interval of σ²: equal ends where a WhiteKernel is fixed."""
-        _, white = self._split_kernel()
-        if white is None:
-            return NOISE_BOUNDS
-        fixed = white.hyperparameter_noise_level.fixed
-        low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
-        return max(low, MIN_NOISE), max(high, MIN_NOISE)
 
     def _noise(self, validates: bool, trains_network: bool) -> str:
         """How the objective is to treat σ²."""
@@ -277,11 +217,6 @@ class FiniteGPRegressor(GPRegressor):
         """The posterior of a kernel with features."""
         return cast(ConjugatePosterior, self.posterior_)
 
-    def _log_evidence(self, posterior: Posterior) -> float:
-        """log p(y | X) for y in the units of the user, summed over rows and outputs."""
-        jacobian = posterior.n_rows * float(np.log(self._y_scaling.scale).sum())
-        return float(posterior.log_evidence().sum()) - jacobian
-
     def _fitted_kernel(self) -> sk.Kernel:
         """The kernel on the features, in units of the scaled y, with its constant and its noise."""
         _, white = self._split_kernel()
@@ -298,10 +233,6 @@ class FiniteGPRegressor(GPRegressor):
 
     # ---- more of the data --------------------------------------------------------------------
 
-    def _check_streams(self) -> None:
-        """Raise a ValueError where partial_fit is impossible."""
-
-    @fitting
     def partial_fit(self, X: Any, y: Any) -> Any:
         """One pass over more rows, for streams.
 
@@ -327,45 +258,12 @@ class FiniteGPRegressor(GPRegressor):
         ValueError
             If a parameter, X or y is invalid, or the kernel has no features, finite or random.
         """
-        self._check_streams()
-        first = not hasattr(self, "posterior_")
-        X, y = self._validate(X, y, reset=first)
-        device, seed = resolve_device(self.device), resolve_seed(self.random_state)
-        generator = torch.Generator(device).manual_seed(seed)
-        if first:
-            self._set_scalings(X, y)
-        rows, y_rows = self._tensors(X, y, device)
-        targets = torch.cat([y_rows, torch.full_like(y_rows[:, :1], -1.0)], 1)
-        objective = self._stream_objective(rows, targets, generator).to(device)
-        optimizer = self._optimizer(objective)
-        if optimizer is not None and hasattr(self, "_stream"):
-            optimizer.load_state_dict(copy.deepcopy(self._stream[1]))
-        batch_size = self._budget(len(rows))[1]
-        history = train(
-            objective,
-            rows,
-            targets,
-            optimizer=optimizer,
-            max_iter=1,
-            batch_size=batch_size,
-            # Features must not change faster than the averages of them follow.
-            schedule=lambda *_: min(STREAM_RATE, objective.running.rate(batch_size)),
-            generator=generator,
-        )
-        history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
-        self._finish(objective.running_solution(), history)
-        objective.detach_rows()
-        self._stream = (objective.cpu(), _on_cpu(optimizer))
-        return self
+        return self._partial_fit(X, y)
 
     def _stream_objective(
         self, X: Tensor, targets: Tensor, generator: torch.Generator
     ) -> FiniteObjective:
-        """Where the last call left off; else from the fitted model; else a new one."""
-        if hasattr(self, "_stream"):
-            objective = copy.deepcopy(self._stream[0]).to(X.device)
-            objective.attach(X, targets)
-            return objective
+        """From the fitted model, or a new one."""
         if not hasattr(self, "posterior_"):
             features = self._features(X, generator, n_members=1)
             objective = self._build(features, X, targets)
@@ -387,28 +285,6 @@ class FiniteGPRegressor(GPRegressor):
         objective.streams = True
         return objective
 
-    def log_marginal_likelihood(self, X: Any, y: Any) -> float:
-        """Exact log p(y | X) of the data given, with the fitted features and noise.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-
-        Returns
-        -------
-        log_likelihood : float
-            Nats, summed over rows and outputs, for y in the units of the user.
-        """
-        check_is_fitted(self)
-        X, y = self._validate(X, y, reset=False)
-        rows, posterior = self._located(X)
-        targets = self._y_scaling.tensor(y, torch.float64, rows.device)
-        with torch.no_grad():
-            return self._log_evidence(posterior.refit(rows, targets))
-
 
 def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
     """Start from the parameters of a fitted module (warm_start).
@@ -425,11 +301,3 @@ def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
             "warm_start=True needs a feature map of the shape that was fitted before, but "
             "hidden_layer_sizes, feature_map, kernel, n_components or n_estimators have changed."
         ) from error
-
-
-def _on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """An optimiser's state, loadable without a GPU."""
-    state = {} if optimizer is None else copy.deepcopy(optimizer.state_dict())
-    for values in state.get("state", {}).values():
-        values.update({k: v.cpu() for k, v in values.items() if isinstance(v, Tensor)})
-    return state

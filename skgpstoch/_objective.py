@@ -93,6 +93,22 @@ class Objective(nn.Module):
         """The closing exact pass over all rows."""
         raise NotImplementedError
 
+    # ---- streams -----------------------------------------------------------------------------
+
+    def attach(self, X: Tensor, y: Tensor) -> None:
+        """Go on with other rows, of a stream."""
+
+    def detach_rows(self) -> None:
+        """Forget references to the rows, which must not be kept with the estimator."""
+
+    def stream_rate(self, batch_size: int) -> float:
+        """Most of the learning rate that the averages of a stream can follow."""
+        return 1.0
+
+    def running_solution(self) -> Posterior:
+        """What is known without a pass over all rows."""
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from streams")
+
 
 class _Surrogate(torch.autograd.Function):
     """A third of the time of ``value + s − s.detach()``, s = Σ⟨x, dx⟩, at every step."""
@@ -114,5 +130,7 @@ def surrogate(value: Tensor, *gradients: tuple[Tensor, Tensor]) -> Tensor:
 
     For losses whose gradient is known in closed form, or is not that of any loss.
     """
+    if not gradients:
+        return value
     tensors, given = zip(*gradients, strict=True)
     return _Surrogate.apply(value, *tensors, *given)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
-from torch.optim import Adadelta, AdamW, Optimizer
+from torch.optim import LBFGS, Adadelta, AdamW, Optimizer
 
 from ._objective import Objective
 from .linalg import NotPositiveDefiniteError
@@ -25,6 +25,9 @@ Schedule = Callable[[int, int], float]
 """(step, number of steps) → factor of the initial learning rate."""
 
 MAX_ROLLBACKS = 10
+LBFGS_ITERATIONS = 10
+"""L-BFGS's iterations in what is called an epoch."""
+
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
 
@@ -56,10 +59,20 @@ SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, 
 def make_optimizer(
     solver: str, groups: list[dict[str, Any]], learning_rate: float
 ) -> Optimizer | None:
-    """Adam, with decoupled weight decay where a group asks for it, or AdaDelta; None for none."""
+    """Adam, with decoupled weight decay where a group asks for it, or others; None for none."""
     groups = [{"lr": learning_rate, **group} for group in groups if group["params"]]
     if not groups:
         return None
+    if solver == "lbfgs":
+        params = [p for group in groups for p in group["params"]]
+        return LBFGS(
+            [{"params": params, "initial_lr": 1.0}],
+            max_iter=LBFGS_ITERATIONS,
+            history_size=20,
+            tolerance_grad=1e-7,
+            tolerance_change=1e-9,
+            line_search_fn="strong_wolfe",
+        )
     for group in groups:
         group["initial_lr"] = group["lr"]
     if solver == "adadelta":
@@ -240,17 +253,24 @@ class Trainer:
         return self.objective.epoch_loss(float(total) / n)
 
     def train_step(self, X: Tensor, y: Tensor) -> Tensor:
-        loss = self.objective(X, y, self.generator)
-        if self.optimizer is not None:
+        if self.optimizer is None:
+            loss = self.objective(X, y, self.generator)
+        else:
             factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
             for group in self.optimizer.param_groups:
                 group["lr"] = factor * group["initial_lr"]
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+            step = cast(Callable[..., Tensor], self.optimizer.step)  # torch's type says float
+            loss = step(lambda: self.loss_with_gradient(X, y))
         self.objective.step_end()
         self.step += 1
         return loss.detach()
+
+    def loss_with_gradient(self, X: Tensor, y: Tensor) -> Tensor:
+        """What an optimiser may ask for more than once at a step."""
+        self.objective.zero_grad()
+        loss = self.objective(X, y, self.generator)
+        loss.backward()
+        return loss
 
     def draw_seed(self) -> int:
         return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))

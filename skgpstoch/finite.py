@@ -153,8 +153,8 @@ class FiniteObjective(Objective):
         """Go on with other rows, of a stream."""
         self.n_rows += len(X)
 
-    def detach_rows(self) -> None:
-        """Forget references to the rows, which must not be kept with the estimator."""
+    def stream_rate(self, batch_size: int) -> float:
+        return self.running.rate(batch_size)
 
     def loss(
         self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +29,44 @@ class Marginals(NamedTuple):
         var = self.var.mean(0) + (self.mean - mean).square().mean(0)
         return mean, var
 
+    def double(self) -> Marginals:
+        """The same marginals in float64."""
+        return Marginals(self.mean.double(), self.var.double())
+
 
 def log_density(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """log N(y | mean, var), elementwise, in nats."""
     return -0.5 * (LOG_2PI + var.log() + (y - mean).square() / var)
+
+
+def log_mills(t: Tensor) -> Tensor:
+    """log(Φ(−t)·exp(t²/2)) for t ≥ 0, with derivatives as accurate as the value.
+
+    The derivative of erfcx is a difference that cancels in the tail: hence the series there.
+    """
+    far = 100.0 if t.dtype == torch.float64 else 10.0
+    near = torch.special.erfcx(t.clamp(0.0, far) / math.sqrt(2.0)).log() - math.log(2.0)
+    r = t.clamp_min(far).square().reciprocal()
+    series = 0.5 * (r.log() - LOG_2PI) + torch.log1p(-r * (1 - r * (3 - r * (15 - 105 * r))))
+    return torch.where(t > far, series, near)
+
+
+def log_ndtr(z: Tensor) -> Tensor:
+    """log Φ(z); torch's own has wrong derivatives below about −10⁸."""
+    left = log_mills(-z.clamp_max(0.0)) - 0.5 * z.clamp_max(0.0).square()
+    right = torch.log1p(-0.5 * torch.special.erfc(z.clamp_min(0.0) / math.sqrt(2.0)))
+    return torch.where(z < 0.0, left, right)
+
+
+def log_half_moment(mean: Tensor, var: Tensor, k: Tensor | float = 1.0) -> Tensor:
+    """log E[exp(−k·f)·1(f > 0)], f ~ N(mean, var), for k ≥ 0: Φ(z−k√v)·exp(k²v/2−k·mean)."""
+    std = var.sqrt()
+    z = mean / std
+    t = k * std - z
+    # Two ways of writing it, neither of which subtracts great numbers on its own side.
+    tail = log_mills(t.clamp_min(0.0)) - 0.5 * z.square()
+    body = -k * std * (z - 0.5 * k * std) + log_ndtr(-t.clamp_max(0.0))
+    return torch.where(t > 0.0, tail, body)
 
 
 @functools.cache
@@ -55,3 +90,56 @@ def quadrature_nodes(q: Marginals, n_nodes: int = 20) -> tuple[Tensor, Tensor]:
         for a in _hermite(n_nodes)
     )
     return q.mean + q.var.sqrt() * nodes, log_weights
+
+
+@torch.no_grad()
+def trapezoid_nodes(
+    log_h: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, n_nodes: int
+) -> tuple[Tensor, Tensor]:
+    """Nodes of ∫ exp(log_h(x)) dx, elementwise, where the integrand is not negligible.
+
+    Trapezoids converge exponentially for a smooth integrand that vanishes at both ends. Two coarse
+    grids find where log_h is within 30 nats of its maximum. Nodes carry no gradient: none is
+    needed, since the sum does not depend on where they are.
+
+    Returns
+    -------
+    x : Tensor of shape (n_nodes, ...)
+        Equidistant between the ends, for each element of ``low`` and ``high``.
+    log_step : Tensor of shape (...)
+        ∫ exp(log_h(x)) dx ≈ Σ exp(log_step + log_h(x)).
+    """
+
+    def grid(n: int) -> tuple[Tensor, Tensor]:
+        unit = torch.linspace(0.0, 1.0, n, dtype=low.dtype, device=low.device)
+        return low + (high - low) * unit.view(-1, *[1] * low.ndim), (high - low) / (n - 1)
+
+    for _ in range(2):
+        x, step = grid(24)
+        value = log_h(x)
+        counts = value > value.amax(0) - 30.0
+        low = torch.maximum(low, torch.where(counts, x, torch.inf).amin(0) - step)
+        high = torch.minimum(high, torch.where(counts, x, -torch.inf).amax(0) + step)
+    x, step = grid(n_nodes)
+    return x, step.log()
+
+
+@functools.cache
+def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
+    engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0)
+    u = engine.draw(n_points // 2, dtype=torch.float64)
+    z = torch.special.ndtri(u.clamp(1e-9, 1.0 - 1e-9))
+    z = z / z.square().mean(0).sqrt()
+    return torch.cat([z, -z]).T.contiguous().numpy()  # (dim, n_points)
+
+
+def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
+    """Points μ + √v·z, z jointly normal over the P latents of a row: (S, N, P, n_points).
+
+    A scrambled Sobol sequence with a fixed seed, the same for every row, antithetic and scaled:
+    means and variances of each coordinate are exact. Points come last, so that sums over them
+    round alike whatever the number of rows.
+    """
+    normals = _sobol_normals(q.mean.shape[-1], n_points)
+    z = torch.as_tensor(normals, dtype=q.mean.dtype, device=q.mean.device)
+    return q.mean[..., None] + q.var.sqrt()[..., None] * z

@@ -126,3 +126,49 @@ def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS)
             torch.cuda.empty_cache()
             continue
         start = block.stop
+
+
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor],
+    B: Tensor,
+    precondition: Callable[[Tensor], Tensor],
+    start: Tensor | None = None,
+    tol: float = 1e-12,
+    max_iter: int = 200,
+) -> Tensor:
+    """X with A X = B for positive definite A, by preconditioned conjugate gradients.
+
+    Parameters
+    ----------
+    product : callable
+        X ↦ AX.
+    B : Tensor of shape (..., N, K)
+        Right-hand sides, each solved for on its own.
+    precondition : callable
+        R ↦ M⁻¹R with M ≈ A.
+    start : Tensor of the shape of B or None, default=None
+        Where to start from; None is 0.
+    tol : float, default=1e-12
+        Norm of the preconditioned residual, relative to that of B, at which to stop.
+    max_iter : int, default=200
+        Most products with A.
+
+    Returns
+    -------
+    X : Tensor of the shape of B
+    """
+    X = torch.zeros_like(B) if start is None else start.clone()
+    R = B if start is None else B - product(X)
+    Z = precondition(R)
+    P, rho = Z, (R * Z).sum(-2, keepdim=True)
+    enough = tol**2 * (B * precondition(B)).sum(-2, keepdim=True)
+    for _ in range(max_iter):
+        if not bool((rho > enough).any()):
+            break
+        AP = product(P)
+        step = rho / (P * AP).sum(-2, keepdim=True).clamp_min(1e-300)
+        X, R = X + step * P, R - step * AP
+        Z = precondition(R)
+        rho, before = (R * Z).sum(-2, keepdim=True), rho
+        P = Z + rho / before.clamp_min(1e-300) * P
+    return X

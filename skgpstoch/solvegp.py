@@ -1,0 +1,296 @@
+"""SOLVE-GP and ODVGP: orthogonal inducing points beside the ordinary ones.
+
+Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes", 2020. The
+residual process f⊥ of SVGP, of covariance c(a, b) = k(a, b) − k(a, Z) K_uu⁻¹ k(Z, b), gets inducing
+points O of its own. With C_vv = c(O, O) = L_v L_vᵀ their whitened features are those that a block
+Cholesky decomposition makes of Z ∪ O,
+
+    P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
+
+two decompositions of M points instead of one of 2M. The model is that of :mod:`skgpstoch.svgp`,
+with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._sparse_docs import documented
+from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ._sparse_gp import SparseGP, input_unit
+from .inducing import Basis, InducingFeatures, choose_points, whiten
+
+
+class _WithOrthogonalPoints(InducingFeatures):
+    """Points of a second kind, O."""
+
+    def __init__(self, *args: Any, orthogonal_points: Tensor) -> None:
+        super().__init__(*args)
+        self.others = nn.Parameter(orthogonal_points / self.unit)
+
+    @property
+    def orthogonal_points(self) -> Tensor:
+        """O, (M₂, d)."""
+        return self.others * self.unit
+
+    def all_points(self) -> list[Tensor]:
+        return [self.inducing_points, self.orthogonal_points]
+
+    def learn_points(self, learn: bool) -> None:
+        super().learn_points(learn)
+        self.others.requires_grad_(learn)
+
+
+class OrthogonalFeatures(_WithOrthogonalPoints):
+    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O.
+
+    Parameters
+    ----------
+    *args : object
+        Those of :class:`InducingFeatures`.
+    orthogonal_points : Tensor of shape (M₂, d)
+        O.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.blocks = (len(self.points), len(self.others))
+        self.n_features = sum(self.blocks)
+
+    def condition(self, *points: Tensor) -> list[Tensor]:
+        """K_uu, L_u⁻¹, P_u(O), C_vv and L_v⁻¹, in float64."""
+        Z, Z_v = (p.double() for p in points)
+        K, inverse = super().condition(Z)
+        P_o = whiten(self.kernel(Z_v, Z), K, inverse)  # (M₂, M)
+        C = self.kernel(Z_v) - P_o @ P_o.mT  # C_vv, (M₂, M₂)
+        return [K, inverse, P_o, C, self.inverse_factor(C, self.kernel.diag(Z_v).mean())]
+
+    def project(self, G: Tensor, *state: Tensor) -> Basis:
+        Z, Z_v, K, inverse, P_o, C, inverse_v = state
+        P_u = whiten(self.kernel(G, Z), K, inverse)  # (N, M)
+        C_fv = self.kernel(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
+        P_v = whiten(C_fv, C, inverse_v)
+        phi = torch.cat([P_u, P_v], 1)
+        return Basis(phi, self.kernel.diag(G), factors=((K, inverse), (C, inverse_v)))
+
+
+class DecoupledFeatures(_WithOrthogonalPoints):
+    """ODVGP with its mean in the coordinates a = C_vv⁻¹ m_v, for M₂ far above M.
+
+    The mean's part c(x, O)a needs no factor of C_vv, and its price ½ aᵀC_vv a is estimated from
+    some of the columns of K_oo at each step.
+
+    Parameters
+    ----------
+    *args : object
+        Those of :class:`InducingFeatures`.
+    orthogonal_points : Tensor of shape (M₂, d)
+        O.
+    n_outputs : int
+        P.
+    n_columns : int
+        Columns of K_oo that a step looks at.
+    """
+
+    def __init__(self, *args: Any, n_outputs: int, n_columns: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.coefficients = nn.Parameter(self.others.new_zeros(len(self.others), n_outputs))
+        self.n_columns = min(n_columns, len(self.others))
+
+    def condition(self, *points: Tensor) -> list[Tensor]:
+        """K_uu, L_u⁻¹ in float64, and P_u(O)ᵀa."""
+        Z, Z_v = points
+        K, inverse = super().condition(Z)
+        weighted = self.coefficients.mT @ self.kernel(Z_v, Z)  # aᵀK_ou, (P, M)
+        return [K, inverse, whiten(weighted, K, inverse)]
+
+    def project(self, G: Tensor, *state: Tensor) -> Basis:
+        Z, Z_v, K, inverse, weighted = state
+        P_u = whiten(self.kernel(G, Z), K, inverse)
+        shift = self.kernel(G, Z_v) @ self.coefficients - P_u @ weighted.mT  # c(x, O)a, (N, P)
+        return Basis(P_u, self.kernel.diag(G), shift, ((K, inverse),))
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor:
+        """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""
+        n, a = len(self.others), self.coefficients
+        Z, Z_v = self.embed(*self.all_points())
+        weighted = self.condition(Z, Z_v)[-1]
+        if generator is None:
+            columns = torch.arange(n, device=a.device)
+        else:
+            order = torch.randperm(n, generator=generator, device=generator.device)
+            columns = order[: self.n_columns]
+        parts = columns.split(self.n_columns)
+        square = sum((a[part] * (self.kernel(Z_v[part], Z_v) @ a)).sum() for part in parts)
+        return 0.5 * (n / len(columns) * square - weighted.square().sum())
+
+
+@dataclass(eq=False, repr=False)
+class SolveGP(SparseGP):
+    """What regressor and classifier share."""
+
+    n_orthogonal: int | str = "auto"
+    orthogonal_covariance: str = "free"
+    orthogonal_points: Any = None
+
+    def _resolve(self, n_rows: float) -> None:
+        super()._resolve(n_rows)
+        if self._is_decoupled() and self.solver_ == "lbfgs":
+            raise ValueError(
+                "solver='lbfgs' needs whiten=True with orthogonal_covariance='prior': without, the "
+                "price of the mean is a random estimate."
+            )
+
+    def _is_decoupled(self) -> bool:
+        return self.orthogonal_covariance == "prior" and not self.whiten
+
+    def _prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
+        if isinstance(features, DecoupledFeatures):
+            return (False,)
+        return (False, self.orthogonal_covariance == "prior")
+
+    def _n_points(self, n_rows: int, n_latents: int) -> int:
+        if self.n_inducing == "auto" and isinstance(self.inducing_points, str):
+            return super()._n_points(max(1, n_rows // 2), n_latents)
+        return super()._n_points(n_rows, n_latents)
+
+    def _n_others(self, n_rows: int, M: int) -> int:
+        """M₂."""
+        if self.orthogonal_points is not None:
+            n_given = len(self.orthogonal_points)
+            if self.n_orthogonal not in ("auto", n_given):
+                raise ValueError(
+                    f"n_orthogonal={self.n_orthogonal} must be 'auto' or the number of the "
+                    f"orthogonal_points given, {n_given}."
+                )
+            return n_given
+        given = not isinstance(self.inducing_points, str)
+        most = n_rows if given else n_rows - M
+        M2 = min(M, most) if self.n_orthogonal == "auto" else int(self.n_orthogonal)
+        if not 1 <= M2 <= most:
+            raise ValueError(
+                f"n_orthogonal={self.n_orthogonal} must be at least 1 and, with {M} inducing "
+                f"points, at most the number of rows to train on, {n_rows}."
+            )
+        return M2
+
+    def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
+        network, width = self._network(X, generator)
+        kernel = self._kernel_module(self._embedded(network, X)).to(X.device)
+        M = self._n_points(len(X), n_latents)
+        M2 = self._n_others(len(X), M)
+        inducing, others = self._both_kinds(X, M, M2, kernel, network, generator)
+        args = (kernel, network, inducing, input_unit(X), width)
+        if self._is_decoupled():
+            return DecoupledFeatures(
+                *args, orthogonal_points=others, n_outputs=n_latents, n_columns=max(M, 256)
+            )
+        return OrthogonalFeatures(*args, orthogonal_points=others)
+
+    def _both_kinds(
+        self,
+        X: Tensor,
+        M: int,
+        M2: int,
+        kernel: Any,
+        network: nn.Module,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Z and O: where neither is given, two parts of one set of points."""
+        name = self.inducing_points
+        if isinstance(name, str) and self.orthogonal_points is None:
+            points = choose_points(name, X, M + M2, kernel, network, generator)
+            if name != "conditional_variance":  # of which the first are the best
+                order = torch.randperm(M + M2, generator=generator, device=X.device)
+                points = points[order]
+            return points[:M], points[M:]
+        inducing = (
+            choose_points(name, X, M, kernel, network, generator)
+            if isinstance(name, str)
+            else self._given_points("inducing_points", X)
+        )
+        if self.orthogonal_points is not None:
+            return inducing, self._given_points("orthogonal_points", X)
+        return inducing, choose_points("kmeans", X, M2, kernel, network, generator)
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SolveGPRegressor(SolveGP, SparseGPRegressor):
+    """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
+
+    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPRegressor : With inducing points of one kind.
+
+    References
+    ----------
+    .. [1] J. Shi, M. Titsias, A. Mnih, "Sparse orthogonal variational inference for Gaussian
+       processes", AISTATS 2020.
+    .. [2] H. Salimbeni, C.-A. Cheng, B. Boots, M. Deisenroth, "Orthogonally decoupled variational
+       Gaussian processes", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import SolveGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
+    >>> model = SolveGPRegressor(n_inducing=10, n_orthogonal=10, random_state=0).fit(X, y)
+    >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
+    array([0., 1.])
+    >>> model.orthogonal_points_.shape
+    (10, 1)
+    """
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SolveGPClassifier(SolveGP, SparseGPClassifier):
+    """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
+
+    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPClassifier : With inducing points of one kind.
+
+    References
+    ----------
+    .. [1] J. Shi, M. Titsias, A. Mnih, "Sparse orthogonal variational inference for Gaussian
+       processes", AISTATS 2020.
+    .. [2] H. Salimbeni, C.-A. Cheng, B. Boots, M. Deisenroth, "Orthogonally decoupled variational
+       Gaussian processes", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import SolveGPClassifier
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = SolveGPClassifier(n_inducing=10, n_orthogonal=10, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    """

@@ -1,0 +1,519 @@
+"""The sparse model, its evidence lower bound, and the q(w) that is best given everything else.
+
+With the whitened features P (n, D) of :mod:`skgpstoch.inducing` or :mod:`skgpstoch.solvegp`, in
+blocks D = Σ_b D_b, and q(w) = N(m, S), S = blockdiag(S_b),
+
+    μ = Pm + mean,   v = diag(P S Pᵀ) + diag(K − PPᵀ)                                           (B1)
+    ELBO = Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)]                               (B2)
+
+At a fixed q the bound reaches the kernel, the points and the network through P and k(x, x) alone.
+With α = ∂E/∂μ and δ = ∂E/∂v,
+
+    ∂ELBO/∂P = α mᵀ + 2 diag(δ)(PS − P),      ∂ELBO/∂k(x, x) = δ,
+
+which by the envelope theorem is all of the gradient where q is the best one. That has natural
+parameters which are sums over rows, of β = −2δ and α + β(μ − mean):
+
+    S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,   G = Pᵀ diag(β) P,   c = Pᵀ(α + β(μ − mean)),
+
+for a Gaussian likelihood G = PᵀP/σ² and c = Pᵀ(y − mean)/σ², whatever q is: then (B2) is Titsias'
+bound (B3) of one block, and that of SOLVE-GP (B5) of two.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ._data import row_blocks
+from ._objective import Posterior, surrogate
+from .gaussian import LOG_2PI, Marginals
+from .inducing import JITTERS, Basis, InducingFeatures
+from .likelihoods import Gaussian, Likelihood
+from .linalg import (
+    NotPositiveDefiniteError,
+    add_diagonal,
+    cholesky,
+    conjugate_gradients,
+    log_det,
+)
+from .weights import VariationalWeights
+
+MIN_STEP = 1e-3
+PASS_ROWS = 8192  # rows whose features are in memory at a time, in a pass over all of them
+
+
+class Sites(NamedTuple):
+    """What the data contribute to the natural parameters of q(w)."""
+
+    precision: Tensor  # G, (P, D, D), float64
+    cross: Tensor  # c, (D, P)
+
+    def lerp(self, other: Sites, weight: float) -> Sites:
+        """Part of the way to others."""
+        return Sites(*(torch.lerp(a, b, weight) for a, b in zip(self, other, strict=True)))
+
+    def __add__(self, other: tuple) -> Sites:
+        return Sites(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Moments(NamedTuple):
+    """q(w) = N(m, S)."""
+
+    mean: Tensor  # m, (D, P)
+    covariances: tuple[Tensor | None, ...]  # S_b, (P, D_b, D_b); None is I
+    sizes: tuple[int, ...]  # D_b
+    kl: Tensor  # KL[q(w) ‖ N(0, I)], summed over outputs, ()
+
+    def to(self, dtype: torch.dtype) -> Moments:
+        """In another type."""
+        covariances = tuple(None if S is None else S.to(dtype) for S in self.covariances)
+        return self._replace(mean=self.mean.to(dtype), covariances=covariances)
+
+    def products(self, phi: Tensor) -> Tensor:
+        """PS, (B, N, D)."""
+        pairs = zip(phi.split(self.sizes, 1), self.covariances, strict=True)
+        products = [part[None] if S is None else part @ S for part, S in pairs]
+        if len(products) == 1:
+            return products[0]
+        most = max(len(product) for product in products)
+        return torch.cat([product.expand(most, -1, -1) for product in products], 2)
+
+    def weights(self) -> VariationalWeights:
+        """The same, for predictions."""
+        roots = [
+            None if S is None else cholesky(S, "covariance of the inducing variables")
+            for S in self.covariances
+        ]
+        return VariationalWeights(self.mean, roots, self.sizes)
+
+
+def diagonal_blocks(A: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+    """A_bb of every block."""
+    ends = itertools.accumulate(sizes)
+    return [A[..., e - s : e, e - s : e] for s, e in zip(sizes, ends, strict=True)]
+
+
+Factor = Callable[[Tensor], Tensor]
+
+
+def posterior_factor(A: Tensor) -> Tensor:
+    """Cholesky factor of a posterior precision."""
+    return cholesky(A, "posterior precision of the inducing variables")
+
+
+def best_moments(
+    sites: Sites,
+    sizes: tuple[int, ...],
+    prior_blocks: tuple[bool, ...],
+    start: Tensor | None = None,
+    factor: Factor = posterior_factor,
+    **options: Any,
+) -> Moments:
+    """The q(w) that sites imply; the mean of several blocks by block-preconditioned CG.
+
+    Parameters
+    ----------
+    sites : Sites
+        G and c.
+    sizes : tuple of int
+        D_b of every block.
+    prior_blocks : tuple of bool
+        Whether S_b stays I.
+    start : Tensor of shape (D, P) or None, default=None
+        Where the iterations for m start.
+    factor : callable, default=posterior_factor
+        Cholesky decomposition.
+    **options
+        `tol` and `max_iter` of :func:`conjugate_gradients`.
+    """
+    G, rhs = sites.precision, sites.cross.mT[..., None]  # (P, D, 1)
+    factors = [factor(add_diagonal(part, 1.0)) for part in diagonal_blocks(G, sizes)]
+
+    def precondition(R: Tensor) -> Tensor:
+        parts = zip(R.split(sizes, -2), factors, strict=True)
+        return torch.cat([torch.cholesky_solve(part, L) for part, L in parts], -2)
+
+    if len(sizes) == 1:
+        mean = precondition(rhs)
+    else:
+        guess = None if start is None else start.mT[..., None].to(rhs)
+        mean = conjugate_gradients(lambda V: V + G @ V, rhs, precondition, guess, **options)
+    kl, covariances = 0.5 * mean.square().sum(), []
+    for L, size, is_prior in zip(factors, sizes, prior_blocks, strict=True):
+        S = None if is_prior else torch.cholesky_inverse(L)
+        if S is not None:
+            trace = S.diagonal(dim1=-2, dim2=-1).sum(-1)
+            kl = kl + 0.5 * (trace - size + log_det(L)).sum()
+        covariances.append(S)
+    return Moments(mean[..., 0].mT, tuple(covariances), sizes, kl)
+
+
+class Solution(NamedTuple):
+    """What a pass over all rows finds."""
+
+    q: Moments
+    sites: Sites
+    elbo: Tensor  # nats, summed over rows and outputs, ()
+
+
+class Rows(NamedTuple):
+    """Targets of some rows, and the likelihood of those rows."""
+
+    y: Tensor  # (N, P)
+    likelihood: Likelihood
+
+
+class DataTerm(NamedTuple):
+    """E[log p(y|f)] of some rows, and its derivatives."""
+
+    value: Tensor  # (N,), with a graph to the likelihood's parameters
+    mean: Tensor  # α = ∂/∂μ, (N, P)
+    explained: Tensor  # δ = ∂/∂ diag(PSPᵀ), (N, P)
+    residual: Tensor  # ∂/∂ diag(K − PPᵀ), (N, P)
+
+
+def expected_log_prob(rows: Rows, q: Marginals, residual: Tensor, bound: str) -> Tensor:
+    """E_q[log p(yᵢ|fᵢ)], (N,), of marginals whose variance `residual` (N,) is a part of.
+
+    With bound="log1p" the residual's −r/(2σ²) becomes −½ log(1 + r/σ²), for a Gaussian likelihood:
+    it is tighter, and a bound still.
+    """
+    if bound != "log1p":
+        return rows.likelihood.expected_log_prob(rows.y, q)
+    noise, r = cast(Gaussian, rows.likelihood).noise_variance, residual[:, None]
+    value = rows.likelihood.expected_log_prob(rows.y, Marginals(q.mean, q.var - r))
+    return value - 0.5 * torch.log1p(r / noise).sum(1)
+
+
+def data_term(rows: Rows, q: Marginals, residual: Tensor, bound: str) -> DataTerm:
+    """E_q[log p(yᵢ|fᵢ)] and its derivatives."""
+    value = expected_log_prob(rows, q, residual, bound)
+    with torch.no_grad():
+        _, mean, var = rows.likelihood.expected_gradients(rows.y, q)
+        if bound != "log1p":
+            return DataTerm(value, mean, var, var)
+        noise = cast(Gaussian, rows.likelihood).noise_variance
+        return DataTerm(value, mean, var, -0.5 / (noise + residual[:, None]))
+
+
+class ConstantMean(nn.Module):
+    """The prior mean of each output.
+
+    Parameters
+    ----------
+    value : Tensor of shape (P,)
+        Where it starts.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value)
+
+
+class SparseModel(nn.Module):
+    """Features, likelihood and prior mean, and the bound that they have.
+
+    Targets carry y, the exposure where the likelihood has one, and the row's fold.
+
+    Parameters
+    ----------
+    features : InducingFeatures
+        P.
+    likelihood : Likelihood
+        p(y | f).
+    mean : ConstantMean
+        Prior mean of f.
+    n_targets : int
+        Columns of y.
+    prior_blocks : tuple of bool
+        Whether S_b stays the prior's.
+    bound : {"titsias", "log1p"}, default="titsias"
+        See :func:`data_term`.
+    """
+
+    def __init__(
+        self,
+        features: InducingFeatures,
+        likelihood: Likelihood,
+        mean: ConstantMean,
+        n_targets: int,
+        prior_blocks: tuple[bool, ...],
+        bound: str = "titsias",
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.likelihood = likelihood
+        self.mean = mean
+        self.n_targets = n_targets
+        self.prior_blocks = prior_blocks
+        self.bound = bound
+
+    @property
+    def is_conjugate(self) -> bool:
+        """Whether the sites do not depend on q."""
+        return isinstance(self.likelihood, Gaussian)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """σ², (P,), of a Gaussian likelihood."""
+        return cast(Gaussian, self.likelihood).noise_variance.detach()
+
+    def zero_sites(self, device: torch.device) -> Sites:
+        """Those of no data, with which q(w) is the prior."""
+        D, P = self.features.n_features, len(self.mean.value)
+        zeros = torch.zeros(P, D, D, dtype=torch.float64, device=device)
+        return Sites(zeros, zeros[0, :, :1].repeat(1, P))
+
+    def copy_for_training(self, like: Tensor) -> SparseModel:
+        """A model that goes on from here."""
+        model = copy.deepcopy(self).to(like)
+        model.features.thaw()
+        model.features.jitter = JITTERS[like.dtype]
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        return model
+
+    def moments(self, sites: Sites, **options: Any) -> Moments:
+        """The best q(w), given sites."""
+        return best_moments(sites, self.features.blocks, self.prior_blocks, **options)
+
+    def rows(self, targets: Tensor) -> Rows:
+        """Targets, taken apart."""
+        exposure = targets[:, self.n_targets : -1]
+        likelihood = self.likelihood.given(exposure) if exposure.shape[1] else self.likelihood
+        return Rows(targets[:, : self.n_targets], likelihood)
+
+    def offset(self, basis: Basis) -> Tensor:
+        """The part of the mean of f that is not Pm: (P,) or (N, P)."""
+        value = self.mean.value.to(basis.phi)
+        return value if basis.shift is None else value + basis.shift
+
+    def marginals(self, basis: Basis, q: Moments, products: Tensor) -> tuple[Marginals, Tensor]:
+        """q(f) (B1), given PS (B, N, D); and diag(K − PPᵀ), (N,)."""
+        phi = basis.phi
+        residual = (basis.prior - phi.square().sum(1)).clamp_min(0.0)
+        mean = phi @ q.mean + self.offset(basis)
+        var = (products * phi).sum(-1).clamp_min(0.0) + residual  # (B, N)
+        return Marginals(mean[None], var.mT.expand_as(mean)[None]), residual
+
+    def data_term(self, basis: Basis, rows: Rows, q: Moments) -> tuple[Tensor, DataTerm, Marginals]:
+        """Σᵢ E[log p(yᵢ|fᵢ)] at a fixed q, its gradient in closed form; its parts; and q(f)."""
+        phi = basis.phi.detach()
+        shift = None if basis.shift is None else basis.shift.detach()
+        seen = Basis(phi, basis.prior.detach(), shift)
+        with torch.no_grad():
+            products = q.products(phi)
+            marginals, residual = self.marginals(seen, q, products)
+        term = data_term(rows, marginals, residual, self.bound)
+        mean, explained, unexplained = (part.to(phi) for part in term[1:])
+        phi_bar = mean @ q.mean.mT - 2.0 * unexplained.sum(1, keepdim=True) * phi
+        delta = explained.mT if len(products) > 1 else explained.sum(1)[None]  # (B, N)
+        phi_bar += 2.0 * (delta[..., None] * products).sum(0)
+        given = [(basis.phi, phi_bar), (basis.prior, unexplained.sum(1))]
+        if basis.shift is not None:
+            given.append((basis.shift, mean))
+        given.append((self.mean.value, mean.sum(0)))
+        value = term.value.sum()
+        total = surrogate(value.detach(), *((x, dx) for x, dx in given if x.requires_grad))
+        return total + (value - value.detach()), term, marginals
+
+    def sites(
+        self, basis: Basis, term: DataTerm, q: Marginals, allow_negative: bool = False
+    ) -> Sites:
+        """G and c of these rows, at q(f).
+
+        Where log p(y | f) is not concave β may be negative. Only near the best q(w) are such sites
+        of use; elsewhere 0 takes their place, so that I + G is positive definite.
+        """
+        with torch.no_grad():
+            phi = basis.phi.detach()
+            beta = (-2.0 * term.explained).to(phi)  # (N, P)
+            beta = beta if allow_negative else beta.clamp_min(0.0)
+            shifted = beta * (q.mean[0] - self.offset(basis)) + term.mean
+            weighted = beta.mT[..., None] * phi  # (P, N, D)
+            return Sites((phi.mT @ weighted).double(), (phi.mT @ shifted.to(phi)).double())
+
+    # ---- the best q, given all rows ----------------------------------------------------------
+
+    def best(
+        self, X: Tensor, targets: Tensor, start: Sites | None = None, **options: Any
+    ) -> Solution:
+        """The q(w) of the largest bound over all rows; without gradient.
+
+        Parameters
+        ----------
+        X, targets : Tensors of shape (N, d) and (N, ·)
+            All rows.
+        start : Sites or None, default=None
+            Where iterations start, for a likelihood that is not Gaussian.
+        **options
+            `tol` and `max_iter` of :meth:`iterate`.
+        """
+        with torch.no_grad():
+            if self.is_conjugate:
+                found = self._conjugate(X, targets)
+            else:
+                start = self.zero_sites(X.device) if start is None else start
+                found = self.iterate(X, targets, start, **options)
+            penalty = self.features.penalty()
+        return found if penalty is None else found._replace(elbo=found.elbo - penalty)
+
+    def bases(
+        self, X: Tensor, targets: Tensor, dtype: torch.dtype = torch.float64
+    ) -> Iterator[tuple[Basis, Rows]]:
+        """All rows, by blocks."""
+        for block in row_blocks(len(X), PASS_ROWS):
+            rows = self.rows(targets[block].to(dtype))
+            yield self.features.basis(X[block].to(dtype)), rows
+
+    def _conjugate(self, X: Tensor, targets: Tensor) -> Solution:
+        noise = self.noise_variance
+        sums: list[Tensor] = []
+        for basis, rows in self.bases(X, targets):
+            phi, y = basis.phi, rows.y - self.offset(basis)
+            r = (basis.prior - phi.square().sum(1)).clamp_min(0.0)[:, None] / noise
+            r = r.log1p() if self.bound == "log1p" else r
+            part = [phi.mT @ phi, phi.mT @ y, y.square().sum(0), r.sum()]
+            sums = [a + b for a, b in zip(sums, part, strict=True)] if sums else part
+        gram, cross, square, unexplained = sums
+        sites = conjugate_sites(gram, cross, noise)
+        q = self.moments(sites)
+        Gm = gram @ q.mean
+        misfit = square - 2.0 * (q.mean * cross).sum(0) + (q.mean * Gm).sum(0)  # (P,)
+        parts = zip(diagonal_blocks(gram, q.sizes), q.covariances, strict=True)
+        spread = sum(  # tr(G S), (B,)
+            part.trace()[None] if S is None else (part * S).sum((-2, -1)) for part, S in parts
+        )
+        log_noise = len(X) * (LOG_2PI + noise.log())
+        fit = -0.5 * (log_noise + (misfit + spread) / noise).sum() - 0.5 * unexplained
+        return Solution(q, sites, fit - q.kl)
+
+    def iterate(
+        self, X: Tensor, targets: Tensor, start: Sites, tol: float = 1e-6, max_iter: int = 50
+    ) -> Solution:
+        """Natural-gradient steps of all rows, each of which improves the bound.
+
+        They end where a step gains less than `tol` nats per row.
+        """
+        found = self._climb(X, targets, start, tol, max_iter, allow_negative=False)
+        if self.likelihood.log_concave:
+            return found
+        return self._climb(X, targets, found.sites, tol, max_iter, allow_negative=True)
+
+    def _climb(
+        self,
+        X: Tensor,
+        targets: Tensor,
+        current: Sites,
+        tol: float,
+        max_iter: int,
+        allow_negative: bool,
+    ) -> Solution:
+        step = 1.0
+        q = self.moments(current)
+        elbo, goal = self.survey(X, targets, q, allow_negative)
+        for _ in range(max_iter):
+            candidate = current.lerp(goal, step)
+            try:
+                found = self.moments(candidate, start=q.mean)
+                reached, next_goal = self.survey(X, targets, found, allow_negative)
+            except NotPositiveDefiniteError:
+                reached = elbo.new_tensor(-torch.inf)
+            gain = float(reached - elbo) / len(X)
+            if not gain >= -1e-12:
+                step *= 0.5
+                if step < MIN_STEP:
+                    break
+                continue
+            q, elbo, current, goal = found, reached, candidate, next_goal
+            if gain < tol * step:
+                break
+            step = min(1.0, 2.0 * step)
+        return Solution(q, current, elbo)
+
+    def survey(
+        self, X: Tensor, targets: Tensor, q: Moments, allow_negative: bool
+    ) -> tuple[Tensor, Sites]:
+        """The bound at q, and the sites there, of all rows."""
+        elbo, total = -q.kl, None
+        for basis, rows in self.bases(X, targets):
+            value, term, marginals = self.data_term(basis, rows, q)
+            sites = self.sites(basis, term, marginals, allow_negative)
+            elbo, total = elbo + value, sites if total is None else total + sites
+        return elbo, cast(Sites, total)
+
+
+def conjugate_sites(gram: Tensor, cross: Tensor, noise: Tensor) -> Sites:
+    """G and c of a Gaussian likelihood from PᵀP (D, D), Pᵀy (D, P) and σ² (P,)."""
+    return Sites(gram / noise[:, None, None], cross / noise)
+
+
+class SparsePosterior(Posterior):
+    """q(f) of a sparse model.
+
+    Parameters
+    ----------
+    model : SparseModel
+        In float64; its features are frozen here.
+    solution : Solution
+        q(w), the sites that it comes from, and the bound.
+    n_rows : int
+        Rows of data.
+    """
+
+    model: SparseModel
+    weights: VariationalWeights
+    precision: Tensor
+    elbo: Tensor
+
+    def __init__(self, model: SparseModel, solution: Solution, n_rows: int) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = solution.q.weights()
+        self.likelihood = model.likelihood
+        self.register_buffer("precision", solution.sites.precision)
+        self.register_buffer("elbo", solution.elbo)
+        self._n_rows = n_rows
+        model.features.freeze()
+
+    @property
+    def sites(self) -> Sites:
+        """G and c, which streams go on from."""
+        m = self.weights.mean  # (I + G)m = c
+        return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
+
+    @property
+    def n_rows(self) -> int:
+        return self._n_rows
+
+    def log_evidence(self) -> Tensor:
+        """The bound on it, in one piece: (1,) nats."""
+        return self.elbo[None]
+
+    def marginals(self, X: Tensor) -> Marginals:
+        basis = self.model.features.basis(X)
+        residual = (basis.prior - basis.phi.square().sum(1)).clamp_min(0.0)
+        q = self.weights.marginals(basis.phi, residual)
+        return Marginals(q.mean + self.model.offset(basis), q.var)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        phi = self.model.features.basis(X).phi
+        return self.weights.covariance(phi) + self.model.features.residual_covariance(X, phi)
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws: the residual process takes O(N²) memory and O(N³) time."""
+        basis = self.model.features.basis(X)
+        f = basis.phi @ self.weights.sample(n_samples, generator) + self.model.offset(basis)
+        R = self.model.features.residual_covariance(X, basis.phi)
+        R.diagonal().clamp_min_(0.0).add_(1e-10 * basis.prior.mean())
+        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
+        return f + cholesky(R, "covariance of the residual process") @ z
+
+    def refit(self, X: Tensor, targets: Tensor) -> SparsePosterior:
+        return SparsePosterior(self.model, self.model.best(X, targets), len(X))

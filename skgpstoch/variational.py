@@ -1,0 +1,394 @@
+"""Four ways to maximise the bound of a sparse model: they differ in where q(w) comes from.
+
+======================== ===========================================================================
+"collapsed", "natural"   the sites are averages over recent minibatches. Each step is one of natural
+                         gradients with step size γ, Λ ← (1−γ)Λ + γ(I + (n/b) Pᵀdiag(β)P); with
+                         "collapsed" the noise is kept out of the averages, so that it acts at once
+"lbfgs"                  the best q of all rows, at every evaluation of the bound
+"adam"                   m and the roots of S are parameters like the others
+======================== ===========================================================================
+
+Everything else, points, kernel, network, noise, follows gradients: Adam's steps on minibatches, or
+L-BFGS on all rows. The closing pass finds the best q of all rows whatever the solver was.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ._objective import Objective, surrogate
+from .gaussian import Marginals
+from .inducing import Basis, whiten
+from .likelihoods import Gaussian
+from .linalg import NotPositiveDefiniteError
+from .sparse import (
+    Moments,
+    Sites,
+    Solution,
+    SparseModel,
+    SparsePosterior,
+    conjugate_sites,
+    expected_log_prob,
+)
+
+STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
+WINDOW = 5000  # rows that running averages look back on
+MOST = 0.5  # step size of natural gradients at which they still converge from a cold start
+RUNNING_CG = {"tol": 0.0, "max_iter": 8}  # for a mean that starts from that of the last step
+CLOSING = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
+INNER = {"tol": 1e-9, "max_iter": 50}  # as close as L-BFGS needs it
+REJECTED = 1e10  # a loss that a line search steps back from
+
+
+class VariationalObjective(Objective):
+    """−ELBO per row of a sparse model (B2).
+
+    Parameters
+    ----------
+    model : SparseModel
+        Features, likelihood, mean and bound.
+    n_rows : int
+        n.
+    weight_decay : float, default=0.0
+        Decoupled decay of the network's parameters.
+    noise_bounds : tuple of float, default=(1e-8, 1e2)
+        The interval that σ² of a Gaussian likelihood is kept in.
+    """
+
+    streams: bool = False
+    n_rows: Tensor
+
+    def __init__(
+        self,
+        model: SparseModel,
+        n_rows: int,
+        *,
+        weight_decay: float = 0.0,
+        noise_bounds: tuple[float, float] = (1e-8, 1e2),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.weight_decay = weight_decay
+        self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
+        self.register_buffer("n_rows", torch.tensor(float(n_rows), dtype=torch.float64))
+
+    def q(self) -> Moments:
+        """The present q(w)."""
+        raise NotImplementedError
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        network = list(self.model.features.network_parameters())
+        in_network = {id(p) for p in network}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
+        return [{"params": network, "weight_decay": self.weight_decay}, {"params": rest}]
+
+    def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
+        """−ELBO/n from the data term of n_batch rows."""
+        penalty = self.model.features.penalty(generator)
+        cost = kl if penalty is None else kl + penalty
+        return cost / float(self.n_rows) - total / n_batch
+
+    def step_end(self) -> None:
+        self.model.features.kernel.clamp_()
+        likelihood = self.model.likelihood
+        if isinstance(likelihood, Gaussian):
+            likelihood.log_noise.data.clamp_(*self.log_noise_bounds)
+
+    def is_finite(self) -> bool:
+        return not bool(self.model.features.failed) and super().is_finite()
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+        """Negative log predictive density of the held-out rows, which come first; nats per row."""
+        n_held_out = int((targets[:, -1] >= 0).sum())
+        q = self.q().to(X.dtype)
+        total = 0.0
+        for basis, rows in self.model.bases(X[:n_held_out], targets[:n_held_out], X.dtype):
+            marginals, _ = self.model.marginals(basis, q, q.products(basis.phi))
+            total -= float(rows.likelihood.log_predictive(rows.y, marginals).sum())
+        return total / n_held_out
+
+    def present_sites(self) -> Sites | None:
+        """Where the closing pass starts, for a likelihood that is not Gaussian; None: the prior."""
+        return None
+
+    def solution(self, X: Tensor, targets: Tensor) -> SparsePosterior:
+        """The best q(w) of all rows, in float64."""
+        model = self.closing_model()
+        found = model.best(X, targets, self.present_sites(), **CLOSING)
+        return SparsePosterior(model, found, len(X))
+
+    def closing_model(self) -> SparseModel:
+        """The model as predictions have it."""
+        model = copy.deepcopy(self.model).double().eval()
+        model.features.jitter = None
+        return model
+
+    def running_solution(self) -> SparsePosterior:
+        """The present q(w), for streams."""
+        unknown = torch.full((), torch.nan, dtype=torch.float64)
+        sites = cast(Sites, self.present_sites())
+        found = Solution(self.q().to(torch.float64), sites, unknown)
+        return SparsePosterior(self.closing_model(), found, int(self.n_rows))
+
+    def start_from(self, posterior: SparsePosterior) -> None:
+        """Go on from a fitted q(w)."""
+        raise NotImplementedError
+
+    def attach(self, X: Tensor, targets: Tensor) -> None:
+        """Go on with other rows, of a stream."""
+        self.n_rows += len(X)
+
+
+class RunningObjective(VariationalObjective):
+    """q(w) from running averages of the sites of minibatches.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of :class:`VariationalObjective`.
+    conjugate : bool
+        Whether averages are of PᵀP and Pᵀy, without the noise ("collapsed").
+    averaging : float or "auto", default="auto"
+        Weight of the present minibatch; "auto" looks back on 5,000 rows.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    mean: Tensor
+    kl: Tensor
+    failed: Tensor
+
+    def __init__(
+        self, *args: Any, conjugate: bool, averaging: float | str = "auto", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.conjugate = conjugate
+        self.averaging = averaging
+        self.n_steps = 0
+        device = self.model.features.points.device
+        zero = self.model.zero_sites(device)
+        self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
+        self.register_buffer("cross", zero.cross)
+        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
+        self.keep(self.model.moments(zero))
+
+    def get_extra_state(self) -> int:
+        return self.n_steps
+
+    def set_extra_state(self, state: int) -> None:
+        self.n_steps = state
+
+    def rate(self, batch_size: int) -> float:
+        """γ of the next step: at first, an average over all that has been seen."""
+        window = min(WINDOW, float(self.n_rows))
+        rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
+        if self.averaging != "auto":
+            rate = float(self.averaging)
+        if self.conjugate:
+            return max(rate, 1.0 / (self.n_steps + 1.0))
+        return min(max(rate, 1.0 / (self.n_steps + 2.0)), MOST)
+
+    def stream_rate(self, batch_size: int) -> float:
+        return self.rate(batch_size)
+
+    def keep(self, q: Moments) -> None:
+        """Make q the present one."""
+        self.register_buffer("mean", q.mean)
+        self.register_buffer("kl", q.kl)
+        for b, S in enumerate(q.covariances):
+            self.register_buffer(f"covariance_{b}", S)
+
+    def q(self) -> Moments:
+        sizes = self.model.features.blocks
+        covariances = tuple(getattr(self, f"covariance_{b}") for b in range(len(sizes)))
+        return Moments(self.mean, covariances, sizes, self.kl)
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        if self.conjugate:
+            self.average_conjugate(basis, rows.y)
+        q = self.q()
+        total, term, marginals = self.model.data_term(basis, rows, q.to(X.dtype))
+        if not self.conjugate:
+            self.average_sites(self.model.sites(basis, term, marginals), len(X))
+        return self.per_row(total, len(X), q.kl, generator)
+
+    def present_sites(self) -> Sites:
+        n = float(self.n_rows)
+        if self.conjugate:
+            return conjugate_sites(n * self.gram[0], n * self.cross, self.model.noise_variance)
+        return Sites(n * self.gram, n * self.cross)
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        sites, n = posterior.sites, posterior.n_rows
+        noise = self.model.noise_variance if self.conjugate else torch.ones(1)
+        self.gram.copy_((sites.precision * noise[:, None, None] / n)[: len(self.gram)])
+        self.cross.copy_(sites.cross * noise / n)
+        self.solve()
+        self.n_steps = STARTED
+
+    @torch.no_grad()
+    def average_conjugate(self, basis: Basis, y: Tensor) -> None:
+        """PᵀP and Pᵀ(y − mean), with the present minibatch among them."""
+        phi, rate = basis.phi.detach(), self.rate(len(y))
+        gram, cross = phi.mT @ phi, phi.mT @ (y - self.model.offset(basis)).to(phi)
+        self.gram.lerp_((gram / len(y)).double()[None], rate)
+        self.cross.lerp_((cross / len(y)).double(), rate)
+        self.solve()
+
+    @torch.no_grad()
+    def average_sites(self, sites: Sites, n_batch: int) -> None:
+        """A natural-gradient step."""
+        rate = self.rate(n_batch)
+        self.gram.lerp_(sites.precision / n_batch, rate)
+        self.cross.lerp_(sites.cross / n_batch, rate)
+        self.solve()
+
+    def solve(self) -> None:
+        """The q(w) of the present averages."""
+        options = {"start": self.mean, "factor": self.factor, **RUNNING_CG}
+        self.keep(self.model.moments(self.present_sites(), **options))
+        self.n_steps += 1
+
+    def factor(self, A: Tensor) -> Tensor:
+        """Cholesky factor; a failure is only recorded, for the loop to find after the epoch."""
+        L, info = torch.linalg.cholesky_ex(A)
+        self.failed |= info.any()
+        return L
+
+    def is_finite(self) -> bool:
+        return not bool(self.failed) and super().is_finite()
+
+
+class FullBatchObjective(VariationalObjective):
+    """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model.features.jitter = None
+        self.found: Solution | None = None
+
+    def q(self) -> Moments:
+        return cast(Solution, self.found).q
+
+    def present_sites(self) -> Sites | None:
+        return None if self.found is None else self.found.sites
+
+    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+        trained = targets[:, -1] < 0
+        self.found = self.model.best(X[trained], targets[trained], self.present_sites(), **INNER)
+        return super().evaluate(X, targets)
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        params = [p for p in self.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) for p in params]
+        try:
+            found = self.model.best(X, targets, self.present_sites(), **INNER)
+            for basis, rows in self.model.bases(X, targets) if params else ():
+                total, _, _ = self.model.data_term(basis, rows, found.q)
+                for sum_, part in zip(gradients, torch.autograd.grad(total, params), strict=True):
+                    sum_ -= part / len(X)
+        except NotPositiveDefiniteError:
+            if self.found is None:
+                raise
+            rejected = self.found.elbo.new_tensor(REJECTED)
+            return surrogate(rejected, *((p, torch.zeros_like(p)) for p in params))
+        self.found = found
+        return surrogate(-found.elbo / len(X), *zip(params, gradients, strict=True))
+
+
+class GradientObjective(VariationalObjective):
+    """m and R_b, S_b = R_b R_bᵀ, as parameters, in the coordinates of w or (whiten=False) of u.
+
+    Without whitening u = L w has the mean Lm and the root LR, so that w's come from those of u as
+    features come from covariances.
+    """
+
+    def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.whiten = whiten
+        features = self.model.features
+        like, P = features.points.detach(), len(self.model.mean.value)
+        self.means = nn.ParameterList()
+        self.roots = nn.ParameterList()
+        for size, is_prior, root in zip(
+            features.blocks, self.model.prior_blocks, self.factors(), strict=True
+        ):
+            self.means.append(nn.Parameter(like.new_zeros(size, P)))
+            R = root.detach().to(like).expand(P, -1, -1).clone()
+            self.roots.append(nn.Parameter(R, requires_grad=not is_prior))
+
+    def factors(self) -> list[Tensor]:
+        """L of every block: I in the coordinates of w."""
+        features = self.model.features
+        if self.whiten:
+            like = features.points
+            return [torch.eye(n, dtype=like.dtype, device=like.device) for n in features.blocks]
+        factors = features.basis(features.inducing_points[:1]).factors
+        return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        means = posterior.weights.mean.split(posterior.weights.sizes)
+        for b, L in enumerate(self.factors()):
+            self.means[b].copy_(L.double() @ means[b])
+            root = posterior.weights.roots[b]
+            if root is not None:
+                self.roots[b].copy_(L.double() @ root)
+
+    def present_sites(self) -> Sites:
+        """Of the present q(w): of several blocks, without what is between them."""
+        q = self.q().to(torch.float64)
+        P = q.mean.shape[1]
+        blocks = []
+        for size, S in zip(q.sizes, q.covariances, strict=True):
+            identity = torch.eye(size, dtype=torch.float64, device=q.mean.device).repeat(P, 1, 1)
+            blocks.append(0.0 * identity if S is None else torch.linalg.inv(S) - identity)
+        precision = torch.stack([torch.block_diag(*parts) for parts in zip(*blocks, strict=True)])
+        return Sites(precision, q.mean + torch.einsum("bij,jb->ib", precision, q.mean))
+
+    def whitened(self, basis: Basis) -> tuple[Tensor, list[Tensor]]:
+        """m (D, P) and the roots (P, D_b, D_b), in the coordinates of w."""
+        means, roots = list(self.means), [root.tril() for root in self.roots]
+        if not self.whiten:
+            for b, (K, inverse) in enumerate(basis.factors):
+                P, size = len(roots[b]), means[b].shape[0]
+                rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
+                white = whiten(rows, K, inverse)
+                means[b], roots[b] = white[:P].mT, white[P:].reshape(P, size, size).mT
+        return torch.cat(means), roots
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        m, roots = self.whitened(basis)
+        parts = zip(basis.phi.split(self.model.features.blocks, 1), roots, strict=True)
+        explained = sum((part @ R).square().sum(-1) for part, R in parts).mT  # (b, P)
+        residual = (basis.prior - basis.phi.square().sum(1)).clamp_min(0.0)
+        mean = basis.phi @ m + self.model.offset(basis)
+        q = Marginals(mean[None], (explained + residual[:, None])[None])
+        total = expected_log_prob(rows, q, residual, self.model.bound).sum()
+        return self.per_row(total, len(X), self.kl(m, roots), generator)
+
+    def kl(self, m: Tensor, roots: list[Tensor]) -> Tensor:
+        """KL[q(w) ‖ N(0, I)]."""
+        kl = 0.5 * m.square().sum()
+        for R, is_prior in zip(roots, self.model.prior_blocks, strict=True):
+            if not is_prior:
+                log_det = 2.0 * R.diagonal(dim1=-2, dim2=-1).abs().clamp_min(1e-30).log().sum()
+                kl = kl + 0.5 * (R.square().sum() - R.shape[0] * R.shape[1] - log_det)
+        return kl
+
+    @torch.no_grad()
+    def q(self) -> Moments:
+        features = self.model.features
+        m, roots = self.whitened(features.basis(features.inducing_points[:1]))
+        pairs = zip(roots, self.model.prior_blocks, strict=True)
+        covariances = tuple(None if is_prior else R @ R.mT for R, is_prior in pairs)
+        return Moments(m, covariances, features.blocks, self.kl(m, roots))

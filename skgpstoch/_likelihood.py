@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from .gaussian import Marginals, quadrature_nodes
 
-
 Gradients = tuple[Tensor, Tensor, Tensor]
 """E_q[log p(y | f)] of each row, and its derivatives by mean and variance."""
 
@@ -25,7 +24,7 @@ class Likelihood(nn.Module):
     """p(y | f), independent over rows and over the P outputs."""
 
     log_concave: bool = True
-    """Whether log p(y | f) is concave in f."""
+    """Whether log p(y | f) is concave in f, so that its expectation never grows with the variance."""
 
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
@@ -77,6 +76,8 @@ class Likelihood(nn.Module):
             value = self.expected_log_prob(y.double(), Marginals(mean, var))
             gradients = torch.autograd.grad(value.sum(), (mean, var), materialize_grads=True)
         d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
+        if self.log_concave:
+            d_var = d_var.clamp_max(0.0)  # rounding
         return value.detach().to(q.mean.dtype), d_mean, d_var
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:

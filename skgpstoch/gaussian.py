@@ -117,7 +117,7 @@ def trapezoid_nodes(
     for _ in range(2):
         x, step = grid(24)
         value = log_h(x)
-        counts = value > value.amax(0) - 30.0
+        counts = value >= value.amax(0) - 30.0
         low = torch.maximum(low, torch.where(counts, x, torch.inf).amin(0) - step)
         high = torch.minimum(high, torch.where(counts, x, -torch.inf).amax(0) + step)
     x, step = grid(n_nodes)

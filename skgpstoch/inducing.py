@@ -30,6 +30,12 @@ CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 
 
+def _symmetric_from_lower(H: Tensor) -> Tensor:
+    """Φ(H) + Φ(H)ᵀ: the lower triangle and its mirror image."""
+    lower = torch.ones_like(H, dtype=torch.bool).tril_()
+    return torch.where(lower, H, H.mT)
+
+
 class _Whiten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
@@ -46,10 +52,9 @@ class _Whiten(torch.autograd.Function):
         B_bar = P_bar @ R if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return B_bar, None, None
-        H = (P_bar.mT @ P).tril()
-        H.diagonal().mul_(0.5)
-        K_bar = R.mT @ (H + H.mT) @ R
-        return B_bar, -0.5 * K_bar.to(ctx.dtype), None
+        H = _symmetric_from_lower(P_bar.mT @ P)
+        K_bar = -0.5 * (R.mT @ H @ R)
+        return B_bar, K_bar.to(ctx.dtype), None
 
 
 def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:

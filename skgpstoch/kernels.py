@@ -19,13 +19,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
@@ -64,6 +68,13 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
     tensor([[0., 1.],
             [1., 0.]])
     """
+    A, B = _scaled(X, Y, length_scale)
+    r2 = _expanded(A, B).to(X.dtype).clamp(min=0)  # (N, M)
+    return r2.fill_diagonal_(0.0) if Y is None else r2
+
+
+def _scaled(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Rows in units of the length-scale about the mean of Y, on which r² does not depend."""
     reference = X if Y is None else Y
     if X.shape[1] != reference.shape[1]:
         raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
@@ -72,12 +83,67 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
             f"length_scale must be a scalar or have one entry per column of X ({X.shape[1]}), "
             f"got {length_scale.numel()} entries."
         )
-    centre = reference.detach().double().mean(0)  # (D,)  r² does not depend on it
+    centre = reference.detach().double().mean(0)  # (D,)
     A = (X.double() - centre) / length_scale  # (N, D)
-    B = A if Y is None else (Y.double() - centre) / length_scale  # (M, D)
-    norms = A.square().sum(1, keepdim=True) + B.square().sum(1)  # ‖a_i‖² + ‖b_j‖², (N, M)
-    r2 = torch.addmm(norms, A, B.T, alpha=-2).to(X.dtype).clamp(min=0)  # (N, M)
-    return r2.fill_diagonal_(0.0) if Y is None else r2
+    return A, A if Y is None else (Y.double() - centre) / length_scale  # (M, D)
+
+
+def _expanded(A: Tensor, B: Tensor) -> Tensor:
+    """‖a_i‖² + ‖b_j‖² − 2 a_iᵀb_j, (N, M)."""
+    norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
+    return torch.addmm(norms, A, B.T, alpha=-2)
+
+
+class _Radial(torch.autograd.Function):
+    """k(r²) of scaled rows by a profile r² ↦ (k, dk/dr²), whose derivative is all that is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
+        r2 = _expanded(A, B).to(dtype).clamp_(min=0)
+        if A is B:
+            r2.fill_diagonal_(0.0)
+        k, slope = profile(r2)
+        ctx.save_for_backward(A, B, slope)
+        return k
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        A, B, slope = ctx.saved_tensors
+        W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)
+        A_bar = B_bar = None
+        if ctx.needs_input_grad[0]:
+            A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
+        if ctx.needs_input_grad[1]:
+            B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A)
+        return A_bar, B_bar, None, None
+
+
+def _rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
+    k = torch.exp(-0.5 * r2)
+    return k, -0.5 * k
+
+
+def _matern_1(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = r2.sqrt()
+    k = torch.exp(-a)
+    return k, torch.where(a > 0.0, -0.5 * k / a, 0.0)  # no slope at the cusp
+
+
+def _matern_3(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = (3.0 * r2).sqrt_()
+    e = torch.exp(-a)
+    return (1.0 + a).mul_(e), -1.5 * e
+
+
+def _matern_5(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = (5.0 * r2).sqrt_()
+    e = torch.exp(-a)
+    once = (1.0 + a).mul_(e)
+    return once + a.square_().mul_(e).div_(3.0), once * (-5.0 / 6.0)
+
+
+_MATERN: dict[float, Profile] = {0.5: _matern_1, 1.5: _matern_3, 2.5: _matern_5, math.inf: _rbf}
 
 
 def _safe_sqrt(r2: Tensor) -> Tensor:
@@ -192,7 +258,7 @@ class RBF(_Stationary):
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return torch.exp(-0.5 * squared_distance(X, Y, self.length_scale))  # (N, M)
+        return _Radial.apply(*_scaled(X, Y, self.length_scale), _rbf, X.dtype)  # (N, M)
 
 
 class Matern(_Stationary):
@@ -209,18 +275,12 @@ class Matern(_Stationary):
     def __init__(self, kernel: sk.Matern, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
-        if self.nu not in (0.5, 1.5, 2.5, math.inf):
+        if self.nu not in _MATERN:
             raise ValueError(f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}.")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        r2 = squared_distance(X, Y, self.length_scale)  # (N, M)
-        if self.nu == math.inf:
-            return torch.exp(-0.5 * r2)
-        a = math.sqrt(2 * self.nu) * _safe_sqrt(r2)  # (N, M)
-        if self.nu == 0.5:
-            return torch.exp(-a)
-        polynomial = 1 + a if self.nu == 1.5 else 1 + a + a.square() / 3  # (N, M)
-        return polynomial * torch.exp(-a)
+        profile = _MATERN[self.nu]
+        return _Radial.apply(*_scaled(X, Y, self.length_scale), profile, X.dtype)  # (N, M)
 
 
 class RationalQuadratic(_Stationary):
@@ -267,7 +327,7 @@ class Constant(_Leaf):
     constant_value = _positive("constant_value", "c, ().")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return self.constant_value * X.new_ones(len(X), len(X if Y is None else Y))  # (N, M)
+        return self.constant_value.to(X.dtype).expand(len(X), len(X if Y is None else Y))  # (N, M)
 
     def diag(self, X: Tensor) -> Tensor:
         return self.constant_value * X.new_ones(len(X))  # (N,)

@@ -324,7 +324,7 @@ class StudentT(AdditiveNoise):
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """E_τ[Φ((y − μ)/√(v + s²/τ))]."""
         u, log_weights = self._precision_nodes(torch.zeros_like, torch.zeros_like(self.df.double()))
-        u, log_weights = u[:, None, None], log_weights[:, None, None]  # (K, 1, 1, P)
+        u, log_weights = (a.reshape(len(a), 1, 1, -1) for a in (u, log_weights))  # (K, 1, 1, P)
         std = (q.var + self.scale.square() * (-u).exp()).sqrt()
         return (log_weights.exp() * torch.special.ndtr((y - q.mean) / std)).sum(0)
 

@@ -168,13 +168,11 @@ class SolveGP(SparseGP):
                     f"orthogonal_points given, {n_given}."
                 )
             return n_given
-        given = not isinstance(self.inducing_points, str)
-        most = n_rows if given else n_rows - M
-        M2 = min(M, most) if self.n_orthogonal == "auto" else int(self.n_orthogonal)
-        if not 1 <= M2 <= most:
+        M2 = min(M, max(1, n_rows - M)) if self.n_orthogonal == "auto" else int(self.n_orthogonal)
+        if n_rows < M2:
             raise ValueError(
-                f"n_orthogonal={self.n_orthogonal} must be at least 1 and, with {M} inducing "
-                f"points, at most the number of rows to train on, {n_rows}."
+                f"n_orthogonal={self.n_orthogonal} must be at most the number of rows to train on, "
+                f"{n_rows}."
             )
         return M2
 
@@ -200,9 +198,9 @@ class SolveGP(SparseGP):
         network: nn.Module,
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Z and O: where neither is given, two parts of one set of points."""
+        """Z and O: where neither is given, two parts of one set if there are rows for it."""
         name = self.inducing_points
-        if isinstance(name, str) and self.orthogonal_points is None:
+        if isinstance(name, str) and self.orthogonal_points is None and M + M2 <= len(X):
             points = choose_points(name, X, M + M2, kernel, network, generator)
             if name != "conditional_variance":  # of which the first are the best
                 order = torch.randperm(M + M2, generator=generator, device=X.device)
@@ -215,7 +213,8 @@ class SolveGP(SparseGP):
         )
         if self.orthogonal_points is not None:
             return inducing, self._given_points("orthogonal_points", X)
-        return inducing, choose_points("kmeans", X, M2, kernel, network, generator)
+        method = name if isinstance(name, str) else "kmeans"
+        return inducing, choose_points(method, X, M2, kernel, network, generator)
 
 
 @documented

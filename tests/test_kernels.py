@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import kernels as sk
-from torch.func import functional_call, jacrev
+from torch.func import functional_call
 
 from skgpstoch import kernels
 from skgpstoch.kernels import from_sklearn, join_white_noise, split_white_noise, to_sklearn
@@ -68,9 +68,13 @@ def fixture_y():
 
 def theta_jacobian(module, X):
     """∂k(X)/∂theta by autograd, (N, N, n_dims)."""
-    parameters = {name: p.detach() for name, p in module.named_parameters()}
-    jacobian = jacrev(lambda p: functional_call(module, p, (X,)))(parameters)
-    return torch.cat([J.reshape(len(X), len(X), -1) for J in jacobian.values()], dim=2)
+    names, parameters = zip(*((name, p.detach()) for name, p in module.named_parameters()), strict=True)
+
+    def covariance(*values):
+        return functional_call(module, dict(zip(names, values, strict=True)), (X,))
+
+    jacobian = torch.autograd.functional.jacobian(covariance, parameters)
+    return torch.cat([J.reshape(len(X), len(X), -1) for J in jacobian], dim=2)
 
 
 @parametrize_kernel

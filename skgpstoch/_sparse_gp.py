@@ -62,7 +62,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     averaging: float | str = "auto"
     batch_size: int | str = "auto"
     max_iter: int | str = "auto"
-    learning_rate_init: float = 0.05
+    learning_rate_init: float = 0.1
     learning_rate: str = "one-cycle"
     weight_decay: float | str = "auto"
     early_stopping: bool | str = "auto"
@@ -151,7 +151,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         b = min(512 if self.batch_size == "auto" else int(self.batch_size), n_rows)
         if self.max_iter != "auto":
             return int(self.max_iter), b
-        n_steps = int(np.clip(30 * n_rows / b, 300, 3000))
+        n_steps = int(np.clip(30 * n_rows / b, 500, 3000))
         return math.ceil(n_steps / math.ceil(n_rows / b)), b
 
     def _optimizer(self, objective: Objective) -> torch.optim.Optimizer | None:
@@ -226,7 +226,8 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         return G.reshape(-1, G.shape[-1])
 
     def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
-        rows, seen = X[targets[:, -1] < 0], targets[targets[:, -1] < 0]
+        n_held_out = int((targets[:, -1] >= 0).sum())  # which come first
+        rows, seen = X[n_held_out:], targets[n_held_out:]
         n_targets = math.prod(self._y_shape)
         likelihood = self._fitted_scale(self._make_likelihood().for_outputs(n_targets))
         y, exposure = seen[:, :n_targets].double(), seen[:, n_targets:-1].double()
@@ -339,8 +340,8 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
 
 def input_unit(X: Tensor) -> Tensor:
-    """Standard deviation of each column, 1 where it is constant."""
-    unit = X.double().std(0, correction=0)
+    """Standard deviation of each column, 1 where it is constant; rows are in random order."""
+    unit = X[:SCALE_ROWS].double().std(0, correction=0)
     return torch.where(unit > 0.0, unit, 1.0).to(X)
 
 

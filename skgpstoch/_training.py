@@ -60,7 +60,11 @@ def make_optimizer(
     solver: str, groups: list[dict[str, Any]], learning_rate: float
 ) -> Optimizer | None:
     """Adam, with decoupled weight decay where a group asks for it, or others; None for none."""
-    groups = [{"lr": learning_rate, **group} for group in groups if group["params"]]
+    groups = [
+        {"lr": learning_rate * group.get("rate", 1.0), **group}
+        for group in groups
+        if group["params"]
+    ]
     if not groups:
         return None
     if solver == "lbfgs":

@@ -200,7 +200,7 @@ class SolveGP(SparseGP):
     ) -> tuple[Tensor, Tensor]:
         """Z and O: where neither is given, two parts of one set if there are rows for it."""
         name = self.inducing_points
-        if isinstance(name, str) and self.orthogonal_points is None and M + M2 <= len(X):
+        if isinstance(name, str) and self.orthogonal_points is None and len(X) >= M + M2:
             points = choose_points(name, X, M + M2, kernel, network, generator)
             if name != "conditional_variance":  # of which the first are the best
                 order = torch.randperm(M + M2, generator=generator, device=X.device)

@@ -37,9 +37,10 @@ from .sparse import (
 )
 
 STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
-WINDOW = 5000  # rows that running averages look back on
-MOST = 0.5  # step size of natural gradients at which they still converge from a cold start
-RUNNING_CG = {"tol": 0.0, "max_iter": 8}  # for a mean that starts from that of the last step
+WINDOW = 5  # rows that running averages look back on, in units of D
+MIN_WINDOW = 2500
+MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
+NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
 CLOSING = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 INNER = {"tol": 1e-9, "max_iter": 50}  # as close as L-BFGS needs it
 REJECTED = 1e10  # a loss that a line search steps back from
@@ -85,7 +86,8 @@ class VariationalObjective(Objective):
         network = list(self.model.features.network_parameters())
         in_network = {id(p) for p in network}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
-        return [{"params": network, "weight_decay": self.weight_decay}, {"params": rest}]
+        of_network = {"params": network, "weight_decay": self.weight_decay, "rate": NETWORK_RATE}
+        return [of_network, {"params": rest}]
 
     def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
         """−ELBO/n from the data term of n_batch rows."""
@@ -155,7 +157,7 @@ class RunningObjective(VariationalObjective):
     conjugate : bool
         Whether averages are of PᵀP and Pᵀy, without the noise ("collapsed").
     averaging : float or "auto", default="auto"
-        Weight of the present minibatch; "auto" looks back on 5,000 rows.
+        Weight of the present minibatch; "auto" looks back on 5 D rows, 2,500 at least.
     """
 
     gram: Tensor
@@ -186,7 +188,8 @@ class RunningObjective(VariationalObjective):
 
     def rate(self, batch_size: int) -> float:
         """γ of the next step: at first, an average over all that has been seen."""
-        window = min(WINDOW, float(self.n_rows))
+        most = max(WINDOW * self.model.features.n_features, MIN_WINDOW)
+        window = min(most, float(self.n_rows))
         rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
         if self.averaging != "auto":
             rate = float(self.averaging)
@@ -253,8 +256,7 @@ class RunningObjective(VariationalObjective):
 
     def solve(self) -> None:
         """The q(w) of the present averages."""
-        options = {"start": self.mean, "factor": self.factor, **RUNNING_CG}
-        self.keep(self.model.moments(self.present_sites(), **options))
+        self.keep(self.model.moments(self.present_sites(), factor=self.factor))
         self.n_steps += 1
 
     def factor(self, A: Tensor) -> Tensor:
@@ -270,20 +272,34 @@ class RunningObjective(VariationalObjective):
 class FullBatchObjective(VariationalObjective):
     """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
 
+    precision: Tensor
+    cross: Tensor
+    elbo: Tensor
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.model.features.jitter = None
-        self.found: Solution | None = None
+        zero = self.model.zero_sites(self.model.features.points.device)
+        self.register_buffer("precision", zero.precision)
+        self.register_buffer("cross", zero.cross)
+        self.register_buffer("elbo", zero.cross.new_tensor(-math.inf))
 
     def q(self) -> Moments:
-        return cast(Solution, self.found).q
+        return self.model.moments(self.present_sites())
 
-    def present_sites(self) -> Sites | None:
-        return None if self.found is None else self.found.sites
+    def present_sites(self) -> Sites:
+        """Of the best q(w) so far, not of a step that was rejected."""
+        return Sites(self.precision, self.cross)
+
+    def keep(self, found: Solution) -> None:
+        """Go on from here."""
+        self.register_buffer("precision", found.sites.precision)
+        self.register_buffer("cross", found.sites.cross)
+        self.register_buffer("elbo", found.elbo)
 
     def evaluate(self, X: Tensor, targets: Tensor) -> float:
         trained = targets[:, -1] < 0
-        self.found = self.model.best(X[trained], targets[trained], self.present_sites(), **INNER)
+        self.keep(self.model.best(X[trained], targets[trained], self.present_sites(), **INNER))
         return super().evaluate(X, targets)
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
@@ -296,11 +312,12 @@ class FullBatchObjective(VariationalObjective):
                 for sum_, part in zip(gradients, torch.autograd.grad(total, params), strict=True):
                     sum_ -= part / len(X)
         except NotPositiveDefiniteError:
-            if self.found is None:
+            if not bool(self.elbo.isfinite()):
                 raise
-            rejected = self.found.elbo.new_tensor(REJECTED)
+            rejected = self.elbo.new_tensor(REJECTED)
             return surrogate(rejected, *((p, torch.zeros_like(p)) for p in params))
-        self.found = found
+        if found.elbo >= self.elbo:
+            self.keep(found)
         return surrogate(-found.elbo / len(X), *zip(params, gradients, strict=True))
 
 

@@ -299,12 +299,15 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         silent = {"checkpoint_dir", "verbose", "device", "random_state"}
         params = {k: v for k, v in sorted(self.get_params().items()) if k not in silent}
         modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
+        arrays = {k: np.asarray(v) for k, v in params.items() if hasattr(v, "__array__")}
+        params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
         if self._starts_warm():
             modules.append(self.posterior_)
         tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
         named_seed = None if self.random_state is None else seed
         versions = sys.modules["skgpstoch"].__version__, torch.__version__
-        identity = fingerprint(versions, params, named_seed, X.shape, X, y.shape, y, *tensors)
+        arrays_of = [*arrays, *arrays.values(), *tensors]
+        identity = fingerprint(versions, params, named_seed, X.shape, X, y.shape, y, *arrays_of)
         return Checkpoint(Path(self.checkpoint_dir), f"{type(self).__name__}-{identity}")
 
     def _callbacks(

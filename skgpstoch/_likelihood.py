@@ -21,10 +21,10 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 class Likelihood(nn.Module):
-    """p(y | f), independent over rows and over the P outputs."""
+    """The distribution p(y | f), independent over rows and over the P outputs."""
 
     log_concave: bool = True
-    """Whether log p(y | f) is concave in f, so that its expectation never grows with the variance."""
+    """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
 
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""

@@ -253,7 +253,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         rows, posterior = self._located(X)
         return rows, self._y_scaling.tensor(y, torch.float64, rows.device), posterior
 
-    def log_marginal_likelihood(self, X: Any, y: Any) -> float:
+    def log_marginal_likelihood(self, X: Any, y: Any, *, exposure: Any = None) -> float:
         """Log p(y | X) of the data given, or the bound on it, with the fitted hyper-parameters.
 
         Parameters
@@ -262,6 +262,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
+        exposure : array-like of shape (n_samples,) or None, default=None
+            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
         -------
@@ -269,6 +271,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Nats, summed over rows and outputs, for y in the units of the user.
         """
         rows, targets, posterior = self._labelled(X, y)
+        if exposure is not None:
+            e = torch.as_tensor(check_exposure(exposure, len(rows)), device=rows.device)
+            posterior.likelihood.given(e)
+            targets = torch.cat([targets, e, torch.zeros_like(e)], 1)  # as in training, with a fold
         with torch.no_grad():
             return self._log_evidence(posterior.refit(rows, targets))
 

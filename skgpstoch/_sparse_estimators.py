@@ -16,7 +16,7 @@ from ._training import Checkpoint
 from .likelihoods import AdditiveNoise, Bernoulli, Categorical, Likelihood, make_likelihood
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseGPRegressor(SparseGP, GPRegressor):
     """Regression and counts."""
 
@@ -122,11 +122,14 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         super()._set_fitted()
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         if isinstance(self.likelihood_, AdditiveNoise):
-            noise = self.likelihood_.noise_variance.detach().numpy() * self._y_scaling.scale**2
+            with np.errstate(
+                over="ignore"
+            ):  # a target of order 1e200 has a variance beyond float64
+                noise = self.likelihood_.noise_variance.detach().numpy() * self._y_scaling.scale**2
             self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseGPClassifier(GPClassifier, SparseGP):
     """Two classes or more."""
 

@@ -160,15 +160,11 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
     def _n_points(self, n_rows: int, n_latents: int) -> int:
         """M."""
-        most = MAX_INDUCING if n_latents == 1 else MAX_INDUCING // 2
+        if self._starts_warm():
+            return self._same_number("n_inducing", len(self._model.features.points))
         if not isinstance(self.inducing_points, str):
-            n_given = len(np.asarray(self.inducing_points))
-            if self.n_inducing not in ("auto", n_given):
-                raise ValueError(
-                    f"n_inducing={self.n_inducing} must be 'auto' or the number of the "
-                    f"inducing_points given, {n_given}."
-                )
-            return n_given
+            return self._same_number("n_inducing", len(np.asarray(self.inducing_points)))
+        most = MAX_INDUCING if n_latents == 1 else MAX_INDUCING // 2
         M = min(most, n_rows) if self.n_inducing == "auto" else int(self.n_inducing)
         if n_rows < M:
             raise ValueError(
@@ -176,6 +172,29 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
                 f"{n_rows}."
             )
         return M
+
+    def _same_number(self, name: str, n_given: int) -> int:
+        """The number of points that there are, which a parameter must not contradict."""
+        if getattr(self, name) not in ("auto", n_given):
+            raise ValueError(
+                f"{name}={getattr(self, name)} must be 'auto' or the number of the points that are "
+                f"given or, with warm_start, were fitted before: {n_given}."
+            )
+        return n_given
+
+    def _start_points(self, name: str, X: Tensor) -> Tensor | None:
+        """Points to start from: those of the last fit (warm_start), or a parameter's; or None."""
+        given = getattr(self, name)
+        if self._starts_warm():
+            return getattr(self._model.features, name).detach().to(X)
+        if given is None or isinstance(given, str):
+            return None
+        points = check_array(given, dtype=np.float64, input_name=name)
+        if points.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}."
+            )
+        return self._x_scaling.tensor(points, X.dtype, X.device)
 
     # ---- the model ---------------------------------------------------------------------------
 
@@ -194,29 +213,19 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         """k, for network outputs like G."""
         expression, _ = self._split_kernel()
         if expression is None:
-            spread = G.double().std(0).clamp_min(1e-3) * (0.5 * math.sqrt(G.shape[1]))
+            spread = G.double().std(0, correction=0).clamp_min(1e-3) * (0.5 * math.sqrt(G.shape[1]))
             shape = sk.Matern(spread.cpu().numpy(), (1e-5, 1e5), nu=1.5)
             expression = sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
         return kernels.from_sklearn(expression)
 
-    def _given_points(self, name: str, X: Tensor) -> Tensor:
-        """A parameter that lists points, scaled like X."""
-        points = check_array(getattr(self, name), dtype=np.float64, input_name=name)
-        if points.shape[1] != X.shape[1]:
-            raise ValueError(
-                f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}."
-            )
-        return self._x_scaling.tensor(points, X.dtype, X.device)
-
     def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
         """P, before training."""
         network, width = self._network(X, generator)
-        kernel = self._kernel_module(self._embedded(network, X)).to(X.device)
+        kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
         M = self._n_points(len(X), n_latents)
-        if isinstance(self.inducing_points, str):
+        points = self._start_points("inducing_points", X)
+        if points is None:
             points = choose_points(self.inducing_points, X, M, kernel, network, generator)
-        else:
-            points = self._given_points("inducing_points", X)
         return InducingFeatures(kernel, network, points, input_unit(X), width)
 
     @staticmethod
@@ -341,8 +350,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
 def input_unit(X: Tensor) -> Tensor:
     """Standard deviation of each column, 1 where it is constant; rows are in random order."""
-    unit = X[:SCALE_ROWS].double().std(0, correction=0)
-    return torch.where(unit > 0.0, unit, 1.0).to(X)
+    return torch.as_tensor(Scaling.standard(X[:SCALE_ROWS].cpu().double().numpy()).scale).to(X)
 
 
 def load_parameters(module: nn.Module, fitted: nn.Module) -> None:

@@ -19,6 +19,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
+from ._data import Scaling
 from .features import FeatureMap, check_length_scales
 from .kernels import Kernel
 from .linalg import add_diagonal, cholesky, tri_solve
@@ -181,7 +182,7 @@ class InducingFeatures(FeatureMap):
         """
         identity = torch.eye(len(K), dtype=K.dtype, device=K.device)
         if self.jitter is None:
-            return tri_solve(cholesky(K, "covariance matrix of the inducing points"), identity)
+            return tri_solve(cholesky(K, "covariance of the inducing points", scale), identity)
         L, info = torch.linalg.cholesky_ex(add_diagonal(K, self.jitter * scale))
         self.failed |= info.any()
         return tri_solve(L, identity)
@@ -243,14 +244,13 @@ def choose_points(
         return candidates[largest_conditional_variances(kernel, G, n_points)]
     seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
     rows = candidates.cpu().double().numpy()
-    unit = rows.std(0)
-    unit[unit == 0.0] = 1.0
+    offset, unit = Scaling.standard(rows)
     kmeans = MiniBatchKMeans(
         n_points, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than points
-        centres = kmeans.fit(rows / unit).cluster_centers_ * unit
+        centres = kmeans.fit((rows - offset) / unit).cluster_centers_ * unit + offset
     return torch.as_tensor(centres).to(X)
 
 

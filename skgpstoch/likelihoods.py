@@ -30,7 +30,6 @@ __all__ = [
     "Poisson",
     "StudentT",
     "make_likelihood",
-    "mixture_log_mean",
 ]
 
 

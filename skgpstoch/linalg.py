@@ -21,7 +21,7 @@ class NotPositiveDefiniteError(ValueError):
     """A covariance matrix could not be factorised; the message names the likely causes."""
 
 
-def cholesky(A: Tensor, name: str = "covariance matrix") -> Tensor:
+def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor of A in float64, with as little jitter as it takes.
 
     Parameters
@@ -30,11 +30,14 @@ def cholesky(A: Tensor, name: str = "covariance matrix") -> Tensor:
         Symmetric matrices.
     name : str, default="covariance matrix"
         What A is, for the error message.
+    scale : Tensor of the batch's shape or None, default=None
+        What the jitter is relative to; None is the mean diagonal. A residual covariance has to say
+        the prior variance, as it may be nothing but that variance's rounding.
 
     Returns
     -------
     L : Tensor of shape (..., N, N)
-        float64, A + jitter·mean(diag A)·I = L Lᵀ.
+        float64, A + jitter·scale·I = L Lᵀ.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def cholesky(A: Tensor, name: str = "covariance matrix") -> Tensor:
             f"The {name} has NaN or infinite entries: the inputs or the target are probably on an "
             "extreme scale, or the learning rate is too large."
         )
-    scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)
+    scale = A.diagonal(dim1=-2, dim2=-1).mean(-1) if scale is None else scale
     for jitter in JITTERS:
         L, info = torch.linalg.cholesky_ex(add_diagonal(A, jitter * scale) if jitter else A)
         if not bool(info.any()):

@@ -14,8 +14,9 @@ with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -129,7 +130,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         return 0.5 * (n / len(columns) * square - weighted.square().sum())
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class SolveGP(SparseGP):
     """What regressor and classifier share."""
 
@@ -160,14 +161,12 @@ class SolveGP(SparseGP):
 
     def _n_others(self, n_rows: int, M: int) -> int:
         """M₂."""
+        if self._starts_warm():
+            return self._same_number(
+                "n_orthogonal", len(cast(OrthogonalFeatures, self._model.features).others)
+            )
         if self.orthogonal_points is not None:
-            n_given = len(self.orthogonal_points)
-            if self.n_orthogonal not in ("auto", n_given):
-                raise ValueError(
-                    f"n_orthogonal={self.n_orthogonal} must be 'auto' or the number of the "
-                    f"orthogonal_points given, {n_given}."
-                )
-            return n_given
+            return self._same_number("n_orthogonal", len(np.asarray(self.orthogonal_points)))
         M2 = min(M, max(1, n_rows - M)) if self.n_orthogonal == "auto" else int(self.n_orthogonal)
         if n_rows < M2:
             raise ValueError(
@@ -178,7 +177,7 @@ class SolveGP(SparseGP):
 
     def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
         network, width = self._network(X, generator)
-        kernel = self._kernel_module(self._embedded(network, X)).to(X.device)
+        kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
         M = self._n_points(len(X), n_latents)
         M2 = self._n_others(len(X), M)
         inducing, others = self._both_kinds(X, M, M2, kernel, network, generator)
@@ -199,22 +198,20 @@ class SolveGP(SparseGP):
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
         """Z and O: where neither is given, two parts of one set if there are rows for it."""
-        name = self.inducing_points
-        if isinstance(name, str) and self.orthogonal_points is None and len(X) >= M + M2:
-            points = choose_points(name, X, M + M2, kernel, network, generator)
-            if name != "conditional_variance":  # of which the first are the best
-                order = torch.randperm(M + M2, generator=generator, device=X.device)
-                points = points[order]
+        inducing = self._start_points("inducing_points", X)
+        others = self._start_points("orthogonal_points", X)
+        if inducing is None and others is None and len(X) >= M + M2:
+            method = self.inducing_points
+            points = choose_points(method, X, M + M2, kernel, network, generator)
+            if method != "conditional_variance":  # of which the first are the best
+                points = points[torch.randperm(M + M2, generator=generator, device=X.device)]
             return points[:M], points[M:]
-        inducing = (
-            choose_points(name, X, M, kernel, network, generator)
-            if isinstance(name, str)
-            else self._given_points("inducing_points", X)
-        )
-        if self.orthogonal_points is not None:
-            return inducing, self._given_points("orthogonal_points", X)
-        method = name if isinstance(name, str) else "kmeans"
-        return inducing, choose_points(method, X, M2, kernel, network, generator)
+        if inducing is None:
+            inducing = choose_points(self.inducing_points, X, M, kernel, network, generator)
+        if others is None:
+            method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
+            others = choose_points(method, X, M2, kernel, network, generator)
+        return inducing, others
 
 
 @documented

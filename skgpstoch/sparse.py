@@ -513,9 +513,8 @@ class SparsePosterior(Posterior):
         basis = self.model.features.basis(X)
         f = basis.phi @ self.weights.sample(n_samples, generator) + self.model.offset(basis)
         R = self.model.features.residual_covariance(X, basis.phi)
-        R.diagonal().clamp_min_(0.0).add_(1e-10 * basis.prior.mean())
         z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
-        return f + cholesky(R, "covariance of the residual process") @ z
+        return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z
 
     def refit(self, X: Tensor, targets: Tensor) -> SparsePosterior:
         return SparsePosterior(self.model, self.model.best(X, targets), len(X))

@@ -73,7 +73,7 @@ class VariationalObjective(Objective):
         noise_bounds: tuple[float, float] = (1e-8, 1e2),
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model = model.eval()  # until training begins: layers such as Dropout draw
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.register_buffer("n_rows", torch.tensor(float(n_rows), dtype=torch.float64))
@@ -192,7 +192,7 @@ class RunningObjective(VariationalObjective):
         window = min(most, float(self.n_rows))
         rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
         if self.averaging != "auto":
-            rate = float(self.averaging)
+            return float(self.averaging)
         if self.conjugate:
             return max(rate, 1.0 / (self.n_steps + 1.0))
         return min(max(rate, 1.0 / (self.n_steps + 2.0)), MOST)
@@ -230,8 +230,9 @@ class RunningObjective(VariationalObjective):
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
-        sites, n = posterior.sites, posterior.n_rows
-        noise = self.model.noise_variance if self.conjugate else torch.ones(1)
+        posterior, n = copy.deepcopy(posterior).to(self.gram.device), posterior.n_rows
+        sites = posterior.sites
+        noise = self.model.noise_variance if self.conjugate else torch.ones_like(sites.cross[0])
         self.gram.copy_((sites.precision * noise[:, None, None] / n)[: len(self.gram)])
         self.cross.copy_(sites.cross * noise / n)
         self.solve()
@@ -309,7 +310,10 @@ class FullBatchObjective(VariationalObjective):
             found = self.model.best(X, targets, self.present_sites(), **INNER)
             for basis, rows in self.model.bases(X, targets) if params else ():
                 total, _, _ = self.model.data_term(basis, rows, found.q)
-                for sum_, part in zip(gradients, torch.autograd.grad(total, params), strict=True):
+                parts = torch.autograd.grad(
+                    total, params, allow_unused=True, materialize_grads=True
+                )
+                for sum_, part in zip(gradients, parts, strict=True):
                     sum_ -= part / len(X)
         except NotPositiveDefiniteError:
             if not bool(self.elbo.isfinite()):
@@ -353,6 +357,7 @@ class GradientObjective(VariationalObjective):
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
+        posterior = copy.deepcopy(posterior).to(self.n_rows.device)
         means = posterior.weights.mean.split(posterior.weights.sizes)
         for b, L in enumerate(self.factors()):
             self.means[b].copy_(L.double() @ means[b])

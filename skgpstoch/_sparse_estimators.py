@@ -122,9 +122,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         super()._set_fitted()
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         if isinstance(self.likelihood_, AdditiveNoise):
-            with np.errstate(
-                over="ignore"
-            ):  # a target of order 1e200 has a variance beyond float64
+            with np.errstate(over="ignore"):  # of a target of order 1e200
                 noise = self.likelihood_.noise_variance.detach().numpy() * self._y_scaling.scale**2
             self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
 

@@ -139,7 +139,7 @@ class Categorical(Likelihood):
         quasi-random sequence, alike for every row; or 1 − ε where f_y is the greatest and
         ε/(C − 1) where it is not, a one-dimensional quadrature.
     epsilon : float, default=0.001
-        ε of robustmax.
+        The ε of robustmax.
 
     References
     ----------

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class AdditiveNoise(Likelihood):
-    """y = f + ε, the distribution of ε symmetric and its parameters one for each output."""
+    """Additive noise: y = f + ε, the distribution of ε symmetric, its parameters one an output."""
 
     @property
     def noise_variance(self) -> Tensor:
@@ -73,7 +73,7 @@ class AdditiveNoise(Likelihood):
 
 
 class Gaussian(AdditiveNoise):
-    """y = f + ε, ε ~ N(0, σ²): one noise variance for each of the P outputs.
+    """Gaussian noise: y = f + ε, ε ~ N(0, σ²), one variance for each of the P outputs.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Gaussian(AdditiveNoise):
 
 
 class Laplace(AdditiveNoise):
-    """y = f + ε, p(ε) = exp(−|ε|/s)/(2s): errors with tails like those of an absolute loss.
+    """Laplace noise: y = f + ε, p(ε) = exp(−|ε|/s)/(2s), the tails of an absolute loss.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Laplace(AdditiveNoise):
 
 
 class StudentT(AdditiveNoise):
-    """y = f + s·ε, ε of Student's t distribution: robust regression, outliers forgotten.
+    """Student-t noise: y = f + s·ε, for robust regression, where outliers are forgotten.
 
     Parameters
     ----------

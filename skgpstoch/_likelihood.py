@@ -26,6 +26,9 @@ class Likelihood(nn.Module):
     log_concave: bool = True
     """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs

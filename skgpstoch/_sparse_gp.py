@@ -310,12 +310,15 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     ) -> Objective:
         """From the fitted model, or a new one."""
         if not hasattr(self, "posterior_"):
-            return self._objective(X, targets, generator)
+            objective = cast(VariationalObjective, self._objective(X, targets, generator))
+            objective.streams = True
+            return objective
         model = self._model.copy_for_training(X)
         n_rows = len(X) + self.posterior_.n_rows
         self._set_trainable(model, n_rows)
         objective = self._build(model, n_rows)
         objective.start_from(cast(SparsePosterior, self.posterior_))
+        objective.streams = True
         return objective
 
     # ---- fitted attributes -------------------------------------------------------------------

@@ -129,6 +129,9 @@ def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
     engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0)
     u = engine.draw(n_points // 2, dtype=torch.float64)
     z = torch.special.ndtri(u.clamp(1e-9, 1.0 - 1e-9))
+    if dim < n_points // 4:  # else the sample has no full covariance to take out
+        L = torch.linalg.cholesky(z.mT @ z / len(z))
+        z = torch.linalg.solve_triangular(L, z.mT, upper=False).mT
     z = z / z.square().mean(0).sqrt()
     return torch.cat([z, -z]).T.contiguous().numpy()  # (dim, n_points)
 
@@ -136,8 +139,8 @@ def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
 def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
     """Points μ + √v·z, z jointly normal over the P latents of a row: (S, N, P, n_points).
 
-    A scrambled Sobol sequence with a fixed seed, the same for every row, antithetic and scaled:
-    means and variances of each coordinate are exact. Points come last, so that sums over them
+    A scrambled Sobol sequence with a fixed seed, the same for every row, antithetic and whitened:
+    means, variances and, unless there are very many, correlations of the coordinates are exact. Points come last, so that sums over them
     round alike whatever the number of rows.
     """
     normals = _sobol_normals(q.mean.shape[-1], n_points)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ._data import Scaling
 from .features import FeatureMap, check_length_scales
 from .kernels import Kernel
-from .linalg import add_diagonal, cholesky, tri_solve
+from .linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 
 JITTERS = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
@@ -180,12 +180,12 @@ class InducingFeatures(FeatureMap):
 
         While training, a failure is only recorded, for the loop to find after the epoch.
         """
-        identity = torch.eye(len(K), dtype=K.dtype, device=K.device)
         if self.jitter is None:
-            return tri_solve(cholesky(K, "covariance of the inducing points", scale), identity)
-        L, info = torch.linalg.cholesky_ex(add_diagonal(K, self.jitter * scale))
-        self.failed |= info.any()
-        return tri_solve(L, identity)
+            L = cholesky(K, "covariance of the inducing points", scale)
+            return tri_solve(L, torch.eye(len(K), dtype=K.dtype, device=K.device))
+        R, failed = inverse_cholesky(add_diagonal(K, self.jitter * scale))
+        self.failed |= failed
+        return R
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
         """The basis at rows g(X), given what :meth:`condition` has found."""

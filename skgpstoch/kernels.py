@@ -31,6 +31,7 @@ from torch.autograd.function import once_differentiable
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
+FAR = 1e30  # units of length-scale, or their squares, whose squares and products are still finite
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
 
@@ -84,8 +85,8 @@ def _scaled(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[
             f"got {length_scale.numel()} entries."
         )
     centre = reference.detach().double().mean(0)  # (D,)
-    A = (X.double() - centre) / length_scale  # (N, D)
-    return A, A if Y is None else (Y.double() - centre) / length_scale  # (M, D)
+    A = ((X.double() - centre) / length_scale).clamp(-FAR, FAR)  # (N, D)
+    return A, A if Y is None else ((Y.double() - centre) / length_scale).clamp(-FAR, FAR)  # (M, D)
 
 
 def _expanded(A: Tensor, B: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class _Radial(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        r2 = _expanded(A, B).to(dtype).clamp_(min=0)
+        r2 = _expanded(A, B).to(dtype).clamp_(0.0, FAR)
         if A is B:
             r2.fill_diagonal_(0.0)
         k, slope = profile(r2)

@@ -13,7 +13,10 @@ from torch import Tensor
 BLOCK_ROWS = 4096
 """Rows that are summed, or predicted, at a time."""
 
-JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+LEAF = 64
+"""Size up to which :func:`inverse_cholesky` calls LAPACK."""
+
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Multiples of the mean diagonal that :func:`cholesky` adds, in the order it tries them."""
 
 
@@ -69,6 +72,44 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
         "inputs on very different scales (use StandardScaler), a length-scale far larger than the "
         "data's range, or a noise variance that is too small."
     )
+
+
+def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:
+    """L⁻¹ for A = LLᵀ, without waiting to see whether there is one.
+
+    By halves, [[L₁, 0], [L₂₁, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ L₂₁ L₁⁻¹, L₂⁻¹]], mostly products of
+    matrices: three fifths of the time of a decomposition and an inversion at N = 512.
+
+    Parameters
+    ----------
+    A : Tensor of shape (..., N, N)
+        Symmetric positive definite matrices.
+
+    Returns
+    -------
+    R : Tensor of shape (..., N, N)
+        L⁻¹, lower triangular.
+    failed : Tensor of shape (...)
+        Whether A is not positive definite; R is of no use then.
+    """
+    R = torch.zeros_like(A)
+    return R, _inverse_cholesky(A, R)
+
+
+def _inverse_cholesky(A: Tensor, R: Tensor) -> Tensor:
+    n = A.shape[-1]
+    if n <= LEAF:
+        L, info = torch.linalg.cholesky_ex(A)
+        identity = torch.eye(n, dtype=A.dtype, device=A.device).expand_as(L)
+        R.copy_(tri_solve(L, identity))
+        return info != 0
+    h = n // 2
+    R_1, R_2 = R[..., :h, :h], R[..., h:, h:]
+    failed = _inverse_cholesky(A[..., :h, :h], R_1)
+    L_21 = A[..., h:, :h] @ R_1.mT
+    failed = failed | _inverse_cholesky(A[..., h:, h:] - L_21 @ L_21.mT, R_2)
+    R[..., h:, :h] = -R_2 @ (L_21 @ R_1)
+    return failed
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:

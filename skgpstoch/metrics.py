@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, ndtri
 from sklearn import config_context
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_scalar
 
 __all__ = [
@@ -249,24 +250,25 @@ def neg_log_predictive_density_scorer(
     Parameters
     ----------
     estimator : object
-        Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
+        Fitted estimator with `log_predictive_density(X, y)`, whatever its likelihood, or with
+        `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one; or a
         hyperparameter search over either.
     X : array-like of shape (n_samples, n_features)
         Inputs.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
+        True targets, or labels.
     sample_weight : array-like of shape (n_samples,), default=None
         Weights of the rows.
 
     Returns
     -------
     score : float
-        Minus :func:`negative_log_predictive_density`.
+        Mean log predictive density; several outputs are averaged.
 
     Raises
     ------
     TypeError
-        If the estimator does not predict a standard deviation.
+        If the estimator has neither.
 
     Examples
     --------
@@ -279,8 +281,22 @@ def neg_log_predictive_density_scorer(
     >>> round(float(scores.mean()), 1)
     -5.4
     """
-    mean, std = predict_mean_std(estimator, X)
-    return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
+    predictor, inputs = _unwrapped(estimator, X)
+    if not hasattr(predictor, "log_predictive_density"):
+        mean, std = predict_mean_std(estimator, X)
+        return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
+    n_outputs = np.asarray(y).reshape(len(inputs), -1).shape[1]
+    density = predictor.log_predictive_density(inputs, y) / n_outputs  # whatever the likelihood
+    return float(np.average(density, weights=sample_weight))
+
+
+def _unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
+    """The last step of a pipeline, or of a search's best one, and the inputs that it sees."""
+    predictor = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(predictor, Pipeline):
+        X = predictor[:-1].transform(X) if len(predictor) > 1 else X
+        return _unwrapped(predictor[-1], X)
+    return predictor, X
 
 
 def neg_crps_scorer(

@@ -39,7 +39,6 @@ from .linalg import (
     NotPositiveDefiniteError,
     add_diagonal,
     cholesky,
-    log_det,
     tri_solve,
 )
 from .weights import VariationalWeights
@@ -99,21 +98,24 @@ def diagonal_blocks(A: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
     return [A[..., e - s : e, e - s : e] for s, e in zip(sizes, ends, strict=True)]
 
 
-Factor = Callable[[Tensor], Tensor]
+InverseFactor = Callable[[Tensor], Tensor]
+"""A = LLᵀ ↦ L⁻¹."""
 
 
-def posterior_factor(A: Tensor) -> Tensor:
-    """Cholesky factor of a posterior precision."""
-    return cholesky(A, "posterior precision of the inducing variables")
+def careful_inverse_factor(A: Tensor) -> Tensor:
+    """L⁻¹ for a posterior precision A = LLᵀ, with some jitter if need be, or an error that says."""
+    L = cholesky(A, "posterior precision of the inducing variables")
+    return tri_solve(L, torch.eye(A.shape[-1], dtype=L.dtype, device=L.device).expand_as(L))
 
 
 def best_moments(
     sites: Sites,
     sizes: tuple[int, ...],
     prior_blocks: tuple[bool, ...],
-    factor: Factor = posterior_factor,
+    inverse_factor: InverseFactor = careful_inverse_factor,
+    dtype: torch.dtype = torch.float64,
 ) -> Moments:
-    """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹.
+    """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
     Parameters
     ----------
@@ -123,41 +125,48 @@ def best_moments(
         D_b of one or two blocks.
     prior_blocks : tuple of bool
         Whether S_b stays I.
-    factor : callable, default=posterior_factor
-        Cholesky decomposition.
+    inverse_factor : callable, default=careful_inverse_factor
+        L⁻¹ for LLᵀ.
+    dtype : torch.dtype, default=torch.float64
+        Of the result; everything but S is computed in float64.
     """
     rhs = sites.cross.mT[..., None]  # (P, D, 1)
     precisions = [add_diagonal(G, 1.0) for G in diagonal_blocks(sites.precision, sizes)]
-    L = factor(precisions[0])
-    factors = [L]
+    R = inverse_factor(precisions[0])
+    inverses = [R]
     if len(sizes) == 1:
-        mean = torch.cholesky_solve(rhs, L)
+        mean = R.mT @ (R @ rhs)
     else:
-        factors.append(L if prior_blocks[1] else factor(precisions[1]))
+        inverses.append(R if prior_blocks[1] else inverse_factor(precisions[1]))
         between = sites.precision[..., : sizes[0], sizes[0] :]
-        mean = eliminate(L, between, precisions[1], rhs, factor)
-    kl, covariances = 0.5 * mean.square().sum(), []
-    for L, size, is_prior in zip(factors, sizes, prior_blocks, strict=True):
-        S = None if is_prior else torch.cholesky_inverse(L)
-        if S is not None:
-            trace = S.diagonal(dim1=-2, dim2=-1).sum(-1)
-            kl = kl + 0.5 * (trace - size + log_det(L)).sum()
-        covariances.append(S)
-    return Moments(mean[..., 0].mT, tuple(covariances), sizes, kl)
+        mean = eliminate(R, between, precisions[1], rhs, inverse_factor)
+    kl = 0.5 * mean.square().sum()
+    covariances: list[Tensor | None] = []
+    for R, size, is_prior in zip(inverses, sizes, prior_blocks, strict=True):
+        if is_prior:
+            covariances.append(None)
+            continue
+        log_det = -2.0 * R.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # log|I + G_bb|
+        kl = kl + 0.5 * (R.square().sum((-2, -1)) - size + log_det).sum()
+        R = R.to(dtype)
+        covariances.append(R.mT @ R)
+    return Moments(mean[..., 0].mT.to(dtype), tuple(covariances), sizes, kl)
 
 
-def eliminate(L: Tensor, B: Tensor, D: Tensor, rhs: Tensor, factor: Factor) -> Tensor:
-    """X with [[LLᵀ, B], [Bᵀ, D]] X = rhs, by the Schur complement of the first block.
+def eliminate(
+    R: Tensor, B: Tensor, D: Tensor, rhs: Tensor, inverse_factor: InverseFactor
+) -> Tensor:
+    """X with [[A, B], [Bᵀ, D]] X = rhs by the Schur complement of A, given R with RᵀR = A⁻¹.
 
-    With two decompositions of M columns it needs no more than conjugate gradients with the blocks
-    as preconditioner, which take 20 to 40 steps as the blocks are strongly correlated.
+    Conjugate gradients with the blocks as preconditioner would take 20 to 40 steps, more than this
+    costs: the blocks are strongly correlated.
     """
-    W = tri_solve(L, B)  # L⁻¹B
+    W = R @ B
     upper, lower = rhs.split([B.shape[-2], B.shape[-1]], -2)
-    z = tri_solve(L, upper)
-    x_v = torch.cholesky_solve(lower - W.mT @ z, factor(D - W.mT @ W))
-    x_u = tri_solve(L, z - W @ x_v, transpose=True)
-    return torch.cat([x_u, x_v], -2)
+    z = R @ upper
+    R_v = inverse_factor(D - W.mT @ W)
+    x_v = R_v.mT @ (R_v @ (lower - W.mT @ z))
+    return torch.cat([R.mT @ (z - W @ x_v), x_v], -2)
 
 
 class Solution(NamedTuple):

@@ -25,7 +25,7 @@ from ._objective import Objective, surrogate
 from .gaussian import Marginals
 from .inducing import Basis, whiten
 from .likelihoods import Gaussian
-from .linalg import NotPositiveDefiniteError
+from .linalg import NotPositiveDefiniteError, inverse_cholesky
 from .sparse import (
     Moments,
     Sites,
@@ -42,7 +42,7 @@ MIN_WINDOW = 2500
 MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
 CLOSING = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
-INNER = {"tol": 1e-9, "max_iter": 50}  # as close as L-BFGS needs it
+INNER = {"tol": 1e-8, "max_iter": 50}  # as close as L-BFGS needs it
 REJECTED = 1e10  # a loss that a line search steps back from
 
 
@@ -135,7 +135,7 @@ class VariationalObjective(Objective):
         """The present q(w), for streams."""
         unknown = torch.full((), torch.nan, dtype=torch.float64)
         sites = cast(Sites, self.present_sites())
-        found = Solution(self.q().to(torch.float64), sites, unknown)
+        found = Solution(self.model.moments(sites), sites, unknown)
         return SparsePosterior(self.closing_model(), found, int(self.n_rows))
 
     def start_from(self, posterior: SparsePosterior) -> None:
@@ -178,7 +178,7 @@ class RunningObjective(VariationalObjective):
         self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
         self.register_buffer("cross", zero.cross)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        self.keep(self.model.moments(zero))
+        self.keep(self.model.moments(zero, dtype=self.model.features.points.dtype))
 
     def get_extra_state(self) -> int:
         return self.n_steps
@@ -215,12 +215,28 @@ class RunningObjective(VariationalObjective):
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
         if self.conjugate:
-            self.average_conjugate(basis, rows.y)
+            self.average_conjugate(self.predicting(X, basis), rows.y)
         q = self.q()
-        total, term, marginals = self.model.data_term(basis, rows, q.to(X.dtype))
+        total, term, marginals = self.model.data_term(basis, rows, q)
         if not self.conjugate:
-            self.average_sites(self.model.sites(basis, term, marginals), len(X))
+            seen = self.predicting(X, basis)
+            if seen is not basis:
+                _, term, marginals = self.model.data_term(seen, rows, q)
+            self.average_sites(self.model.sites(seen, term, marginals), len(X))
         return self.per_row(total, len(X), q.kl, generator)
+
+    def predicting(self, X: Tensor, basis: Basis) -> Basis:
+        """The basis that a stream predicts with, from these averages alone.
+
+        It differs from that in training where a user's module has layers such as BatchNorm.
+        """
+        if not (self.streams and self.has_user_module):
+            return basis
+        self.model.eval()
+        with torch.no_grad():
+            basis = self.model.features.basis(X)
+        self.model.train()
+        return basis
 
     def present_sites(self) -> Sites:
         n = float(self.n_rows)
@@ -257,14 +273,15 @@ class RunningObjective(VariationalObjective):
 
     def solve(self) -> None:
         """The q(w) of the present averages."""
-        self.keep(self.model.moments(self.present_sites(), factor=self.factor))
+        sites, dtype = self.present_sites(), self.model.features.points.dtype
+        self.keep(self.model.moments(sites, inverse_factor=self.inverse_factor, dtype=dtype))
         self.n_steps += 1
 
-    def factor(self, A: Tensor) -> Tensor:
-        """Cholesky factor; a failure is only recorded, for the loop to find after the epoch."""
-        L, info = torch.linalg.cholesky_ex(A)
-        self.failed |= info.any()
-        return L
+    def inverse_factor(self, A: Tensor) -> Tensor:
+        """L⁻¹ for LLᵀ; a failure is only recorded, for the loop to find after the epoch."""
+        R, failed = inverse_cholesky(A)
+        self.failed |= failed.any()
+        return R
 
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()

@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -71,17 +71,33 @@ class Split(NamedTuple):
 
 def load_split(data: Path, name: str, split: int = 0, standardize_y: bool = True) -> Split:
     """Read ``data/uci/name`` as float32 and split it by column ``split`` of its test mask."""
-    folder = data / "uci" / name
-    table = np.loadtxt(folder / "data.csv.gz", delimiter=",", ndmin=2)
-    masks = np.loadtxt(folder / "test_mask.csv.gz", delimiter=",", ndmin=2)
-    test = masks[:, split].astype(bool)
-    X = _standardize(table[:, :-1], ~test)
-    y = _standardize(table[:, -1], ~test) if standardize_y else table[:, -1]
+    test = _read(data, name, "test_mask")[:, split].astype(bool)
+    return split_table(_read(data, name, "data"), ~test, test, standardize_y)
+
+
+def load_random_split(data: Path, name: str, seed: int, train: float, test: float) -> Split:
+    """Read ``data/uci/name`` as float32: random shares of its rows, y standardised as well."""
+    table = _read(data, name, "data")
+    n = len(table)
+    rows = np.random.default_rng(seed).permutation(n)
+    return split_table(table, rows[: round(train * n)], rows[n - round(test * n) :])
+
+
+def split_table(
+    table: Array, train: NDArray[Any], test: NDArray[Any], standardize_y: bool = True
+) -> Split:
+    """Rows ``train`` and ``test`` of a table whose last column is the target, as float32."""
+    X = _standardize(table[:, :-1], train)
+    y = _standardize(table[:, -1], train) if standardize_y else table[:, -1]
     X, y = X.astype(np.float32), y.astype(np.float32)
-    return Split(X[~test], y[~test], X[test], y[test])
+    return Split(X[train], y[train], X[test], y[test])
 
 
-def _standardize(values: Array, train: NDArray[np.bool_]) -> Array:
+def _read(data: Path, name: str, file: str) -> Array:
+    return np.loadtxt(data / "uci" / name / f"{file}.csv.gz", delimiter=",", ndmin=2)
+
+
+def _standardize(values: Array, train: NDArray[Any]) -> Array:
     mean, std = values[train].mean(0), values[train].std(0)
     return (values - mean) / np.where(std < 1e-12, 1.0, std)
 
@@ -100,6 +116,50 @@ class Clock:
     def __exit__(self, *exception: object) -> None:
         self.wall += time.perf_counter() - self._start[0]
         self.cpu += time.process_time() - self._start[1]
+
+
+class PacedFits:
+    """Fits of as many epochs as a wall-clock budget holds, judged by the fits before.
+
+    A fit is timed from call to return, so with its start and its closing pass; two short ones, made
+    with the first budget, tell these apart from the epochs.
+    """
+
+    SAFETY = 0.96  # share of the budget that is planned for
+    PROBES = (1, 4)  # epochs
+
+    def __init__(self, make: Callable[[int], Any], data: Split) -> None:
+        self.make = make  # epochs → estimator
+        self.data = data
+        self.walls: dict[int, float] = {}  # epochs → seconds
+
+    def fit(self, max_iter: int) -> tuple[Any, Clock]:
+        """A fit of so many epochs."""
+        model = self.make(max_iter)
+        with Clock() as clock:
+            model.fit(self.data.X_train, self.data.y_train)
+        self.walls[max_iter] = clock.wall
+        return model, clock
+
+    def epochs_within(self, budget: float) -> int:
+        """Epochs of a fit of ``budget`` seconds; 0 if there is no time for one."""
+        for max_iter in self.PROBES:
+            if max_iter not in self.walls:
+                self.fit(max_iter)
+        few, many = min(self.walls), max(self.walls)
+        epoch = (self.walls[many] - self.walls[few]) / (many - few)
+        start = self.walls[few] - few * epoch
+        return max(0, int((self.SAFETY * budget - start) / epoch))
+
+    def fit_within(self, budget: float) -> tuple[Any, Clock] | None:
+        """The longest fit that ``budget`` seconds hold, or None if they hold no epoch."""
+        max_iter = self.epochs_within(budget)
+        while max_iter >= 1:
+            model, clock = self.fit(max_iter)
+            if clock.wall <= budget:
+                return model, clock
+            max_iter = min(max_iter - 1, self.epochs_within(budget))
+        return None
 
 
 class Scores(NamedTuple):

@@ -36,6 +36,47 @@ class SVGP(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
+class Training:
+    """A sparse variational GP from inducing points ``Z``, its bound and its optimisers.
+
+    ``natural``: natural gradients (rate 0.1) for q(u), and Adam at ``learning_rate`` for the rest;
+    else Adam for all. GPyTorch draws the start of q(u) from the global generator.
+    """
+
+    def __init__(self, Z: Tensor, n_rows: int, natural: bool, learning_rate: float) -> None:
+        self.model = SVGP(Z, natural)
+        self.likelihood = gpytorch.likelihoods.GaussianLikelihood()
+        self.likelihood.noise = 0.1
+        self.elbo = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=n_rows)
+        q = list(self.model.variational_parameters())
+        hyper = [*self.model.hyperparameters(), *self.likelihood.parameters()]
+        adam = torch.optim.Adam(hyper if natural else [*q, *hyper], lr=learning_rate)
+        self.optimizers: list[torch.optim.Optimizer] = [adam]
+        if natural:
+            self.optimizers.insert(0, gpytorch.optim.NGD(q, num_data=n_rows, lr=0.1))
+
+    def step(self, X: Tensor, y: Tensor) -> None:
+        """One step on a minibatch, X (b, d) and y (b,)."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss = -self.elbo(self.model(X), y)
+        loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    @torch.no_grad()
+    def predict(self, X: Tensor) -> tuple[Array, Array]:
+        """Mean and standard deviation of y at the rows of X."""
+        for module in (self.model, self.likelihood):
+            module.eval()
+        blocks = [self.likelihood(self.model(rows)) for rows in X.split(2048)]
+        for module in (self.model, self.likelihood):
+            module.train()
+        mean = torch.cat([q.mean for q in blocks]).double()
+        variance = torch.cat([q.variance for q in blocks]).double()
+        return mean.numpy(), variance.sqrt().numpy()
+
+
 class Point(NamedTuple):
     """A moment of a training run; the run's clock stands still while it is looked at."""
 
@@ -59,31 +100,28 @@ def svgp_trace(
 ) -> Iterator[Point]:
     """Train GPyTorch's SVGP for ``budget`` seconds, predicting at ``n_points`` times on the way.
 
-    ``natural``: natural gradients (rate 0.1) for q(u), and Adam at ``learning_rate`` for the rest;
-    else Adam for all. The clock runs from the k-means for Z to the last step, without predictions.
+    See :class:`Training`. The clock runs from the k-means for Z to the last step, without
+    predictions.
     """
     X, y, X_test = (torch.from_numpy(a) for a in (data.X_train, data.y_train, data.X_test))
-    torch.manual_seed(seed)  # GPyTorch draws the start of q(u) from the global generator
+    torch.manual_seed(seed)
     clock = Clock()
     with clock:
         kmeans = MiniBatchKMeans(
             n_inducing, n_init=1, batch_size=4096, max_iter=20, random_state=seed
         )
         Z = torch.from_numpy(kmeans.fit(data.X_train).cluster_centers_)  # (M, d)
-        model, likelihood = SVGP(Z, natural), gpytorch.likelihoods.GaussianLikelihood()
-        likelihood.noise = 0.1
-        elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(y))
-        optimizers = _optimizers(model, likelihood, natural, learning_rate, len(y))
+        training = Training(Z, len(y), natural, learning_rate)
     times = budget * np.geomspace(1 / 60, 1, n_points)  # denser where the curve is steep
     for n_iter, rows in enumerate(_batches(len(y), batch_size), start=1):
         try:
             with clock:
-                _step(optimizers, elbo, model, X[rows], y[rows])
+                training.step(X[rows], y[rows])
         except (NanError, NotPSDError) as error:
             print(f"GPyTorch stopped at step {n_iter}: {error}")
             return
         if clock.wall >= times[0]:
-            yield Point(clock.wall, clock.cpu, n_iter, *_predict(model, likelihood, X_test))
+            yield Point(clock.wall, clock.cpu, n_iter, *training.predict(X_test))
             times = times[times > clock.wall]
         if len(times) == 0:
             return
@@ -92,46 +130,3 @@ def svgp_trace(
 def _batches(n: int, batch_size: int) -> Iterator[Tensor]:
     while True:
         yield from torch.randperm(n).split(batch_size)
-
-
-def _step(
-    optimizers: list[torch.optim.Optimizer],
-    elbo: gpytorch.mlls.VariationalELBO,
-    model: SVGP,
-    X: Tensor,
-    y: Tensor,
-) -> None:
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss = -elbo(model(X), y)
-    loss.backward()
-    for optimizer in optimizers:
-        optimizer.step()
-
-
-def _optimizers(
-    model: SVGP,
-    likelihood: gpytorch.likelihoods.GaussianLikelihood,
-    natural: bool,
-    learning_rate: float,
-    n: int,
-) -> list[torch.optim.Optimizer]:
-    hyper = [*model.hyperparameters(), *likelihood.parameters()]
-    if not natural:
-        return [torch.optim.Adam([*model.variational_parameters(), *hyper], lr=learning_rate)]
-    ngd = gpytorch.optim.NGD(model.variational_parameters(), num_data=n, lr=0.1)
-    return [ngd, torch.optim.Adam(hyper, lr=learning_rate)]
-
-
-@torch.no_grad()
-def _predict(
-    model: SVGP, likelihood: gpytorch.likelihoods.GaussianLikelihood, X: Tensor
-) -> tuple[Array, Array]:
-    for module in (model, likelihood):
-        module.eval()
-    blocks = [likelihood(model(rows)) for rows in X.split(2048)]
-    for module in (model, likelihood):
-        module.train()
-    mean = torch.cat([q.mean for q in blocks]).double()
-    variance = torch.cat([q.variance for q in blocks]).double()
-    return mean.numpy(), variance.sqrt().numpy()

@@ -1,4 +1,4 @@
-"""scikit-learn's regressors as peers: each gives a Gaussian at every test row."""
+"""Peers: scikit-learn's regressors, each with a Gaussian at every test row; and sampled classes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Protocol, Self
 
 import numpy as np
 from _common import Array
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve
+from scipy.special import expit
 from sklearn.base import RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor
 
@@ -78,3 +81,61 @@ class ExactOnSubset:
 
     def predict(self, X: Array, return_std: bool = True) -> tuple[Array, Array]:
         return self.model_.predict(X, return_std=True)
+
+
+class SampledClassifier:
+    """P(y = 1) of a GP with a logistic link and a given kernel, by elliptical slice sampling.
+
+    Murray, Adams and MacKay, "Elliptical slice sampling", 2010. Nothing is approximated but the
+    mean over draws of f at the training rows, so it tells how good an approximation is; for a few
+    hundred rows.
+    """
+
+    BURN_IN, THINNING = 2000, 10  # draws
+
+    def __init__(self, kernel: Kernel, n_draws: int, seed: int) -> None:
+        self.kernel = kernel
+        self.n_draws = n_draws
+        self.seed = seed
+
+    def fit(self, X: Array, y: NDArray[np.int64]) -> Self:
+        rng = np.random.default_rng(self.seed)
+        self.X = X
+        self.L = np.linalg.cholesky(self.kernel(X) + 1e-8 * np.eye(len(X)))
+        sign = 2.0 * y - 1.0
+        f, draws = np.zeros(len(X)), []
+        for k in range(self.n_draws):
+            f = self._draw(f, sign, rng)
+            if k >= self.BURN_IN and k % self.THINNING == 0:
+                draws.append(f)
+        self.draws = np.stack(draws)  # (S, n)
+        return self
+
+    def _draw(self, f: Array, sign: Array, rng: np.random.Generator) -> Array:
+        """The next draw of f, on an ellipse through the last and a draw of the prior."""
+        other = self.L @ rng.standard_normal(len(f))
+        threshold = self._log_likelihood(f, sign) + np.log(rng.random())
+        angle = rng.uniform(0.0, 2.0 * np.pi)
+        low, high = angle - 2.0 * np.pi, angle
+        while True:
+            proposal = f * np.cos(angle) + other * np.sin(angle)
+            if self._log_likelihood(proposal, sign) > threshold:
+                return proposal
+            low, high = (angle, high) if angle < 0 else (low, angle)
+            angle = rng.uniform(low, high)
+
+    @staticmethod
+    def _log_likelihood(f: Array, sign: Array) -> float:
+        return -float(np.logaddexp(0.0, -sign * f).sum())
+
+    def predict_proba(self, X: Array) -> Array:
+        """P(y = 1) at the rows of X, (N,)."""
+        K = self.kernel(self.X, X)  # (n, N)
+        A = cho_solve((self.L, True), K)
+        residual = np.maximum(self.kernel.diag(X) - (K * A).sum(0), 0.0)  # var f(x) given f, (N,)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+        total = np.zeros(len(X))
+        for f in self.draws:
+            mean = f @ A
+            total += expit(mean[:, None] + np.sqrt(residual)[:, None] * nodes) @ weights
+        return total / (len(self.draws) * weights.sum())

@@ -140,8 +140,8 @@ def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
     """Points μ + √v·z, z jointly normal over the P latents of a row: (S, N, P, n_points).
 
     A scrambled Sobol sequence with a fixed seed, the same for every row, antithetic and whitened:
-    means, variances and, unless there are very many, correlations of the coordinates are exact. Points come last, so that sums over them
-    round alike whatever the number of rows.
+    means, variances and, unless there are very many, correlations of the coordinates are exact.
+    Points come last, so that sums over them round alike whatever the number of rows.
     """
     normals = _sobol_normals(q.mean.shape[-1], n_points)
     z = torch.as_tensor(normals, dtype=q.mean.dtype, device=q.mean.device)

@@ -287,7 +287,8 @@ def neg_log_predictive_density_scorer(
         return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
     n_outputs = np.asarray(y).reshape(len(inputs), -1).shape[1]
     density = predictor.log_predictive_density(inputs, y) / n_outputs  # whatever the likelihood
-    return float(np.average(density, weights=sample_weight))
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    return float(np.average(density, weights=weights))
 
 
 def _unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:

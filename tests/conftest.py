@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from sklearn.base import is_classifier
 
 import skgpstoch
 
@@ -15,8 +16,32 @@ torch.manual_seed(0)  # for modules that are made when tests are collected
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-REGRESSORS = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
-QUICK = {"hidden_layer_sizes": (16,), "n_estimators": 1, "max_iter": 25, "random_state": 0}
+ESTIMATORS = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
+SPARSE = [cls for cls in ESTIMATORS if cls.__name__.startswith(("SVGP", "SolveGP"))]
+FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE]
+CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
+SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
+
+QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
+QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}
+QUICK_REGRESSOR = {"solver": "collapsed"}
+
+
+def quick_parameters(cls):
+    """Those with which an estimator of this class fits in a fraction of a second."""
+    own = QUICK_FINITE if cls in FINITE else QUICK_SPARSE
+    solver = QUICK_REGRESSOR if cls in SPARSE_REGRESSORS else {}
+    return {**own, **solver, "max_iter": 25, "random_state": 0}
+
+
+def constructor(cls):
+    """A function that makes a quick estimator of this class, but for the parameters given."""
+    return lambda **params: cls(**{**quick_parameters(cls), **params})
+
+
+def named(cls):
+    """The id of tests with this class."""
+    return cls.__name__.replace("GaussianProcessRegressor", "Gaussian")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,7 +59,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=REGRESSORS, ids=lambda cls: cls.__name__.removesuffix("ProcessRegressor"))
+@pytest.fixture(params=FINITE + SPARSE_REGRESSORS, ids=named)
 def regressor(request):
     """Each of the public regressors' classes."""
     return request.param
@@ -43,7 +68,43 @@ def regressor(request):
 @pytest.fixture
 def quick(regressor):
     """Constructor of a regressor that fits in a fraction of a second: quick(**parameters)."""
-    return lambda **params: regressor(**{**QUICK, **params})
+    return constructor(regressor)
+
+
+@pytest.fixture(params=FINITE, ids=named)
+def finite(request):
+    """Each of the classes of the finite-dimensional family."""
+    return request.param
+
+
+@pytest.fixture
+def quick_finite(finite):
+    """As `quick`, of the finite-dimensional family."""
+    return constructor(finite)
+
+
+@pytest.fixture(params=SPARSE_REGRESSORS, ids=named)
+def sparse_regressor(request):
+    """Each of the regressors' classes of the sparse variational family."""
+    return request.param
+
+
+@pytest.fixture
+def quick_sparse(sparse_regressor):
+    """As `quick`, of the sparse variational family."""
+    return constructor(sparse_regressor)
+
+
+@pytest.fixture(params=CLASSIFIERS, ids=named)
+def classifier(request):
+    """Each of the public classifiers' classes."""
+    return request.param
+
+
+@pytest.fixture
+def quick_classifier(classifier):
+    """Constructor of a classifier that fits in a fraction of a second."""
+    return constructor(classifier)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +115,29 @@ def sine():
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
     X.flags.writeable = y.flags.writeable = False
     return X, y
+
+
+@pytest.fixture(scope="session")
+def counts(sine):
+    """200 counts of rate exposure·exp(sine of the first input), and their exposures."""
+    X, _ = sine
+    rng = np.random.default_rng(1)
+    exposure = rng.uniform(0.5, 4.0, len(X))
+    return X, rng.poisson(exposure * np.exp(np.sin(X[:, 0]))), exposure
+
+
+@pytest.fixture(scope="session")
+def two_classes(sine):
+    """200 rows of two classes, by the side of a sine that their second input is on."""
+    X, _ = sine
+    return X, np.where(X[:, 1] > np.sin(2.0 * X[:, 0]), "up", "down")
+
+
+@pytest.fixture(scope="session")
+def three_classes(sine):
+    """200 rows of three classes, stripes along a sine."""
+    X, _ = sine
+    return X, np.digitize(X[:, 1] - np.sin(X[:, 0]), [-1.0, 1.0]) * 10 - 5
 
 
 @pytest.fixture

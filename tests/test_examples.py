@@ -14,6 +14,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
 QUICKSTART = EXAMPLES / "plot_quickstart.py"
+SNELSON = EXAMPLES / "plot_snelson_solvegp.py"
 
 
 def run(script: Path, *arguments: str, cwd: Path) -> str:
@@ -38,10 +39,22 @@ def run(script: Path, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "script", [s for s in SCRIPTS if s != QUICKSTART], ids=lambda script: script.stem
+    "script",
+    [s for s in SCRIPTS if s not in (QUICKSTART, SNELSON)],
+    ids=lambda script: script.stem,
 )
 def test_example_runs_without_a_warning(script, tmp_path):
     run(script, cwd=tmp_path)
+
+
+def test_snelson_bounds_are_ordered_as_theory_says(tmp_path):
+    output = run(SNELSON, cwd=tmp_path)
+
+    bounds = dict(re.findall(r"^(\S.*?) {2,}(-[\d.]+) ", output, re.MULTILINE))
+    assert list(bounds) == ["SVGP, 5", "ODVGP, 5 + 100", "SOLVE-GP, 5 + 5", "SVGP, 10", "exact"]
+    few, odvgp, solve, many, exact = map(float, bounds.values())
+    assert few < odvgp < solve < many < exact
+    assert many - solve < 0.1 * (many - few)
 
 
 @pytest.mark.skipif(

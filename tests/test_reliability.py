@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from torch import nn
 
 import skgpstoch._training
+from conftest import FINITE, SPARSE_REGRESSORS, constructor, named
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
@@ -78,7 +79,7 @@ def everything_of(model, X):
 
 
 # ------------------------------------------------------------------------------- no side effects
-def test_constructor_parameters_are_the_users(regressor, sine):
+def test_constructor_parameters_are_the_users(finite, sine):
     X, y = sine
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
     given = {
@@ -90,7 +91,7 @@ def test_constructor_parameters_are_the_users(regressor, sine):
         "device": torch.device("cpu"),
         "random_state": np.random.RandomState(0),
     }
-    model = regressor(**given)
+    model = finite(**given)
     before, weights = model.get_params(), copy.deepcopy(module.state_dict())
     theta = given["kernel"].theta.copy()
     model.fit(X, y).partial_fit(X, y)
@@ -126,12 +127,12 @@ def global_state():
 
 @pytest.mark.parametrize("random_state", [None, 0])
 @pytest.mark.parametrize("kind", ["network", "fourier", "dropout"])
-def test_global_state_is_untouched(regressor, sine, random_state, kind, tmp_path, monkeypatch):
+def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = sine
     module = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2))
     params = {"dropout": {"feature_map": module}, "fourier": FOURIER, "network": {}}[kind]
-    model = regressor(
+    model = finite(
         **{"hidden_layer_sizes": (8,), **params}, max_iter=2, random_state=random_state
     )
     before = global_state()
@@ -161,16 +162,16 @@ def test_the_global_seeds_have_no_influence(quick, sine, random_state):
 
 
 @pytest.mark.parametrize("kind", ["network", "fourier", "general kernel"])
-def test_the_users_default_dtype_is_no_obstacle(quick, regressor, sine, kind):
+def test_the_users_default_dtype_is_no_obstacle(quick_finite, finite, sine, kind):
     X, y = sine
     params = FOURIER if kind == "fourier" else {}
     if kind == "general kernel":
-        if regressor is not BSGDGaussianProcessRegressor:
+        if finite is not BSGDGaussianProcessRegressor:
             pytest.skip("needs features")
         params = {"kernel": RationalQuadratic() + WhiteKernel(), "hidden_layer_sizes": ()}
     torch.set_default_dtype(torch.float64)
     try:
-        model = quick(**params).fit(X, y)
+        model = quick_finite(**params).fit(X, y)
         if kind != "general kernel":
             model.partial_fit(X, y)
         assert torch.get_default_dtype() == torch.float64
@@ -199,13 +200,13 @@ REPRODUCIBLE = {
 
 
 @pytest.mark.parametrize("params", REPRODUCIBLE.values(), ids=REPRODUCIBLE)
-def test_a_seed_names_the_result_to_the_bit(quick, sine, params):
+def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
     X, y = sine
     params = {**params, "max_iter": 10}
-    model = quick(**params).fit(X, y)
+    model = quick_finite(**params).fit(X, y)
     for again in (
         clone(model).fit(X, y),
-        pickle.loads(pickle.dumps(quick(**params))).fit(X, y),
+        pickle.loads(pickle.dumps(quick_finite(**params))).fit(X, y),
         model.fit(X, y),
     ):
         assert_array_equal(everything_of(again, GRID), everything_of(model, GRID))
@@ -214,7 +215,7 @@ def test_a_seed_names_the_result_to_the_bit(quick, sine, params):
         assert again.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
     other = clone(model).set_params(random_state=1).fit(X, y)
     assert not np.array_equal(other.predict(GRID), model.predict(GRID))
-    streams = [quick(**params).partial_fit(X, y).partial_fit(X[:70], y[:70]) for _ in range(2)]
+    streams = [quick_finite(**params).partial_fit(X, y).partial_fit(X[:70], y[:70]) for _ in range(2)]
     assert_array_equal(*(everything_of(stream, GRID) for stream in streams))
 
 
@@ -230,9 +231,9 @@ def fit_predict(model, X, y, grid):
     return everything_of(model.fit(X, y), grid)
 
 
-def test_other_processes_get_the_same_bits(quick, sine):
+def test_other_processes_get_the_same_bits(quick_finite, sine):
     X, y = sine
-    models = [quick(), quick(**FOURIER), quick(n_estimators=2)]
+    models = [quick_finite(), quick_finite(**FOURIER), quick_finite(n_estimators=2)]
     with joblib.parallel_config("loky", inner_max_num_threads=1):
         there = joblib.Parallel(n_jobs=2)(
             joblib.delayed(fit_predict)(clone(model), X, y, GRID) for model in models
@@ -253,12 +254,12 @@ def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
         assert_array_equal(everything_of(model, GRID), expected)
 
 
-def test_predictions_do_not_depend_on_batches_order_or_calls(quick, sine):
+def test_predictions_do_not_depend_on_batches_order_or_calls(quick_finite, sine):
     """Across the edges of the blocks in which rows are predicted."""
     rng = np.random.default_rng(1)
     X = rng.uniform(-4, 4, (2 * BLOCK_ROWS + 5, 2))
     for params in ({}, {"n_estimators": 3}, FOURIER):
-        model = quick(**params, max_iter=5).fit(*sine)
+        model = quick_finite(**params, max_iter=5).fit(*sine)
         mean, std = model.predict(X, return_std=True)
         order = rng.permutation(len(X))
         shuffled = model.predict(X[order], return_std=True)
@@ -445,7 +446,8 @@ def interrupted(fit, X, y, match="interrupted after"):
 def test_ctrl_c_in_a_callback_keeps_the_best_iterate(quick, sine):
     pytest.importorskip("sklearn.callback")
     X, y = sine
-    model = quick(max_iter=25).set_callbacks(Calls(throw(KeyboardInterrupt()), epoch=14))
+    model = quick(max_iter=25, early_stopping=True)
+    model.set_callbacks(Calls(throw(KeyboardInterrupt()), epoch=14))
     interrupted(model.fit, X, y, "interrupted after 15 of 25 epochs")
     assert model.n_iter_ == 15
     assert model.best_iter_ == 1 + int(np.argmin(model.validation_scores_))
@@ -606,10 +608,10 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("params", RESUMED.values(), ids=RESUMED)
-def test_whatever_is_trained_resumes(quick, sine, tmp_path, monkeypatch, params):
+def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, params):
     params = {**params, "max_iter": 12}
-    reference = quick(**params).fit(*sine)
-    model = quick(**params, checkpoint_dir=str(tmp_path))
+    reference = quick_finite(**params).fit(*sine)
+    model = quick_finite(**params, checkpoint_dir=str(tmp_path))
     for how in ("after the fifth epoch", "within the seventh epoch"):
         kill(model, sine, how, monkeypatch)
     assert list(tmp_path.iterdir())
@@ -677,7 +679,7 @@ def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(quick, sine, tmp_path, monkeypatch):
+def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(quick_finite, sine, tmp_path, monkeypatch):
     seen = []
 
     def hook(module, Z):
@@ -690,7 +692,7 @@ def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(quick, sine, tmp
             return self.network(X)
 
     params = {"feature_map": Inputs(hook), "random_state": None, "checkpoint_dir": tmp_path}
-    model = quick(**params, validation_fraction=0.4)
+    model = quick_finite(**params, validation_fraction=0.4)
     seen.append(set())
     kill(model, sine, "after the fifth epoch", monkeypatch)
     seen.append(set())
@@ -912,10 +914,10 @@ def test_training_that_keeps_diverging_says_why(quick, sine, method):
 
 @pytest.mark.parametrize("rate", [1e3, 1e6, 1e30])
 @pytest.mark.parametrize("kind", ["network", "fourier", "learned noise"])
-def test_absurd_learning_rates_recover_or_say_why(quick, sine, rate, kind):
+def test_absurd_learning_rates_recover_or_say_why(quick_finite, sine, rate, kind):
     X, y = sine
     params = {"network": {}, "fourier": FOURIER, "learned noise": {"noise": "learned"}}[kind]
-    model = quick(**params, learning_rate_init=rate, max_iter=10)
+    model = quick_finite(**params, learning_rate_init=rate, max_iter=10)
     try:
         model.fit(X, y)
     except NotPositiveDefiniteError as error:
@@ -948,86 +950,107 @@ KINDS = {
     "linear": {"hidden_layer_sizes": ()},
     "dot product": {"kernel": DotProduct() + WhiteKernel(), "hidden_layer_sizes": ()},
 }
-parametrize_kind = pytest.mark.parametrize("params", KINDS.values(), ids=KINDS)
+SPARSE_KINDS = {
+    "collapsed": {},
+    "network": {"hidden_layer_sizes": (8,)},
+    "lbfgs": {"kernel": RBF() + WhiteKernel(0.1), "solver": "lbfgs"},
+    "student_t": {"likelihood": "student_t", "solver": "natural"},
+    "adam": {"solver": "adam", "whiten": False},
+}
+ALL_KINDS = {
+    f"{named(cls)}, {name}": (cls, params)
+    for classes, kinds in ((FINITE, KINDS), (SPARSE_REGRESSORS, SPARSE_KINDS))
+    for cls in classes
+    for name, params in kinds.items()
+}
 
 
-@parametrize_kind
+@pytest.fixture(params=ALL_KINDS.values(), ids=ALL_KINDS)
+def quick_kind(request):
+    """Constructor of a quick regressor of each kind."""
+    cls, params = request.param
+    return lambda **others: constructor(cls)(**{**params, **others})
+
+
+def finds_noise_at_once(model):
+    """Whether it needs no more than five epochs for it."""
+    return isinstance(model, tuple(FINITE)) or model.solver_ == "lbfgs"
+
+
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e8, 1e-8])
-def test_constant_target(quick, sine, params, value):
+def test_constant_target(quick_kind, sine, value):
     X, _ = sine
     y = np.full(len(X), value)
-    model = sound(quick(**params, max_iter=5).fit(X, y), X, y)
+    model = sound(quick_kind(max_iter=5).fit(X, y), X, y)
     assert_allclose(model.predict(X), value, rtol=1e-6, atol=1e-6)
-    assert (model.predict_std(X) < 0.1).all()
+    assert (model.predict_std(X) < (0.1 if finds_noise_at_once(model) else 1.5)).all()
 
 
-@parametrize_kind
-def test_constant_and_duplicated_columns(quick, sine, params):
+def test_constant_and_duplicated_columns(quick_kind, sine):
     X, y = sine
-    params = {**params, "max_iter": 10}
-    plain = quick(**params).fit(X, y).score(X, y)
+    plain = quick_kind(max_iter=10).fit(X, y).score(X, y)
     wide = np.column_stack([X, np.zeros(len(X)), np.full(len(X), 7.0), X])
-    model = sound(quick(**params).fit(wide, y), wide, y)
+    model = sound(quick_kind(max_iter=10).fit(wide, y), wide, y)
     assert model.score(wide, y) > plain - 0.15
     nothing = np.full_like(X, 4.0)
-    model = sound(quick(**params).fit(nothing, y), nothing, y)
+    model = sound(quick_kind(max_iter=10).fit(nothing, y), nothing, y)
     assert_allclose(model.predict(nothing), y.mean(), atol=0.3)
-    assert model.predict_std(nothing)[0] == pytest.approx(y.std(), rel=0.3)
+    if finds_noise_at_once(model):
+        assert model.predict_std(nothing)[0] == pytest.approx(y.std(), rel=0.3)
     zeros = np.zeros_like(X)
-    assert sound(quick(**params).fit(zeros, y), zeros, y).predict_std(zeros)[0] < 2 * y.std()
+    model = sound(quick_kind(max_iter=10).fit(zeros, y), zeros, y)
+    assert model.predict_std(zeros)[0] < 2 * y.std()
 
 
-@parametrize_kind
-def test_duplicated_rows(quick, sine, params):
+def test_duplicated_rows(quick_kind, sine):
     X, y = np.repeat(sine[0][:8], 25, axis=0), np.repeat(sine[1][:8], 25)
-    sound(quick(**params).fit(X, y), X, y)
+    sound(quick_kind().fit(X, y), X, y)
 
 
-@parametrize_kind
 @pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (5, 1), (12, 2)])
-def test_few_rows(regressor, sine, params, n_rows, n_outputs):
+def test_few_rows(quick_kind, sine, n_rows, n_outputs):
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     if n_outputs == 2:
         y = np.column_stack([y, y**2])
     for early_stopping in (True, False):
-        params = {"hidden_layer_sizes": (16,), **params, "early_stopping": early_stopping}
-        model = regressor(**params, max_iter=5, random_state=0)
+        model = quick_kind(max_iter=5, early_stopping=early_stopping)
+        if hasattr(model, "n_inducing"):
+            model.set_params(n_inducing="auto")
         sound(model.fit(X, y), X, y)
         assert model.predict_std(X).max() < 10 * max(y.std(), 0.1)
 
 
-@parametrize_kind
-def test_one_column(quick, sine, params):
+def test_one_column(quick_kind, sine):
     X, y = sine[0][:, :1], sine[1]
-    assert sound(quick(**params).fit(X, y), X, y).score(X, y) > 0.3
+    assert sound(quick_kind().fit(X, y), X, y).score(X, y) > 0.3
 
 
-@parametrize_kind
-def test_more_columns_than_rows(quick, params):
+def test_more_columns_than_rows(quick_kind):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 100))
     y = X[:, 0] + 0.1 * rng.normal(size=20)
-    if params is FOURIER:
-        params = {**params, "kernel": RBF(10.0) + WhiteKernel(0.1)}
-    sound(quick(**params).fit(X, y), X, y)
+    model = quick_kind()
+    if isinstance(getattr(model.kernel, "k1", None), RBF):
+        model.set_params(kernel=RBF(10.0) + WhiteKernel(0.1))
+    sound(model.fit(X, y), X, y)
 
 
-@parametrize_kind
 @pytest.mark.parametrize("scale", [1e-150, 1e-8, 1e8, 1e150])
-def test_scale_of_the_target(quick, sine, params, scale):
+def test_scale_of_the_target(quick_kind, sine, scale):
     X, y = sine
-    unit = quick(**params, max_iter=5).fit(X, y)
-    model = sound(quick(**params, max_iter=5).fit(X, scale * y), X, scale * y)
+    unit = quick_kind(max_iter=5).fit(X, y)
+    model = sound(quick_kind(max_iter=5).fit(X, scale * y), X, scale * y)
     assert_allclose(model.predict(GRID) / scale, unit.predict(GRID), rtol=1e-2, atol=1e-3)
     assert_allclose(model.predict_std(GRID) / scale, unit.predict_std(GRID), rtol=1e-2)
 
 
-@pytest.mark.parametrize("params", [KINDS[k] for k in ("network", "fourier", "linear")])
 @pytest.mark.parametrize("offset", [1e5, 1e9])
-def test_offset_of_the_inputs(quick, sine, params, offset):
+def test_offset_of_the_inputs(quick_kind, sine, offset):
     """Time stamps, say: what the kernel does not depend on must not cost digits."""
     X, y = sine
-    near, far = quick(**params).fit(X, y), quick(**params).fit(X + offset, y)
+    if "DotProduct" in repr(quick_kind().kernel):
+        pytest.skip("depends on where the origin is")
+    near, far = quick_kind().fit(X, y), quick_kind().fit(X + offset, y)
     sound(far, X + offset, y)
     assert far.score(X + offset, y) == pytest.approx(near.score(X, y), abs=0.02)
 
@@ -1040,7 +1063,7 @@ def test_offset_of_the_target(quick, sine):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8, 1e30])
-def test_scale_of_the_inputs_of_a_network(quick, sine, scale):
+def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
     X, y = sine
     model = sound(quick().fit(X * [scale, 1.0], y), X * [scale, 1.0], y)
     assert model.score(X * [scale, 1.0], y) == pytest.approx(
@@ -1048,11 +1071,10 @@ def test_scale_of_the_inputs_of_a_network(quick, sine, scale):
     )
 
 
-@parametrize_kind
-def test_outliers(quick, sine, params):
+def test_outliers(quick_kind, sine):
     X, y = (a.copy() for a in sine)
     X[3], y[5] = 1e6, -1e6
-    model = sound(quick(**params).fit(X, y), X, y)
+    model = sound(quick_kind().fit(X, y), X, y)
     assert model.predict_std(sine[0]).max() < 1e7
 
 
@@ -1072,10 +1094,10 @@ def test_extreme_scales_work_or_are_refused(quick, sine, scale, where):
         assert np.isfinite(std).all()
 
 
-def test_new_rows_far_away(quick, sine):
+def test_new_rows_far_away(quick_finite, sine):
     far = np.array([[1e6, -1e6], [1e15, 0.0]])
     for params in ({}, FOURIER, {"activation": "tanh"}):
-        mean, std = quick(**params).fit(*sine).predict(far, return_std=True)
+        mean, std = quick_finite(**params).fit(*sine).predict(far, return_std=True)
         assert np.isfinite(mean).all()
         assert np.isfinite(std).all()
         assert (std > 0.01).all()
@@ -1117,7 +1139,7 @@ def test_what_a_gpu_fitted_predicts_on_the_cpu(quick, sine):
         assert_array_equal(result, getattr(model, name)(*args))
 
 
-def test_predictions_survive_a_gpu_without_memory(quick, sine, monkeypatch):
+def test_predictions_survive_a_gpu_without_memory(quick_finite, sine, monkeypatch):
     """Blocks of rows are made smaller until they fit."""
     marginals, sizes = ConjugatePosterior.marginals, []
 
@@ -1127,7 +1149,7 @@ def test_predictions_survive_a_gpu_without_memory(quick, sine, monkeypatch):
             raise torch.cuda.OutOfMemoryError
         return marginals(self, X)
 
-    model = quick(max_iter=3).fit(*sine)
+    model = quick_finite(max_iter=3).fit(*sine)
     X = np.random.default_rng(0).normal(size=(1000, 2))
     expected = everything_of(model, X[:300]), model.predict(X, return_std=True)
     monkeypatch.setattr(ConjugatePosterior, "marginals", scarce)
@@ -1179,11 +1201,12 @@ def test_memory_does_not_grow_with_rows_times_features():
 
 # -------------------------------------------------------------------------------------------- GPU
 @pytest.mark.gpu
-@pytest.mark.parametrize("params", KINDS.values(), ids=KINDS)
-def test_cuda_agrees_with_the_cpu(quick, sine, params, close_to):
+def test_cuda_agrees_with_the_cpu(quick_kind, sine, close_to):
     """To rounding where nothing is trained; in quality where training takes another path."""
     X, y = sine
-    cpu, cuda = (quick(**params, device=d, dtype="float64").fit(X, y) for d in ("cpu", "cuda"))
+    cpu, cuda = (
+        quick_kind(device=d, dtype="float64").fit(X, y) for d in ("cpu", "cuda")
+    )
     assert cuda.score(X, y) == pytest.approx(cpu.score(X, y), abs=0.05)
     assert_allclose(cuda.predict(GRID), cpu.predict(GRID), atol=0.3)
     moved = copy.deepcopy(cuda).set_params(device="cpu")

@@ -285,7 +285,7 @@ def neg_log_predictive_density_scorer(
     if not hasattr(predictor, "log_predictive_density"):
         mean, std = predict_mean_std(estimator, X)
         return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
-    n_outputs = np.asarray(y).reshape(len(inputs), -1).shape[1]
+    n_outputs = np.asarray(y)[:1].size
     density = predictor.log_predictive_density(inputs, y) / n_outputs  # whatever the likelihood
     weights = None if sample_weight is None else np.asarray(sample_weight)
     return float(np.average(density, weights=weights))

@@ -63,20 +63,42 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         self.n_features = sum(self.blocks)
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu, L_u⁻¹, P_u(O), C_vv and L_v⁻¹, in float64."""
+        """K_uu, L_u⁻¹, K_oo; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
         Z, Z_v = (p.double() for p in points)
         K, inverse = super().condition(Z)
-        P_o = whiten(self.kernel(Z_v, Z), K, inverse)  # (M₂, M)
-        C = self.kernel(Z_v) - P_o @ P_o.mT  # C_vv, (M₂, M₂)
-        return [K, inverse, P_o, C, self.inverse_factor(C, self.kernel.diag(Z_v).mean())]
+        K_oo = self.kernel(Z_v)  # (M₂, M₂)
+        with torch.no_grad():
+            P_o = self.kernel(Z_v, Z) @ inverse.mT  # (M₂, M)
+            C = K_oo - P_o @ P_o.mT
+            inverse_v = self.inverse_factor(C, self.kernel.diag(Z_v).mean())
+        return [K, inverse, K_oo, P_o, C, inverse_v]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
-        Z, Z_v, K, inverse, P_o, C, inverse_v = state
-        P_u = whiten(self.kernel(G, Z), K, inverse)  # (N, M)
+        Z, Z_v, K, inverse, K_oo, P_o, C, inverse_v = state
+        K_fu = self.kernel(G, Z)  # (N, M)
+        if torch.is_grad_enabled():  # O as more rows: the gradient in their type, in one go
+            rows = torch.cat([K_fu, self.kernel(Z_v, Z)])
+            P_u, P_o = whiten(rows, K, inverse).split([len(G), len(Z_v)])
+            C = _Residual.apply(K_oo, P_o, C)
+        else:
+            P_u = whiten(K_fu, K, inverse)
         C_fv = self.kernel(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
-        P_v = whiten(C_fv, C, inverse_v)
-        phi = torch.cat([P_u, P_v], 1)
+        phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
         return Basis(phi, self.kernel.diag(G), factors=((K, inverse), (C, inverse_v)))
+
+
+class _Residual(torch.autograd.Function):
+    """C_vv = K_oo − P_o P_oᵀ, the value given, whose gradient is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, K_oo: Tensor, P_o: Tensor, C: Tensor) -> Tensor:
+        ctx.save_for_backward(P_o)
+        return C.view_as(C)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (P_o,) = ctx.saved_tensors
+        return grads[0], -2.0 * grads[0].to(P_o.dtype) @ P_o, None
 
 
 class DecoupledFeatures(_WithOrthogonalPoints):
@@ -103,7 +125,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         self.n_columns = min(n_columns, len(self.others))
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu, L_u⁻¹ in float64, and P_u(O)ᵀa."""
+        """K_uu, L_u⁻¹ in float64, and aᵀP_u(O), (P, M)."""
         Z, Z_v = points
         K, inverse = super().condition(Z)
         weighted = self.coefficients.mT @ self.kernel(Z_v, Z)  # aᵀK_ou, (P, M)

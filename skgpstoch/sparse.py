@@ -50,7 +50,7 @@ PASS_ROWS = 8192  # rows whose features are in memory at a time, in a pass over 
 class Sites(NamedTuple):
     """What the data contribute to the natural parameters of q(w)."""
 
-    precision: Tensor  # G, (P, D, D), float64
+    precision: Tensor  # G, (P, D, D)
     cross: Tensor  # c, (D, P)
 
     def lerp(self, other: Sites, weight: float) -> Sites:
@@ -352,7 +352,7 @@ class SparseModel(nn.Module):
             beta = beta if allow_negative else beta.clamp_min(0.0)
             shifted = beta * (q.mean[0] - self.offset(basis)) + term.mean
             weighted = beta.mT[..., None] * phi  # (P, N, D)
-            return Sites((phi.mT @ weighted).double(), (phi.mT @ shifted.to(phi)).double())
+            return Sites(phi.mT @ weighted, phi.mT @ shifted.to(phi))
 
     # ---- the best q, given all rows ----------------------------------------------------------
 

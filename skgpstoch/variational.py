@@ -222,7 +222,7 @@ class RunningObjective(VariationalObjective):
             seen = self.predicting(X, basis)
             if seen is not basis:
                 _, term, marginals = self.model.data_term(seen, rows, q)
-            self.average_sites(self.model.sites(seen, term, marginals), len(X))
+            self.average(self.model.sites(seen, term, marginals), len(X))
         return self.per_row(total, len(X), q.kl, generator)
 
     def predicting(self, X: Tensor, basis: Basis) -> Basis:
@@ -241,7 +241,7 @@ class RunningObjective(VariationalObjective):
     def present_sites(self) -> Sites:
         n = float(self.n_rows)
         if self.conjugate:
-            return conjugate_sites(n * self.gram[0], n * self.cross, self.model.noise_variance)
+            return conjugate_sites(self.gram[0], self.cross, self.model.noise_variance / n)
         return Sites(n * self.gram, n * self.cross)
 
     @torch.no_grad()
@@ -257,18 +257,16 @@ class RunningObjective(VariationalObjective):
     @torch.no_grad()
     def average_conjugate(self, basis: Basis, y: Tensor) -> None:
         """PᵀP and Pᵀ(y − mean), with the present minibatch among them."""
-        phi, rate = basis.phi.detach(), self.rate(len(y))
+        phi = basis.phi.detach()
         gram, cross = phi.mT @ phi, phi.mT @ (y - self.model.offset(basis)).to(phi)
-        self.gram.lerp_((gram / len(y)).double()[None], rate)
-        self.cross.lerp_((cross / len(y)).double(), rate)
-        self.solve()
+        self.average(Sites(gram[None], cross), len(y))
 
     @torch.no_grad()
-    def average_sites(self, sites: Sites, n_batch: int) -> None:
-        """A natural-gradient step."""
+    def average(self, sites: Sites, n_batch: int) -> None:
+        """A step of natural gradients."""
         rate = self.rate(n_batch)
-        self.gram.lerp_(sites.precision / n_batch, rate)
-        self.cross.lerp_(sites.cross / n_batch, rate)
+        self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / n_batch)
+        self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / n_batch)
         self.solve()
 
     def solve(self) -> None:

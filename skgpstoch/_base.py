@@ -376,12 +376,20 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _collect(
         self, n_rows: int, compute: Callable[[slice], tuple[Tensor, ...]]
     ) -> list[np.ndarray]:
-        """What `compute` makes of blocks of rows, concatenated over the blocks."""
-        parts: list[list[np.ndarray]] = []
+        """What `compute` makes of blocks of rows, put together.
+
+        Blocks are copied into arrays that are made before them: small arrays kept from each block
+        would keep the allocator from using the memory between them again.
+        """
+        whole: list[np.ndarray] = []
 
         @torch.no_grad()
         def add(block: slice) -> None:
-            parts.append([part.cpu().numpy() for part in compute(block)])
+            parts = [part.cpu().numpy() for part in compute(block)]
+            if not whole:
+                whole.extend(np.empty((n_rows, *part.shape[1:]), part.dtype) for part in parts)
+            for array, part in zip(whole, parts, strict=True):
+                array[block] = part
 
         map_blocks(add, n_rows)
-        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+        return whole

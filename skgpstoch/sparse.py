@@ -416,11 +416,15 @@ class SparseModel(nn.Module):
 
         They end where a step gains less than `tol` nats per row.
         """
-        found, converged = self._climb(X, targets, start, tol, max_iter)
-        if not converged:  # from an unlucky start
-            other, _ = self._climb(X, targets, self.zero_sites(X.device), tol, max_iter)
-            found = max(found, other, key=lambda solution: float(solution.elbo))
-        return found
+        try:
+            found, converged = self._climb(X, targets, start, tol, max_iter)
+        except NotPositiveDefiniteError:
+            found, converged = None, False
+        if converged and found is not None:
+            return found
+        # From an unlucky start, or one that is none at all.
+        other, _ = self._climb(X, targets, self.zero_sites(X.device), tol, max_iter)
+        return other if found is None or other.elbo > found.elbo else found
 
     def _climb(
         self, X: Tensor, targets: Tensor, current: Sites, tol: float, max_iter: int
@@ -457,7 +461,7 @@ class SparseModel(nn.Module):
             value, term, marginals = self.data_term(basis, rows, q)
             sites = self.sites(basis, term, marginals, allow_negative)
             elbo, total = elbo + value, sites if total is None else total + sites
-        return elbo, cast(Sites, total)
+        return elbo.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
 
 
 def conjugate_sites(gram: Tensor, cross: Tensor, noise: Tensor) -> Sites:

@@ -79,7 +79,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Whether to return the covariance of the rows, O(n_samples²) memory.
         latent : bool, default=False
             Whether these are of the latent f, without the noise.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -127,7 +127,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         latent : bool, default=False
             Whether it is that of the latent f, without the noise.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -150,7 +150,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Probability, between 0 and 1.
         latent : bool, default=False
             Whether the interval is that of the latent f, without the noise.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -198,7 +198,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Seed.
         latent : bool, default=False
             Whether the draws are of the latent f, without the noise.
-        exposure : array-like of shape (n_samples_X,) or None, default=None
+        exposure : float or array-like of shape (n_samples_X,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -228,7 +228,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -262,7 +262,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -296,6 +296,8 @@ def check_exposure(exposure: Any, n_rows: int) -> np.ndarray:
         e = np.asarray(exposure, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"exposure must be numeric, got {exposure!r}.") from error
+    if e.ndim == 0:
+        e = np.full(n_rows, e)
     if e.shape not in ((n_rows,), (n_rows, 1)):
         raise ValueError(f"exposure must have shape ({n_rows},), one for each row, got {e.shape}.")
     if not (np.isfinite(e) & (e > 0.0)).all():

@@ -97,7 +97,7 @@ _ATTRIBUTES = """posterior_ : torch.nn.Module
     kernel_ : sklearn kernel
         The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
     likelihood_ : Likelihood
-        The fitted likelihood, of the scaled y.
+        The fitted likelihood, in the units of y.
     inducing_points_ : ndarray of shape (n_inducing, n_features)
         In the units of X.
     solver_ : str

@@ -33,7 +33,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
             Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets; counts for likelihood="poisson".
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
 
         Returns
@@ -62,7 +62,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        exposure : array-like of shape (n_samples,) or None, default=None
+        exposure : float or array-like of shape (n_samples,), default=None
             As for `fit`.
 
         Returns
@@ -93,7 +93,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
 
     def _make_likelihood(self) -> Likelihood:
         name = "gaussian" if self.likelihood == "auto" else self.likelihood
-        likelihood = make_likelihood(name)
+        likelihood = make_likelihood(name, ("gaussian", "student_t", "laplace", "poisson"))
         if isinstance(likelihood, Bernoulli | Categorical):
             raise ValueError(
                 f"likelihood={self.likelihood!r} is for classes: use the classifier instead of "
@@ -122,8 +122,8 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         super()._set_fitted()
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         if isinstance(self.likelihood_, AdditiveNoise):
-            with np.errstate(over="ignore"):  # of a target of order 1e200
-                noise = self.likelihood_.noise_variance.detach().numpy() * self._y_scaling.scale**2
+            self.likelihood_ = self.likelihood_.in_units(torch.as_tensor(self._y_scaling.scale))
+            noise = self.likelihood_.noise_variance.detach().numpy()
             self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
 
 
@@ -178,7 +178,7 @@ class SparseGPClassifier(GPClassifier, SparseGP):
         name = self.likelihood
         if self.likelihood == "auto":
             name = "bernoulli" if n_classes == 2 else "softmax"
-        likelihood = make_likelihood(name)
+        likelihood = make_likelihood(name, ("bernoulli", "softmax", "robustmax"))
         if isinstance(likelihood, Categorical):
             return likelihood.for_classes(n_classes)
         if not isinstance(likelihood, Bernoulli):

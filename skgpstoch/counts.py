@@ -161,7 +161,7 @@ class Poisson(Likelihood):
         cdf = self._cdf(q)
         while (high - low > 1.0).any():
             middle = np.maximum(np.floor(0.5 * (low + high)), 0.0)  # −1 where it is found already
-            below = (cdf(middle) < probability) & (high - low > 1.0)
+            below = cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
 

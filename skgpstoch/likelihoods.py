@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,15 @@ class AdditiveNoise(Likelihood):
     def noise_quantile(self, probability: float) -> Tensor:
         """Quantile of ε, of shape (P,)."""
         raise NotImplementedError(f"{type(self).__name__} must define noise_quantile")
+
+    @torch.no_grad()
+    def in_units(self, scale: Tensor) -> AdditiveNoise:
+        """A copy for y in units in which it is `scale` (P,) times as large."""
+        other = copy.deepcopy(self)
+        for name, power in (("log_scale", 1.0), ("log_noise", 2.0)):
+            if hasattr(other, name):
+                getattr(other, name).add_(power * scale.log())
+        return other
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """P(f + ε ≤ y) for each component of q: (S, N, P)."""
@@ -375,7 +384,9 @@ _NAMES: dict[str, Callable[[], Likelihood]] = {
 }
 
 
-def make_likelihood(likelihood: str | Likelihood) -> Likelihood:
+def make_likelihood(
+    likelihood: str | Likelihood, among: Sequence[str] = tuple(_NAMES)
+) -> Likelihood:
     """A likelihood by its name, or a deep copy of the one given.
 
     Parameters
@@ -383,6 +394,8 @@ def make_likelihood(likelihood: str | Likelihood) -> Likelihood:
     likelihood : str or Likelihood
         "gaussian", "student_t", "laplace", "poisson" (of a rate exp(f)), "bernoulli" (of a
         probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
+    among : sequence of str, default=all of these
+        The names that are allowed.
 
     Returns
     -------
@@ -404,10 +417,10 @@ def make_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """
     if isinstance(likelihood, Likelihood):
         return copy.deepcopy(likelihood)
-    wanted = f"likelihood must be a Likelihood or one of {list(_NAMES)}, got {likelihood!r}"
+    wanted = f"likelihood must be a Likelihood or one of {list(among)}, got {likelihood!r}."
     if not isinstance(likelihood, str):
         raise TypeError(wanted)
-    if likelihood not in _NAMES:
+    if likelihood not in among:
         raise ValueError(wanted)
     return _NAMES[likelihood]()
 

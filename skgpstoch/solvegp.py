@@ -162,6 +162,8 @@ class SolveGP(SparseGP):
 
     def _resolve(self, n_rows: float) -> None:
         super()._resolve(n_rows)
+        if self._is_decoupled() and self.solver == "auto" and self.solver_ == "lbfgs":
+            self.solver_ = "collapsed"
         if self._is_decoupled() and self.solver_ == "lbfgs":
             raise ValueError(
                 "solver='lbfgs' needs whiten=True with orthogonal_covariance='prior': without, the "

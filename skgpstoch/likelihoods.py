@@ -384,9 +384,7 @@ _NAMES: dict[str, Callable[[], Likelihood]] = {
 }
 
 
-def make_likelihood(
-    likelihood: str | Likelihood, among: Sequence[str] = tuple(_NAMES)
-) -> Likelihood:
+def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = None) -> Likelihood:
     """A likelihood by its name, or a deep copy of the one given.
 
     Parameters
@@ -394,8 +392,8 @@ def make_likelihood(
     likelihood : str or Likelihood
         "gaussian", "student_t", "laplace", "poisson" (of a rate exp(f)), "bernoulli" (of a
         probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
-    among : sequence of str, default=all of these
-        The names that are allowed.
+    among : sequence of str or None, default=None
+        The names that are allowed; None: all of these.
 
     Returns
     -------
@@ -417,7 +415,8 @@ def make_likelihood(
     """
     if isinstance(likelihood, Likelihood):
         return copy.deepcopy(likelihood)
-    wanted = f"likelihood must be a Likelihood or one of {list(among)}, got {likelihood!r}."
+    among = list(_NAMES) if among is None else list(among)
+    wanted = f"likelihood must be a Likelihood or one of {among}, got {likelihood!r}."
     if not isinstance(likelihood, str):
         raise TypeError(wanted)
     if likelihood not in among:

@@ -46,7 +46,7 @@ def public_objects():
             if getattr(obj, "__init__", None) is torch.nn.Module.__init__:
                 continue  # a base class of likelihoods
             yield f"{module}.{name}"
-            # What all likelihoods can do is told once, by their base class, for those who write one.
+            # What all likelihoods can do is told by their base class, for those who write one.
             if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module):
                 for method, value in inspect.getmembers(obj, inspect.isroutine):
                     if not method.startswith("_") and is_ours(inspect.unwrap(value)):

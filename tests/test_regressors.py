@@ -619,7 +619,9 @@ KERNELS = [
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_kernel_expressions(quick_finite, sine, kernel):
     before = copy.deepcopy(kernel)
-    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=30).fit(*sine)
+    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=30).fit(
+        *sine
+    )
     assert model.score(*sine) > 0.9
     assert model.kernel is kernel
     assert kernel == before
@@ -830,7 +832,9 @@ def test_feature_map_that_cannot_be_trained_is_refused(quick, sine):
 def test_feature_map_with_a_kernel_in_a_search(quick_finite, sine):
     X, y = sine
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
-    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=30, feature_map=module, max_iter=4)
+    model = quick_finite(
+        kernel=RBF() + WhiteKernel(0.1), n_components=30, feature_map=module, max_iter=4
+    )
     search = GridSearchCV(model, {"batch_size": [20, 50]}, cv=2).fit(X, y)
     copied = pickle.loads(pickle.dumps(search))
     assert_array_equal(copied.predict(GRID), search.predict(GRID))
@@ -858,7 +862,9 @@ def test_layer_sizes(quick, sine, layers):
 @pytest.mark.parametrize("schedule", ["one-cycle", "constant", "theory"])
 def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
     rate = {"adam": 0.02, "adadelta": 1.0}[solver]
-    model = quick_finite(solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=60)
+    model = quick_finite(
+        solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=60
+    )
     model.fit(*sine)
     assert model.score(*sine) > 0.75
     assert len(set(model.loss_curve_)) == 60
@@ -918,7 +924,9 @@ def test_the_papers_own_algorithm(finite, sine):
 
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_ensembles(quick_finite, sine, early_stopping):
-    one, three = (quick_finite(n_estimators=k, early_stopping=early_stopping).fit(*sine) for k in (1, 3))
+    one, three = (
+        quick_finite(n_estimators=k, early_stopping=early_stopping).fit(*sine) for k in (1, 3)
+    )
     assert three.score(*sine) > 0.85
     assert three.posterior_.features.n_members == 3
     draws, mean = three.sample_y(GRID, 2000, latent=True), three.predict(GRID)

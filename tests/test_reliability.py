@@ -14,6 +14,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from conftest import FINITE, SPARSE_REGRESSORS, constructor, named
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -22,7 +23,6 @@ from sklearn.utils import check_random_state
 from torch import nn
 
 import skgpstoch._training
-from conftest import FINITE, SPARSE_REGRESSORS, constructor, named
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
@@ -133,9 +133,7 @@ def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, m
     X, y = sine
     module = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2))
     params = {"dropout": {"feature_map": module}, "fourier": FOURIER, "network": {}}[kind]
-    model = finite(
-        **{"hidden_layer_sizes": (8,), **params}, max_iter=2, random_state=random_state
-    )
+    model = finite(**{"hidden_layer_sizes": (8,), **params}, max_iter=2, random_state=random_state)
     before = global_state()
     model.fit(X, y).partial_fit(X, y)
     model.sample_y(X, random_state=random_state)
@@ -216,7 +214,9 @@ def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
         assert again.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
     other = clone(model).set_params(random_state=1).fit(X, y)
     assert not np.array_equal(other.predict(GRID), model.predict(GRID))
-    streams = [quick_finite(**params).partial_fit(X, y).partial_fit(X[:70], y[:70]) for _ in range(2)]
+    streams = [
+        quick_finite(**params).partial_fit(X, y).partial_fit(X[:70], y[:70]) for _ in range(2)
+    ]
     assert_array_equal(*(everything_of(stream, GRID) for stream in streams))
 
 
@@ -680,7 +680,9 @@ def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(quick_finite, sine, tmp_path, monkeypatch):
+def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(
+    quick_finite, sine, tmp_path, monkeypatch
+):
     seen = []
 
     def hook(module, Z):
@@ -1205,9 +1207,7 @@ def test_memory_does_not_grow_with_rows_times_features():
 def test_cuda_agrees_with_the_cpu(quick_kind, sine, close_to):
     """To rounding where nothing is trained; in quality where training takes another path."""
     X, y = sine
-    cpu, cuda = (
-        quick_kind(device=d, dtype="float64").fit(X, y) for d in ("cpu", "cuda")
-    )
+    cpu, cuda = (quick_kind(device=d, dtype="float64").fit(X, y) for d in ("cpu", "cuda"))
     assert cuda.score(X, y) == pytest.approx(cpu.score(X, y), abs=0.05)
     assert_allclose(cuda.predict(GRID), cpu.predict(GRID), atol=0.3)
     moved = copy.deepcopy(cuda).set_params(device="cpu")

@@ -1,0 +1,102 @@
+"""
+===================================
+Accident counts, and their exposure
+===================================
+
+Of how many accidents a year will a driver be part? Insurers see groups of drivers, each for as
+many driver-years as it happens to have: the *exposure*. A count of 2 says much about a group of
+200 driver-years and little about one of 3. With ``likelihood="poisson"`` it is given to
+:meth:`~skgpstoch.SVGPRegressor.fit` and to ``predict`` beside the inputs.
+"""
+
+# %%
+# Made-up drivers
+# ---------------
+# The accident rate falls with age and rises again for the old, and for the young it grows with
+# the power of the engine.
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.linear_model import PoissonRegressor
+from sklearn.metrics import mean_poisson_deviance
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+from skgpstoch import SVGPRegressor
+from skgpstoch.metrics import interval_coverage
+
+
+def accident_rate(age: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """Accidents per driver-year; power in kW."""
+    young, old = np.exp(-(age - 18) / 5), np.exp((age - 90) / 8)
+    return 0.04 + 0.002 * power * young + 0.15 * old
+
+
+rng = np.random.default_rng(0)
+n_groups = 2000
+X = np.stack([rng.uniform(18, 90, n_groups), rng.uniform(40, 160, n_groups)], 1)
+driver_years = rng.lognormal(np.log(20), 1.2, n_groups)
+counts = rng.poisson(driver_years * accident_rate(*X.T))
+print(f"driver-years from {driver_years.min():.1f} to {driver_years.max():.0f},", end=" ")
+print(f"{counts.sum()} accidents, none in {np.mean(counts == 0):.0%} of the groups")
+X_train, X_test, t_train, t_test, y_train, y_test = train_test_split(
+    X, driver_years, counts, random_state=0
+)
+
+# %%
+# Fit
+# ---
+# The generalised linear model beside it has polynomials of the inputs up to degree 3.
+
+model = SVGPRegressor(likelihood="poisson", n_inducing=50, random_state=0)
+model.fit(X_train, y_train, exposure=t_train)
+linear = make_pipeline(StandardScaler(), PolynomialFeatures(3), PoissonRegressor(alpha=1e-4))
+linear.fit(X_train, y_train / t_train, poissonregressor__sample_weight=t_train)
+
+# %%
+# Held-out groups
+# ---------------
+# The deviance is what the true rates leave, plus what is not known of them. The intervals are of
+# whole numbers, so that they hold more than they promise.
+
+expected = {
+    "SVGP, Poisson": model.predict(X_test, exposure=t_test),
+    "cubic PoissonRegressor": t_test * linear.predict(X_test),
+    "the true rates": t_test * accident_rate(*X_test.T),
+}
+for name, mean in expected.items():
+    print(f"{name:<24} mean Poisson deviance {mean_poisson_deviance(y_test, mean):.4f}")
+interval = model.predict_interval(X_test, coverage=0.9, exposure=t_test)
+print(f"{interval_coverage(y_test, interval):.1%} of the counts are in their 90 % intervals")
+
+# %%
+# Rates and intervals
+# -------------------
+# Left: the rate, that is the expectation for one driver-year, with the truth dashed; the bands are
+# 95 % intervals of the rate itself. Right: 90 % intervals of the count of groups of 20 and of 200
+# driver-years behind 80 kW.
+
+age = np.linspace(18, 90, 145)
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+for color, power in zip(("C0", "C1", "C2"), (50.0, 100.0, 150.0), strict=True):
+    grid = np.stack([age, np.full_like(age, power)], 1)
+    low, high = model.predict_interval(grid, coverage=0.95, latent=True).T  # of log rate
+    left.plot(age, model.predict(grid), color=color, label=f"{power:.0f} kW")
+    left.fill_between(age, np.exp(low), np.exp(high), color=color, alpha=0.2)
+    left.plot(age, accident_rate(*grid.T), color=color, linestyle="--", linewidth=1)
+left.set(xlabel="age", ylabel="accidents per driver-year", ylim=(0, 0.4))
+left.legend()
+
+grid = np.stack([age, np.full_like(age, 80.0)], 1)
+for color, years in zip(("C3", "C4"), (20.0, 200.0), strict=True):
+    low, high = model.predict_interval(grid, coverage=0.9, exposure=years).T
+    right.plot(age, model.predict(grid, exposure=years), color=color)
+    right.fill_between(
+        age, low, high, step="mid", color=color, alpha=0.2, label=f"{years:.0f} driver-years"
+    )
+right.set(xlabel="age", ylabel="accidents")
+right.legend()
+plt.show()

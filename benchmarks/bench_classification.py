@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from _common import Array, Clock, Row, parser, set_threads, write_csv
 from _peers import SampledClassifier
 from bench_memory import resident, write_data
@@ -45,6 +46,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
+from torch import nn
 
 from skgpstoch import SolveGPClassifier, SVGPClassifier
 
@@ -54,12 +56,36 @@ PARTS = ("digits", "plane", "memory")
 
 
 # --- digits ---------------------------------------------------------------------------------------
+def convolutions(seed: int) -> nn.Module:
+    """Features of 8×8 images."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(512, 32),
+        )
+
+
 def classifiers(seed: int) -> dict[str, Any]:
     """Name → estimator: ours first."""
     models = {
         "SVGPClassifier": SVGPClassifier(random_state=seed),
         "SVGPClassifier, one length": SVGPClassifier(
             ConstantKernel() * RBF(2.0), random_state=seed
+        ),
+        "SVGPClassifier, robust-max": SVGPClassifier(
+            ConstantKernel() * RBF(2.0), likelihood="robustmax", random_state=seed
+        ),
+        "SVGPClassifier, convolutions": SVGPClassifier(
+            feature_map=convolutions(seed), n_inducing=100, random_state=seed
         ),
         "SolveGPClassifier": SolveGPClassifier(random_state=seed),
         "calibrated SVC": CalibratedClassifierCV(SVC(random_state=seed), ensemble=False),

@@ -132,16 +132,16 @@ def test_labels(quick_classifier, sine, names):
     X, y = sine
     codes = np.digitize(y, np.quantile(y, np.arange(1, len(names)) / len(names)))
     labels = np.array(names)[codes]
-    model = quick_classifier().fit(X, labels)
+    model = quick_classifier(max_iter=10).fit(X, labels)
     assert_array_equal(model.classes_, np.unique(labels))
     assert model.classes_.dtype == labels.dtype
     predicted = model.predict(X)
     assert predicted.dtype == labels.dtype
     assert predicted.shape == (len(X),)
-    assert accuracy_score(labels, predicted) == model.score(X, labels) > 0.8
+    assert accuracy_score(labels, predicted) == model.score(X, labels) > 0.7
     # Other names in the same order make the same model.
     order = np.argsort(np.argsort(names))
-    same = quick_classifier().fit(X, order[codes])
+    same = quick_classifier(max_iter=10).fit(X, order[codes])
     assert_array_equal(same.predict_proba(X), model.predict_proba(X))
     assert_array_equal(model.classes_[same.predict(X)], predicted)
 
@@ -206,10 +206,10 @@ def test_bad_labels_are_named(quick_classifier, two_classes, y, match):
     [
         ("bernoulli", 3, "likelihood='bernoulli' is for two classes, but y has 3"),
         (Bernoulli("probit"), 3, "is for two classes, but y has 3"),
-        ("gaussian", 2, "must be 'bernoulli', 'softmax' or 'robustmax', got 'gaussian'"),
-        ("poisson", 2, "must be 'bernoulli', 'softmax' or 'robustmax', got 'poisson'"),
-        (Gaussian(), 2, "must be 'bernoulli', 'softmax' or 'robustmax'"),
-        ("student_t", 3, "must be 'bernoulli', 'softmax' or 'robustmax'"),
+        ("gaussian", 2, "likelihood .*'softmax'.*got 'gaussian'"),
+        ("poisson", 2, "likelihood .*'softmax'.*got 'poisson'"),
+        (Gaussian(), 2, r"likelihood .*'softmax'.*got Gaussian\("),
+        ("student_t", 3, "likelihood .*'softmax'.*got 'student_t'"),
         ("sigmoid", 2, "likelihood must be .* got 'sigmoid'"),
     ],
     ids=str,

@@ -107,7 +107,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         return self._has_network() if self.early_stopping == "auto" else bool(self.early_stopping)
 
     def _evaluates(self) -> bool:
-        return self._holds_out()
+        return self._holds_out() or self.solver_ == "lbfgs"
 
     def _resolve(self, n_rows: float) -> None:
         """Set `solver_`, and see that the parameters agree."""

@@ -294,7 +294,6 @@ class FullBatchObjective(VariationalObjective):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.model.features.jitter = None
         zero = self.model.zero_sites(self.model.features.points.device)
         self.register_buffer("precision", zero.precision)
         self.register_buffer("cross", zero.cross)
@@ -314,30 +313,53 @@ class FullBatchObjective(VariationalObjective):
         self.register_buffer("elbo", found.elbo)
 
     def evaluate(self, X: Tensor, targets: Tensor) -> float:
+        """The bound itself, where no rows are held out."""
         trained = targets[:, -1] < 0
-        self.keep(self.model.best(X[trained], targets[trained], self.present_sites(), **INNER))
+        found = self.best(X[trained], targets[trained])
+        self.keep(found)
+        if bool(trained.all()):
+            return -float(found.elbo) / len(X)
         return super().evaluate(X, targets)
+
+    def best(self, X: Tensor, targets: Tensor) -> Solution:
+        """The best q(w), or an error where K_uu is of no use."""
+        found = self.model.best(X, targets, self.present_sites(), **INNER)
+        failed = self.model.features.failed
+        if bool(failed):
+            failed.fill_(False)
+            raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
+        return found
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         params = [p for p in self.parameters() if p.requires_grad]
-        gradients = [torch.zeros_like(p) for p in params]
+        asked = [p.detach().clone() for p in params]
+        self.step_end()  # what L-BFGS sees is the bound at the nearest point within bounds
+        inside = [p.detach() == before for p, before in zip(params, asked, strict=True)]
         try:
-            found = self.model.best(X, targets, self.present_sites(), **INNER)
-            for basis, rows in self.model.bases(X, targets) if params else ():
-                total, _, _ = self.model.data_term(basis, rows, found.q)
-                parts = torch.autograd.grad(
-                    total, params, allow_unused=True, materialize_grads=True
-                )
-                for sum_, part in zip(gradients, parts, strict=True):
-                    sum_ -= part / len(X)
+            value, gradients = self.value_and_gradients(X, targets, params)
         except NotPositiveDefiniteError:
             if not bool(self.elbo.isfinite()):
                 raise
-            rejected = self.elbo.new_tensor(REJECTED)
-            return surrogate(rejected, *((p, torch.zeros_like(p)) for p in params))
+            value, gradients = self.elbo.new_tensor(REJECTED), [torch.zeros_like(p) for p in params]
+        for p, before in zip(params, asked, strict=True):
+            p.data.copy_(before)
+        pairs = zip(params, gradients, inside, strict=True)
+        return surrogate(value, *((p, gradient * free) for p, gradient, free in pairs))
+
+    def value_and_gradients(
+        self, X: Tensor, targets: Tensor, params: list[nn.Parameter]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """−ELBO per row at the best q(w), and its gradient by each parameter."""
+        found = self.best(X, targets)
+        gradients = [torch.zeros_like(p) for p in params]
+        for basis, rows in self.model.bases(X, targets) if params else ():
+            total, _, _ = self.model.data_term(basis, rows, found.q)
+            parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+            for sum_, part in zip(gradients, parts, strict=True):
+                sum_ -= part / len(X)
         if found.elbo >= self.elbo:
             self.keep(found)
-        return surrogate(-found.elbo / len(X), *zip(params, gradients, strict=True))
+        return -found.elbo / len(X), gradients
 
 
 class GradientObjective(VariationalObjective):

@@ -320,7 +320,13 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         y = y.reshape(len(y), *self._y_shape)
         context.call_on_fit_task_begin(estimator=self, X=X, y=y)
 
+        announced = 0
+
         def on_epoch(history: History) -> bool:
+            nonlocal announced
+            if history.n_iter <= announced:  # done before a roll-back
+                return False
+            announced = history.n_iter
             epoch = context.subcontext(task_name="epoch")
             epoch.call_on_fit_task_begin(estimator=self, X=X, y=y)
             self._set_history(history)

@@ -43,6 +43,7 @@ from .linalg import (
 )
 from .weights import VariationalWeights
 
+FAR = 3.0  # prior deviations of f that a site's target may be away
 MIN_STEP = 1e-3
 PASS_ROWS = 8192  # rows whose features are in memory at a time, in a pass over all of them
 
@@ -338,18 +339,19 @@ class SparseModel(nn.Module):
         total = surrogate(value.detach(), *((x, dx) for x, dx in given if x.requires_grad))
         return total + (value - value.detach()), term, marginals
 
-    def sites(
-        self, basis: Basis, term: DataTerm, q: Marginals, allow_negative: bool = False
-    ) -> Sites:
+    def sites(self, basis: Basis, term: DataTerm, q: Marginals, exact: bool = False) -> Sites:
         """G and c of these rows, at q(f).
 
-        Where log p(y | f) is not concave β may be negative. Only near the best q(w) are such sites
-        of use; elsewhere 0 takes their place, so that I + G is positive definite.
+        Where log p(y | f) is not concave β may be negative, and where it falls steeply α/β may
+        point far beyond what it is a model of. Such sites are of use only near the best q(w);
+        elsewhere (exact=False) β is at least what keeps α/β within some prior deviations of f.
         """
         with torch.no_grad():
             phi = basis.phi.detach()
             beta = (-2.0 * term.explained).to(phi)  # (N, P)
-            beta = beta if allow_negative else beta.clamp_min(0.0)
+            if not (exact or self.is_conjugate):
+                far = FAR * basis.prior.detach().mean().sqrt()
+                beta = torch.maximum(beta.clamp_min(0.0), term.mean.to(phi).abs() / far)
             shifted = beta * (q.mean[0] - self.offset(basis)) + term.mean
             weighted = beta.mT[..., None] * phi  # (P, N, D)
             return Sites(phi.mT @ weighted, phi.mT @ shifted.to(phi))
@@ -430,13 +432,13 @@ class SparseModel(nn.Module):
         self, X: Tensor, targets: Tensor, current: Sites, tol: float, max_iter: int
     ) -> tuple[Solution, bool]:
         """Where steps from here lead, and whether they came to an end."""
-        allow_negative, step, q = False, 1.0, self.moments(current)
-        elbo, goal = self.survey(X, targets, q, allow_negative)
+        exact, step, q = False, 1.0, self.moments(current)
+        elbo, goal = self.survey(X, targets, q, exact)
         for _ in range(max_iter):
             candidate = current.lerp(goal, step)
             try:
                 found = self.moments(candidate)
-                reached, next_goal = self.survey(X, targets, found, allow_negative)
+                reached, next_goal = self.survey(X, targets, found, exact)
             except NotPositiveDefiniteError:
                 reached = elbo.new_tensor(-torch.inf)
             gain = float(reached - elbo) / len(X)
@@ -446,20 +448,18 @@ class SparseModel(nn.Module):
             step = min(1.0, 2.0 * step) if gain >= -1e-12 else 0.5 * step
             if not (ends or step < MIN_STEP):
                 continue
-            if self.likelihood.log_concave or allow_negative:
+            if exact:
                 return Solution(q, current, elbo), ends
-            allow_negative, step = True, 1.0
-            elbo, goal = self.survey(X, targets, q, allow_negative)
+            exact, step = True, 1.0
+            elbo, goal = self.survey(X, targets, q, exact)
         return Solution(q, current, elbo), False
 
-    def survey(
-        self, X: Tensor, targets: Tensor, q: Moments, allow_negative: bool
-    ) -> tuple[Tensor, Sites]:
+    def survey(self, X: Tensor, targets: Tensor, q: Moments, exact: bool) -> tuple[Tensor, Sites]:
         """The bound at q, and the sites there, of all rows."""
         elbo, total = -q.kl, None
         for basis, rows in self.bases(X, targets):
             value, term, marginals = self.data_term(basis, rows, q)
-            sites = self.sites(basis, term, marginals, allow_negative)
+            sites = self.sites(basis, term, marginals, exact)
             elbo, total = elbo + value, sites if total is None else total + sites
         return elbo.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
 

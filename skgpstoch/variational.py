@@ -42,7 +42,7 @@ MIN_WINDOW = 2500
 MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
 CLOSING = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
-INNER = {"tol": 1e-8, "max_iter": 50}  # as close as L-BFGS needs it
+INNER = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
 REJECTED = 1e10  # a loss that a line search steps back from
 
 

@@ -588,7 +588,7 @@ def test_outliers_have_negative_precisions():
     basis = p.model.features.basis(p.X)
     _, term, marginals = p.model.data_term(basis, p.model.rows(p.targets), found.q)
     assert float(term.explained.max()) > 0.0
-    free = p.model.sites(basis, term, marginals, allow_negative=True)
+    free = p.model.sites(basis, term, marginals, exact=True)
     assert_close(p.model.moments(free).mean, found.q.mean, rtol=0, atol=1e-5)
     clamped = p.model.sites(basis, term, marginals)
     assert bool((torch.linalg.eigvalsh(clamped.precision) > -1e-9).all())

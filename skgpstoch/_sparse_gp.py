@@ -142,7 +142,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
     def _patience(self) -> tuple[float, float]:
         if self.solver_ == "lbfgs" and self.n_iter_no_change is None:
-            return 1, max(self.tol, LBFGS_TOL)
+            return 2, max(self.tol, LBFGS_TOL)
         return super()._patience()
 
     def _budget(self, n_rows: int) -> tuple[int, int]:

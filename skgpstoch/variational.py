@@ -26,15 +26,8 @@ from .gaussian import Marginals
 from .inducing import Basis, whiten
 from .likelihoods import Gaussian
 from .linalg import NotPositiveDefiniteError, inverse_cholesky
-from .sparse import (
-    Moments,
-    Sites,
-    Solution,
-    SparseModel,
-    SparsePosterior,
-    conjugate_sites,
-    expected_log_prob,
-)
+from .sites import Moments, Sites, conjugate_sites
+from .sparse import Solution, SparseModel, SparsePosterior, expected_log_prob
 
 STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
 WINDOW = 5  # rows that running averages look back on, in units of D

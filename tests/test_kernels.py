@@ -68,7 +68,9 @@ def fixture_y():
 
 def theta_jacobian(module, X):
     """∂k(X)/∂theta by autograd, (N, N, n_dims)."""
-    names, parameters = zip(*((name, p.detach()) for name, p in module.named_parameters()), strict=True)
+    names, parameters = zip(
+        *((name, p.detach()) for name, p in module.named_parameters()), strict=True
+    )
 
     def covariance(*values):
         return functional_call(module, dict(zip(names, values, strict=True)), (X,))

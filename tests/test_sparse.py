@@ -17,16 +17,9 @@ from skgpstoch.features import multilayer_perceptron
 from skgpstoch.inducing import InducingFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
+from skgpstoch.sites import Moments, Sites, best_moments, conjugate_sites
 from skgpstoch.solvegp import DecoupledFeatures, OrthogonalFeatures
-from skgpstoch.sparse import (
-    ConstantMean,
-    Moments,
-    Sites,
-    SparseModel,
-    SparsePosterior,
-    best_moments,
-    conjugate_sites,
-)
+from skgpstoch.sparse import ConstantMean, SparseModel, SparsePosterior
 from skgpstoch.variational import FullBatchObjective, GradientObjective, RunningObjective
 
 F64 = torch.float64

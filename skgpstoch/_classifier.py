@@ -19,6 +19,29 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     classes_: np.ndarray
 
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
+            before.
+        """
+        return super().fit(X, y)
+
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Parameters and X, checked, and the codes of the classes, (n, 1)."""
         self._validate_params()
@@ -39,13 +62,13 @@ class GPClassifier(ClassifierMixin, BaseGP):
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y has one class: "
-                f"{self.classes_[0]!r}."
+                f"{self.classes_.tolist()}."
             )
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[codes] != y
         if unknown.any():
             raise ValueError(
-                f"y has the class {np.asarray(y)[unknown][0]!r}, but the classes are "
+                f"y has the class {np.asarray(y)[unknown][:1].tolist()[0]!r}, but the classes are "
                 f"{self.classes_.tolist()}."
             )
         return X, codes.astype(np.float64)[:, None]

@@ -38,7 +38,7 @@ class Likelihood(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define log_prob")
 
     def moments(self, q: Marginals) -> Marginals:
-        """Mean and variance of y when f ~ q."""
+        """Mean and variance of y when f ~ q, as Marginals of shape (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define moments")
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:

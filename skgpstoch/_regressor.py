@@ -25,6 +25,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _target_is_scaled(self) -> bool:
         return bool(self.normalize_y)
 
+    def _check_exposed(self, exposure: Any) -> None:
+        """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
+
     def _target_scaling(self, y: np.ndarray) -> Scaling:
         scaled = self._target_is_scaled()
         return Scaling.standard(y) if scaled else Scaling.identity(y.shape[1])
@@ -236,6 +239,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_density : ndarray of shape (n_samples,)
             Nats, for y in the units of the user; of counts, the log probability.
         """
+        self._check_exposed(exposure)
         rows, targets, posterior = self._labelled(X, y)
         likelihood = self._likelihoods(posterior, exposure, rows)
 
@@ -270,6 +274,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_likelihood : float
             Nats, summed over rows and outputs, for y in the units of the user.
         """
+        self._check_exposed(exposure)
         rows, targets, posterior = self._labelled(X, y)
         if exposure is not None:
             e = torch.as_tensor(check_exposure(exposure, len(rows)), device=rows.device)

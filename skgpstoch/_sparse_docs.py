@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 _PARAMETERS = """kernel : sklearn kernel or None, default=None
-        Any expression of scikit-learn's kernels. None: a constant times a Matérn kernel (nu=1.5)
-        with a length-scale for each input, started from the data. A top-level WhiteKernel is the
-        noise of the Gaussian likelihood. Variances refer to the scaled y.
+        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
+        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
+        kernel (nu=1.5) with a length-scale for each input, started from the data.{white}
     {likelihood}
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, at most n_samples; "auto" is 512, or 256 where there are
-        several latent functions.
+        Number M of inducing points, at most n_samples; "auto" is 512 for a Gaussian likelihood
+        and 256 for others; up to 1,000 rows, half of that.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).
@@ -78,6 +78,9 @@ _CLASS_LIKELIHOOD = """likelihood : str or Likelihood, default="auto"
         "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
         :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax"."""
 
+_WHITE = """ A top-level
+        WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y."""
+
 _NORMALIZE = """
     normalize_y : bool, default=True
         Whether the target is standardised inside; results are in its own units. Counts are not."""
@@ -95,9 +98,9 @@ _ORTHOGONAL = """
 _ATTRIBUTES = """posterior_ : torch.nn.Module
         Model and q(w), in float64 on the CPU.
     kernel_ : sklearn kernel
-        The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
+        The fitted kernel, on X or on the network's outputs{scaled}.
     likelihood_ : Likelihood
-        The fitted likelihood, in the units of y.
+        The fitted likelihood{units}.
     inducing_points_ : ndarray of shape (n_inducing, n_features)
         In the units of X.
     solver_ : str
@@ -135,8 +138,13 @@ def documented(cls: type) -> type:
     orthogonal = "n_orthogonal" in names
     likelihood = _REGRESSION_LIKELIHOOD if regresses else _CLASS_LIKELIHOOD
     parameters = _PARAMETERS.replace("{likelihood}", likelihood)
+    parameters = parameters.replace("{white}", _WHITE if regresses else "")
     parameters += (_NORMALIZE if regresses else "") + (_ORTHOGONAL if orthogonal else "")
-    attributes = _ATTRIBUTES + (_NOISE if regresses else _CLASSES)
+    scaled, units = (
+        ("; variances refer to the scaled y", ", in the units of y") if regresses else ("", "")
+    )
+    attributes = _ATTRIBUTES.replace("{scaled}", scaled).replace("{units}", units)
+    attributes += _NOISE if regresses else _CLASSES
     attributes += _ORTHOGONAL_POINTS if orthogonal else ""
     doc = cls.__doc__ or ""
     cls.__doc__ = doc.replace("{parameters}", parameters).replace("{attributes}", attributes)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.metrics import r2_score
 from torch import Tensor
 
 from ._classifier import GPClassifier
@@ -77,14 +78,45 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         """
         return self._with_exposure(self._partial_fit, X, y, exposure)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
+        """Coefficient of determination R² of the predicted mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Weights of the rows.
+        exposure : float or array-like of shape (n_samples,), default=None
+            As for `fit`; needed if the model was fitted with one.
+
+        Returns
+        -------
+        score : float
+            At most 1.
+        """
+        self._check_exposed(exposure)
+        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
+
+    def _check_exposed(self, exposure: Any) -> None:
+        if exposure is None and getattr(self, "_fitted_with_exposure", False):
+            raise ValueError(
+                "exposure must be given, as the model was fitted with one: without it y cannot be "
+                "judged."
+            )
+
     def _with_exposure(self, method: Any, X: Any, y: Any, exposure: Any) -> Any:
         if exposure is not None:
             self._make_likelihood().given(torch.ones(1, 1))
             self._exposure = exposure
         try:
-            return method(X, y)
+            method(X, y)
         finally:
             self.__dict__.pop("_exposure", None)
+        self._fitted_with_exposure = exposure is not None
+        return self
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = super()._validate(X, y, reset)
@@ -162,6 +194,8 @@ class SparseGPClassifier(GPClassifier, SparseGP):
         if classes is None:
             return self._partial_fit(X, y)
         classes = np.unique(classes)
+        if len(classes) < 2:
+            raise ValueError(f"classes must list two labels at least, got {classes.tolist()}.")
         if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
             raise ValueError(
                 f"classes must be those of the first call, {self.classes_.tolist()}, got "

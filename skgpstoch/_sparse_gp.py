@@ -32,8 +32,8 @@ from .variational import (
     VariationalObjective,
 )
 
-MAX_INDUCING = 512  # of "auto"; half of it for several latent functions
-LBFGS_ROWS = 1000  # up to which "auto" maximises the bound of all rows
+MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
+FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 INITIAL_NOISE = 0.1  # of the scaled target's variance
 SCALE_ROWS = 2000  # that the default kernel's length-scales are started from
@@ -111,6 +111,11 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
     def _resolve(self, n_rows: float) -> None:
         """Set `solver_`, and see that the parameters agree."""
+        if self.feature_map is not None and self._layers():
+            raise ValueError(
+                f"hidden_layer_sizes={self.hidden_layer_sizes!r} and feature_map are two networks; "
+                "give one of them."
+            )
         likelihood = self._make_likelihood()
         gaussian = isinstance(likelihood, Gaussian)
         if self.bound == "log1p" and not gaussian:
@@ -128,7 +133,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         self.solver_ = self.solver
         if self.solver == "auto":
             closed = "collapsed" if gaussian else "natural"
-            self.solver_ = "lbfgs" if gaussian and n_rows <= LBFGS_ROWS else closed
+            self.solver_ = "lbfgs" if gaussian and n_rows <= FEW_ROWS else closed
 
     def _check_streams(self) -> None:
         if self.solver == "lbfgs":
@@ -158,13 +163,14 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         name = "lbfgs" if self.solver_ == "lbfgs" else "adam"
         return make_optimizer(name, objective.param_groups(), self.learning_rate_init)
 
-    def _n_points(self, n_rows: int, n_latents: int) -> int:
+    def _n_points(self, n_rows: int) -> int:
         """M."""
         if self._starts_warm():
             return self._same_number("n_inducing", len(self._model.features.points))
         if not isinstance(self.inducing_points, str):
             return self._same_number("n_inducing", len(np.asarray(self.inducing_points)))
-        most = MAX_INDUCING if n_latents == 1 else MAX_INDUCING // 2
+        conjugate = isinstance(self._make_likelihood(), Gaussian)
+        most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_rows > FEW_ROWS else 2)
         M = min(most, n_rows) if self.n_inducing == "auto" else int(self.n_inducing)
         if n_rows < M:
             raise ValueError(
@@ -222,7 +228,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         """P, before training."""
         network, width = self._network(X, generator)
         kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
-        M = self._n_points(len(X), n_latents)
+        M = self._n_points(len(X))
         points = self._start_points("inducing_points", X)
         if points is None:
             points = choose_points(self.inducing_points, X, M, kernel, network, generator)

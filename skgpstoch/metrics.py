@@ -240,7 +240,11 @@ def interval_coverage(
 
 # ---------------------------------------------------------------------------------------- scorers
 def neg_log_predictive_density_scorer(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    estimator: Any,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
 ) -> float:
     """Minus the negative log predictive density, in nats per row: greater is better.
 
@@ -259,6 +263,8 @@ def neg_log_predictive_density_scorer(
         True targets, or labels.
     sample_weight : array-like of shape (n_samples,), default=None
         Weights of the rows.
+    exposure : array-like of shape (n_samples,), default=None
+        Of counts, for a model that was fitted with one.
 
     Returns
     -------
@@ -286,7 +292,8 @@ def neg_log_predictive_density_scorer(
         mean, std = predict_mean_std(estimator, X)
         return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
     n_outputs = np.asarray(y)[:1].size
-    density = predictor.log_predictive_density(inputs, y) / n_outputs  # whatever the likelihood
+    options = {} if exposure is None else {"exposure": exposure}
+    density = predictor.log_predictive_density(inputs, y, **options) / n_outputs
     weights = None if sample_weight is None else np.asarray(sample_weight)
     return float(np.average(density, weights=weights))
 

@@ -178,10 +178,10 @@ class SolveGP(SparseGP):
             return (False,)
         return (False, self.orthogonal_covariance == "prior")
 
-    def _n_points(self, n_rows: int, n_latents: int) -> int:
+    def _n_points(self, n_rows: int) -> int:
         if self.n_inducing == "auto" and isinstance(self.inducing_points, str):
-            return super()._n_points(max(1, n_rows // 2), n_latents)
-        return super()._n_points(n_rows, n_latents)
+            return min(super()._n_points(n_rows), max(1, n_rows // 2))
+        return super()._n_points(n_rows)
 
     def _n_others(self, n_rows: int, M: int) -> int:
         """M₂."""
@@ -202,7 +202,7 @@ class SolveGP(SparseGP):
     def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
         network, width = self._network(X, generator)
         kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
-        M = self._n_points(len(X), n_latents)
+        M = self._n_points(len(X))
         M2 = self._n_others(len(X), M)
         inducing, others = self._both_kinds(X, M, M2, kernel, network, generator)
         args = (kernel, network, inducing, input_unit(X), width)

@@ -26,7 +26,8 @@ from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
 class SVGPRegressor(SparseGPRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
-    Any kernel of scikit-learn, Gaussian, heavy-tailed or Poisson likelihoods, and O(M²) time a row.
+    Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
+    row.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ class SVGPRegressor(SparseGPRegressor):
 class SVGPClassifier(SparseGPClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
-    Any kernel of scikit-learn, two classes or more, and O(M²) time a row and latent function.
+    Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
 
     Parameters
     ----------

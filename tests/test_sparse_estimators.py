@@ -709,7 +709,9 @@ def test_probabilities_of_counts_sum_to_one(quick_sparse, counts):
     assert (k * p).sum() == pytest.approx(model.predict(row[:1])[0], rel=1e-3)
 
 
-@pytest.mark.parametrize("container", [list, np.asarray, lambda e: e[:, None]], ids=str)
+@pytest.mark.parametrize(
+    "container", [list, np.asarray, lambda e: e[:, None]], ids=["list", "array", "column"]
+)
 def test_containers_of_exposures(quick_sparse, counts, container):
     X, y, exposure = counts
     params = {"likelihood": "poisson", "solver": "natural", "max_iter": 2}

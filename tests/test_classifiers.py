@@ -446,7 +446,7 @@ def test_classes_of_a_stream(quick_classifier, two_classes):
     with pytest.raises(ValueError, match=r"y has the class .*'down'"):
         model.partial_fit(X, y, classes=["up", "left"])
     assert not hasattr(model, "classes_")
-    with pytest.raises(ValueError, match="two classes"):
+    with pytest.raises(ValueError, match="classes must list two labels"):
         model.partial_fit(X[:20], np.full(20, "up"), classes=["up"])
     assert set(vars(model)) == set(vars(clone(model)))
     model.partial_fit(X, y)

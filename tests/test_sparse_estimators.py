@@ -25,6 +25,7 @@ from sklearn.gaussian_process.kernels import (
     RationalQuadratic,
     WhiteKernel,
 )
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -482,7 +483,8 @@ def test_multiple_outputs_of_other_likelihoods(quick_sparse, counts, likelihood)
     assert mean.shape == std.shape == (40, 3)
     assert model.predict_interval(GRID).shape == (40, 2, 3)
     assert model.sample_y(GRID, 2).shape == (40, 3, 2)
-    assert model.log_predictive_density(X, Y).shape == (len(X),)
+    known = {"exposure": exposure} if likelihood == "poisson" else {}
+    assert model.log_predictive_density(X, Y, **known).shape == (len(X),)
     assert np.isfinite(mean).all()
     assert (std > 0.0).all()
     assert model.log_marginal_likelihood_value_ < 0.0
@@ -695,8 +697,12 @@ def test_counts_and_exposures(quick_sparse, counts, link):
     assert_allclose(draws.mean(1), mean, atol=5 * std.max() / np.sqrt(300))
     density = model.log_predictive_density(X, y, exposure=exposure)
     assert density.mean() > poisson.logpmf(y, exposure * y.sum() / exposure.sum()).mean()
-    without = model.log_predictive_density(X, y)
-    assert_allclose(model.log_predictive_density(X, y, exposure=np.ones(len(y))), without)
+    for judge in (model.score, model.log_predictive_density, model.log_marginal_likelihood):
+        with pytest.raises(ValueError, match="exposure must be given"):
+            judge(X, y)
+    assert model.score(X, y, exposure=exposure) == r2_score(y, mean)
+    scored = neg_log_predictive_density_scorer(model, X, y, exposure=exposure)
+    assert scored == pytest.approx(density.mean())
 
 
 def test_probabilities_of_counts_sum_to_one(quick_sparse, counts):
@@ -704,7 +710,7 @@ def test_probabilities_of_counts_sum_to_one(quick_sparse, counts):
     model = quick_sparse(likelihood="poisson", solver="natural", max_iter=5).fit(X, y, exposure)
     k = np.arange(400.0)
     row = np.tile(X[:1], (400, 1))
-    p = np.exp(model.log_predictive_density(row, k))
+    p = np.exp(model.log_predictive_density(row, k, exposure=1.0))
     assert p.sum() == pytest.approx(1.0, abs=1e-5)
     assert (k * p).sum() == pytest.approx(model.predict(row[:1])[0], rel=1e-3)
 
@@ -735,7 +741,7 @@ def test_the_bound_of_counts_with_exposures(quick_sparse, counts, solver):
     model.fit(X, y, exposure)
     bound = model.log_marginal_likelihood(X, y, exposure=exposure)
     assert bound == pytest.approx(model.log_marginal_likelihood_value_, rel=1e-5)
-    assert model.log_marginal_likelihood(X, y) < bound
+    assert model.log_marginal_likelihood(X, y, exposure=1.0) < bound
 
 
 def test_exposures_in_streams(quick_sparse, counts):
@@ -772,7 +778,7 @@ def test_constructor_parameters_are_the_users(quick_any, sine):
         "kernel": 2.0 * RBF([1.0] * 8),
         "likelihood": Bernoulli("probit") if cls in CLASSIFIERS else Gaussian(0.3),
         "inducing_points": np.array(sine[0][:10]),
-        "hidden_layer_sizes": [4],
+        "hidden_layer_sizes": [],
         "feature_map": module,
         "max_iter": 2,
         "device": torch.device("cpu"),

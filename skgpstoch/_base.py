@@ -180,7 +180,9 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         generator = torch.Generator(device).manual_seed(seed)
         self._resolve(len(X))
         self._set_scalings(X, y)
-        rows, targets = self._shuffled_with_folds(*self._tensors(X, y, device), generator)
+        order = torch.randperm(len(X), generator=generator, device=device).cpu().numpy()
+        rows, y_rows = self._tensors(X, y, device, order)
+        targets = self._with_folds(y_rows)
         trained = slice(self._n_held_out(len(X)), None)
         objective = self._objective(rows, targets, generator).to(device)
         max_iter, batch_size = self._budget(len(X) - trained.start)
@@ -258,9 +260,13 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             )
         self._y_scaling = self._target_scaling(y)
 
-    def _tensors(self, X: np.ndarray, y: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _tensors(
+        self, X: np.ndarray, y: np.ndarray, device: torch.device, order: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scaled rows and targets, in this order: permuting them later would take another copy."""
         dtype = getattr(torch, self._training_dtype())
-        return self._x_scaling.tensor(X, dtype, device), self._y_scaling.tensor(y, dtype, device)
+        rows = self._x_scaling.tensor(X, dtype, device, order)
+        return rows, self._y_scaling.tensor(y, dtype, device, order)
 
     def _training_dtype(self) -> str:
         """Of the data."""
@@ -277,17 +283,14 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Rows that are not trained on at all: one fold. Of several, other members see each."""
         return self._fold_size(n_rows) if self._n_folds(n_rows) == 1 else 0
 
-    def _shuffled_with_folds(
-        self, X: Tensor, y: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Rows in random order, folds first, and targets with the fold (or −1) beside y."""
-        n = len(X)
-        order = torch.randperm(n, generator=generator, device=X.device)
+    def _with_folds(self, y: Tensor) -> Tensor:
+        """Targets: the row's fold, or −1, beside y; folds come first."""
+        n = len(y)
         fold = torch.full((n, 1), -1.0, dtype=y.dtype, device=y.device)
         size = self._fold_size(n)
         for k in range(self._n_folds(n)):
             fold[k * size : (k + 1) * size] = k
-        return X[order], torch.cat([y[order], fold], 1)
+        return torch.cat([y, fold], 1)
 
     def _optimizer(self, objective: Objective) -> torch.optim.Optimizer | None:
         return make_optimizer(self.solver, objective.param_groups(), self.learning_rate_init)

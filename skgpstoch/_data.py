@@ -48,11 +48,18 @@ class Scaling(NamedTuple):
         constant = std <= 10 * np.finfo(A.dtype).eps * np.abs(mean)
         return cls(mean * top, np.where(constant, 1.0, std * top))
 
-    def tensor(self, A: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A (n, d) scaled in float64 by blocks, then of `dtype` on `device`."""
+    def tensor(
+        self,
+        A: np.ndarray,
+        dtype: torch.dtype,
+        device: torch.device,
+        order: np.ndarray | None = None,
+    ) -> Tensor:
+        """A (n, d), its rows in this order, scaled in float64 by blocks, of `dtype` on `device`."""
         out = torch.empty(A.shape, dtype=dtype, device=device)
         for rows in row_blocks(len(A)):
-            out[rows] = torch.from_numpy((A[rows] - self.offset) / self.scale)
+            block = A[rows] if order is None else A[order[rows]]
+            out[rows] = torch.from_numpy((block - self.offset) / self.scale)
         return out
 
 

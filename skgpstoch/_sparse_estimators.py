@@ -136,9 +136,12 @@ class SparseGPRegressor(SparseGP, GPRegressor):
     def _target_is_scaled(self) -> bool:
         return bool(self.normalize_y) and isinstance(self._make_likelihood(), AdditiveNoise)
 
-    def _tensors(self, X: np.ndarray, y: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-        rows, targets = super()._tensors(X, y, device)
+    def _tensors(
+        self, X: np.ndarray, y: np.ndarray, device: torch.device, order: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        rows, targets = super()._tensors(X, y, device, order)
         exposure = self._checked_exposure(len(X))
+        exposure = exposure if order is None else exposure[order]
         return rows, torch.cat([targets, torch.as_tensor(exposure).to(targets)], 1)
 
     def _checked_exposure(self, n_rows: int) -> np.ndarray:

@@ -35,7 +35,6 @@ from .variational import (
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
-INITIAL_NOISE = 0.1  # of the scaled target's variance
 SCALE_ROWS = 2000  # that the default kernel's length-scales are started from
 
 
@@ -244,7 +243,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         n_held_out = int((targets[:, -1] >= 0).sum())  # which come first
         rows, seen = X[n_held_out:], targets[n_held_out:]
         n_targets = math.prod(self._y_shape)
-        likelihood = self._fitted_scale(self._make_likelihood().for_outputs(n_targets))
+        likelihood = self._with_given_noise(self._make_likelihood().for_outputs(n_targets))
         y, exposure = seen[:, :n_targets].double(), seen[:, n_targets:-1].double()
         likelihood.initialise(y)
         likelihood.to(X.device)
@@ -278,12 +277,10 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
             for user, ours in pairs:
                 ours.requires_grad_(user.requires_grad)
 
-    def _fitted_scale(self, likelihood: Likelihood) -> Likelihood:
-        """A likelihood with the noise that the kernel's WhiteKernel says, if it is Gaussian."""
-        white = self._split_kernel()[1]
-        if isinstance(likelihood, Gaussian) and white is not None:
-            noise = max(white.noise_level, 1e-12)
-            likelihood.log_noise.data.fill_(math.log(noise))
+    def _with_given_noise(self, likelihood: Likelihood) -> Likelihood:
+        """A likelihood with the noise that the kernel's WhiteKernel says, if there is one."""
+        if isinstance(likelihood, Gaussian) and self._split_kernel()[1] is not None:
+            likelihood.log_noise.data.fill_(math.log(self._initial_noise()))
         return likelihood
 
     def _prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:

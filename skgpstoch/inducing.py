@@ -86,6 +86,10 @@ class Basis(NamedTuple):
     shift: Tensor | None = None  # a mean that does not depend on w, (N, P)
     factors: tuple[tuple[Tensor, Tensor], ...] = ()  # K and L⁻¹ of every block
 
+    def residual(self) -> Tensor:
+        """diag(K − PPᵀ), what the features leave unexplained, (N,)."""
+        return (self.prior - self.phi.square().sum(1)).clamp_min(0.0)
+
 
 class InducingFeatures(FeatureMap):
     """The whitened features P of inducing points, in the space of the inputs.

@@ -34,16 +34,12 @@ from ._objective import Posterior, surrogate
 from .gaussian import LOG_2PI, Marginals
 from .inducing import JITTERS, Basis, InducingFeatures
 from .likelihoods import Gaussian, Likelihood
-from .linalg import (
-    NotPositiveDefiniteError,
-    cholesky,
-)
+from .linalg import BLOCK_ROWS, NotPositiveDefiniteError, cholesky
 from .sites import Moments, Sites, best_moments, conjugate_sites, diagonal_blocks
 from .weights import VariationalWeights
 
 FAR = 3.0  # prior deviations of f that a site's target may be away
 MIN_STEP = 1e-3
-PASS_ROWS = 8192  # rows whose features are in memory at a time, in a pass over all of them
 
 
 class Solution(NamedTuple):
@@ -189,7 +185,7 @@ class SparseModel(nn.Module):
     def marginals(self, basis: Basis, q: Moments, products: Tensor) -> tuple[Marginals, Tensor]:
         """q(f) (B1), given PS (B, N, D); and diag(K − PPᵀ), (N,)."""
         phi = basis.phi
-        residual = (basis.prior - phi.square().sum(1)).clamp_min(0.0)
+        residual = basis.residual()
         mean = phi @ q.mean + self.offset(basis)
         var = (products * phi).sum(-1).clamp_min(0.0) + residual  # (B, N)
         return Marginals(mean[None], var.mT.expand_as(mean)[None]), residual
@@ -261,7 +257,7 @@ class SparseModel(nn.Module):
         self, X: Tensor, targets: Tensor, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
         """All rows, by blocks."""
-        for block in row_blocks(len(X), PASS_ROWS):
+        for block in row_blocks(len(X), BLOCK_ROWS):
             rows = self.rows(targets[block].to(dtype))
             yield self.features.basis(X[block].to(dtype)), rows
 
@@ -270,10 +266,12 @@ class SparseModel(nn.Module):
         sums: list[Tensor] = []
         for basis, rows in self.bases(X, targets):
             phi, y = basis.phi, rows.y - self.offset(basis)
-            r = (basis.prior - phi.square().sum(1)).clamp_min(0.0)[:, None] / noise
+            r = basis.residual()[:, None] / noise
             r = r.log1p() if self.bound == "log1p" else r
             part = [phi.mT @ phi, phi.mT @ y, y.square().sum(0), r.sum()]
-            sums = [a + b for a, b in zip(sums, part, strict=True)] if sums else part
+            # In place, and with the block gone before the next is made: memory stays in one piece.
+            sums = [a.add_(b) for a, b in zip(sums, part, strict=True)] if sums else part
+            del basis, rows, phi, y, r, part
         gram, cross, square, unexplained = sums
         sites = conjugate_sites(gram, cross, noise)
         q = self.moments(sites)
@@ -337,6 +335,7 @@ class SparseModel(nn.Module):
             value, term, marginals = self.data_term(basis, rows, q)
             sites = self.sites(basis, term, marginals, exact)
             elbo, total = elbo + value, sites if total is None else total + sites
+            del basis, rows, value, term, marginals, sites
         return elbo.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
 
 
@@ -384,8 +383,7 @@ class SparsePosterior(Posterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         basis = self.model.features.basis(X)
-        residual = (basis.prior - basis.phi.square().sum(1)).clamp_min(0.0)
-        q = self.weights.marginals(basis.phi, residual)
+        q = self.weights.marginals(basis.phi, basis.residual())
         return Marginals(q.mean + self.model.offset(basis), q.var)
 
     def covariance(self, X: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from .likelihoods import Gaussian
 from .linalg import NotPositiveDefiniteError, inverse_cholesky
 from .sites import Moments, Sites, conjugate_sites
 from .sparse import Solution, SparseModel, SparsePosterior, expected_log_prob
+from .weights import VariationalWeights
 
 STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
 WINDOW = 5  # rows that running averages look back on, in units of D
@@ -406,8 +407,8 @@ class GradientObjective(VariationalObjective):
         precision = torch.stack([torch.block_diag(*parts) for parts in zip(*blocks, strict=True)])
         return Sites(precision, q.mean + torch.einsum("bij,jb->ib", precision, q.mean))
 
-    def whitened(self, basis: Basis) -> tuple[Tensor, list[Tensor]]:
-        """m (D, P) and the roots (P, D_b, D_b), in the coordinates of w."""
+    def weights(self, basis: Basis) -> VariationalWeights:
+        """q(w), in the coordinates of w."""
         means, roots = list(self.means), [root.tril() for root in self.roots]
         if not self.whiten:
             for b, (K, inverse) in enumerate(basis.factors):
@@ -415,32 +416,21 @@ class GradientObjective(VariationalObjective):
                 rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
                 white = whiten(rows, K, inverse)
                 means[b], roots[b] = white[:P].mT, white[P:].reshape(P, size, size).mT
-        return torch.cat(means), roots
+        pairs = zip(roots, self.model.prior_blocks, strict=True)
+        free = [None if is_prior else root for root, is_prior in pairs]
+        return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
-        m, roots = self.whitened(basis)
-        parts = zip(basis.phi.split(self.model.features.blocks, 1), roots, strict=True)
-        explained = sum((part @ R).square().sum(-1) for part, R in parts).mT  # (b, P)
-        residual = (basis.prior - basis.phi.square().sum(1)).clamp_min(0.0)
-        mean = basis.phi @ m + self.model.offset(basis)
-        q = Marginals(mean[None], (explained + residual[:, None])[None])
+        weights, residual = self.weights(basis), basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        q = Marginals(q.mean + self.model.offset(basis), q.var)
         total = expected_log_prob(rows, q, residual, self.model.bound).sum()
-        return self.per_row(total, len(X), self.kl(m, roots), generator)
-
-    def kl(self, m: Tensor, roots: list[Tensor]) -> Tensor:
-        """KL[q(w) ‖ N(0, I)]."""
-        kl = 0.5 * m.square().sum()
-        for R, is_prior in zip(roots, self.model.prior_blocks, strict=True):
-            if not is_prior:
-                log_det = 2.0 * R.diagonal(dim1=-2, dim2=-1).abs().clamp_min(1e-30).log().sum()
-                kl = kl + 0.5 * (R.square().sum() - R.shape[0] * R.shape[1] - log_det)
-        return kl
+        return self.per_row(total, len(X), weights.kl().sum(), generator)
 
     @torch.no_grad()
     def q(self) -> Moments:
         features = self.model.features
-        m, roots = self.whitened(features.basis(features.inducing_points[:1]))
-        pairs = zip(roots, self.model.prior_blocks, strict=True)
-        covariances = tuple(None if is_prior else R @ R.mT for R, is_prior in pairs)
-        return Moments(m, covariances, features.blocks, self.kl(m, roots))
+        weights = self.weights(features.basis(features.inducing_points[:1]))
+        covariances = tuple(None if R is None else R @ R.mT for R in weights.roots)
+        return Moments(weights.mean, covariances, features.blocks, weights.kl().sum())

@@ -593,7 +593,7 @@ def test_passes_over_blocks_of_rows_are_one_pass(monkeypatch):
         p = make_problem(M2=4, likelihood=likelihood)
         whole = p.model.best(p.X, p.targets, tol=1e-12)
         with monkeypatch.context() as patch:
-            patch.setattr(sparse, "PASS_ROWS", 7)
+            patch.setattr(sparse, "BLOCK_ROWS", 7)
             parts = p.model.best(p.X, p.targets, tol=1e-12)
         assert_close(parts.elbo, whole.elbo, rtol=1e-10, atol=1e-10)
         assert_close(parts.q.mean, whole.q.mean, rtol=1e-6, atol=1e-6)

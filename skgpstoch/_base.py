@@ -98,6 +98,8 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "random_state": ["random_state"],
     }
 
+    validation_scores_: Any
+
     # ---- hooks -------------------------------------------------------------------------------
 
     @abstractmethod

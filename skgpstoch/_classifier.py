@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ._base import BaseGP
+from ._objective import Posterior
 
 
 class GPClassifier(ClassifierMixin, BaseGP):
@@ -183,3 +184,10 @@ class GPClassifier(ClassifierMixin, BaseGP):
         check_is_fitted(self)
         X, codes = self._validate(X, y, reset=False)
         return self._log_probabilities(X, codes)[:, 0]
+
+    def _labelled(self, X: Any, y: Any) -> tuple[Tensor, Tensor, Posterior]:
+        """X and the codes of y, validated, as float64 tensors, and the posterior."""
+        check_is_fitted(self)
+        X, codes = self._validate(X, y, reset=False)
+        rows, posterior = self._located(X)
+        return rows, torch.as_tensor(codes, device=rows.device), posterior

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .gaussian import Marginals, quadrature_nodes
+from .gaussian import Marginals, log_density, quadrature_nodes
+from .product_sampling import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
-"""E_q[log p(y | f)] of each row, and its derivatives by mean and variance."""
+"""A function of q at each row, (N,), and its derivatives by q's mean and variance, (N, P)."""
+
+REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
 
 class Likelihood(nn.Module):
@@ -25,6 +29,9 @@ class Likelihood(nn.Module):
 
     log_concave: bool = True
     """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
+
+    differentiable: bool = True
+    """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,20 +81,113 @@ class Likelihood(nn.Module):
         d_mean, d_var : Tensors of shape (N, P)
             d_var ≤ 0 for a log-concave likelihood.
         """
-        with torch.enable_grad():
-            mean, var = (a.detach().double().requires_grad_() for a in q)
-            value = self.expected_log_prob(y.double(), Marginals(mean, var))
-            gradients = torch.autograd.grad(value.sum(), (mean, var), materialize_grads=True)
-        d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
+        value, d_mean, d_var = self.differentiate(self.expected_log_prob, y, q)
         if self.log_concave:
             d_var = d_var.clamp_max(0.0)  # rounding
-        return value.detach().to(q.mean.dtype), d_mean, d_var
+        return value.detach(), d_mean, d_var
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_q[p(y | f)] for each row: (N,) nats."""
         f, log_weights = quadrature_nodes(q)
         component = torch.logsumexp(log_weights + self.log_prob(y, f), 0).sum(-1)  # (S, N)
         return mixture_log_mean(component)
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
+
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        q : Marginals of shape (1, N, P)
+            One mixture component.
+
+        Returns
+        -------
+        value : Tensor of shape (N,)
+            Nats; with a graph to the likelihood's own parameters.
+        d_mean, d_var : Tensors of shape (N, P)
+            Without a graph.
+        """
+        return self.differentiate(self.log_predictive, y, q)
+
+    def differentiate(
+        self, function: Callable[[Tensor, Marginals], Tensor], y: Tensor, q: Marginals
+    ) -> Gradients:
+        """A function of (y, q), (N,), and its derivatives, by autograd in float64."""
+        learned = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        with torch.enable_grad():
+            mean, var = (a.detach().double().requires_grad_() for a in q)
+            value = function(y.double(), Marginals(mean, var))
+            gradients = torch.autograd.grad(
+                value.sum(), (mean, var), retain_graph=learned, materialize_grads=True
+            )
+        d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
+        return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+
+    def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
+        """(y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
+        return (y - self.moments(q).mean).square().mean(0).sum(-1)
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """Exact draws of f from q(f) p(y | f), normalised, for a log-concave likelihood.
+
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        q : Marginals of shape (1, N, P)
+            One mixture component, in float64.
+        n_samples : int
+            Draws for each row.
+        generator : torch.Generator
+            Where randomness comes from.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood is not log-concave.
+        """
+        envelope = self.product_envelope(y, q)
+        mean, var = q.mean[0], q.var[0]
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            f, log_height = envelope.draw(rows, generator)
+            log_prior = log_density(f, mean[rows], var[rows])
+            return f, self.at_rows(rows).log_prob(y[rows], f) + log_prior - log_height
+
+        return accept_reject(propose, n_samples, mean, generator)
+
+    def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
+        """An upper bound of q(f) p(y | f)."""
+        if not self.log_concave:
+            raise ValueError(
+                f"gradient='product' needs a likelihood whose logarithm is concave, which that of "
+                f"{self!r} is not; use gradient='exact'."
+            )
+        mean, var = q.mean[0], q.var[0]
+        return Envelope(
+            lambda f: self.log_prob(y, f) + log_density(f, mean, var),
+            *self.product_interval(y, q),
+        )
+
+    def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Ends, (N, P) each, beyond which q(f) p(y | f) counts for nothing.
+
+        Its mode is between μ and μ + v·(slope of log p at μ), as log p is concave.
+        """
+        with torch.enable_grad():
+            f = q.mean[0].detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.log_prob(y, f).sum(), f)
+        shift, reach = q.var[0] * slope, REACH * q.var[0].sqrt()
+        low = q.mean[0] + shift.clamp_max(0.0) - reach
+        return low, q.mean[0] + shift.clamp_min(0.0) + reach
+
+    def at_rows(self, rows: Tensor) -> Likelihood:
+        """The likelihood of these of the rows."""
+        return self
 
     def given(self, exposure: Tensor | None) -> Likelihood:
         """The likelihood of rows with these exposures, (N, 1); parameters stay shared."""

@@ -6,7 +6,7 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
         DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
         kernel (nu=1.5) with a length-scale for each input, started from the data.{white}
-    {likelihood}
+{likelihood}
     n_inducing : int or "auto", default="auto"
         Number M of inducing points, at most n_samples; "auto" is 512 for a Gaussian likelihood
         and 256 for others; up to 1,000 rows, half of that.
@@ -19,8 +19,6 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
         Whether solver="adam" learns q in whitened coordinates.
-    bound : {"titsias", "log1p"}, default="titsias"
-        The bound; "log1p" is tighter, for a Gaussian likelihood alone.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network below the kernel; none by default.
     activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
@@ -29,13 +27,13 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
         sees the inputs as they are.
     solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
-        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood;
-        "natural": natural-gradient steps, for any; "lbfgs": the bound of all rows; "adam": q is
-        learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed" above for a
-        Gaussian likelihood, "natural" for the others; `solver_` says which.
+        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood or the
+        square loss; "natural": natural-gradient or Newton steps, for any; "lbfgs": all rows at each
+        step; "adam": q is learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed"
+        above where q has a closed form, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
-        each inducing point, 2,500 at least.
+        each inducing point (20 where q's covariance has no closed form), 2,500 at least.
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is 512. L-BFGS has all rows.
     max_iter : int or "auto", default="auto"
@@ -70,13 +68,51 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     random_state : int, RandomState instance or None, default=None
         Seed; an int makes fits reproducible to the last bit on the same device."""
 
-_REGRESSION_LIKELIHOOD = """likelihood : str or Likelihood, default="auto"
+_REGRESSION_LIKELIHOOD = """
+    likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "laplace", or "poisson" for counts; or an instance of a class of
         :mod:`skgpstoch.likelihoods`. "auto" is "gaussian"."""
 
-_CLASS_LIKELIHOOD = """likelihood : str or Likelihood, default="auto"
+_CLASS_LIKELIHOOD = """
+    likelihood : str or Likelihood, default="auto"
         "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
         :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax"."""
+
+_LOSS = """
+    loss : {"elbo", "log", "square"} or Loss, default=DEFAULT
+        What is minimised: the negative evidence lower bound, the negative log predictive density
+        or the square loss; or an instance of a class of :mod:`skgpstoch.losses`."""
+
+_BETA = """
+    beta : float, default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+    bound : {"titsias", "log1p"}, default="titsias"
+        The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone."""
+
+_DIRECT = """
+    beta : float, array-like or "auto", default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
+        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8, … down
+        to 0.01, as the paper has them, some 10 to 20 fits.
+    hyperparameters : {"joint", "fixed"}, default="joint"
+        Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
+        beforehand, and q alone for the loss.
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
+        covariance of q's own there or the prior's.
+    refit : bool, default=True
+        Whether the best of several `beta` is fitted again, on all rows.
+    n_jobs : int or None, default=None
+        Processes that fit for several `beta`, as joblib counts them.
+    bound : {"titsias", "log1p"}, default="titsias"
+        The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone."""
+
+_BETA_PATH = """
+    beta_ : float
+        The weight that was used.
+    beta_path_ : ndarray of shape (n_betas,)
+        Where there was a choice, the weights that were tried; `validation_scores_` then has the
+        held-out loss of each, per row."""
 
 _WHITE = """ A top-level
         WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y."""
@@ -88,12 +124,14 @@ _NORMALIZE = """
 _ORTHOGONAL = """
     n_orthogonal : int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
+    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
+        Where they start; None: as `inducing_points`."""
+
+_ORTHOGONAL_COVARIANCE = """
     orthogonal_covariance : {"free", "prior"}, default="free"
         Whether q has a covariance of its own there, or the prior's: ODVGP. With "prior" and
         whiten=False the mean is learned by coefficients of kernel functions, from some columns of
-        the covariance matrix at each step, so that M₂ may be much larger than M.
-    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
-        Where they start; None: as `inducing_points`."""
+        the covariance matrix at each step, so that M₂ may be much larger than M."""
 
 _ATTRIBUTES = """posterior_ : torch.nn.Module
         Model and q(w), in float64 on the CPU.
@@ -106,11 +144,12 @@ _ATTRIBUTES = """posterior_ : torch.nn.Module
     solver_ : str
         The solver that was used.
     log_marginal_likelihood_value_ : float
-        The bound on log p(y | X), in nats, summed over all rows.
+        The bound on log p(y | X), in nats, summed over all rows{evidence}.
     loss_curve_ : list of float
-        Negative bound per row at each epoch, in nats, as minibatches saw it.
+        What is minimised, per row, at each epoch, as minibatches saw it: nats, or squares.
     validation_scores_ : list of float or None
-        Held-out negative log predictive density at each evaluation, nats per row.
+        Loss of held-out rows at each evaluation, per row: negative log predictive density in nats,
+        or square loss, of the scaled y.
     n_iter_, best_iter_ : int
         Epochs done, and the epoch whose iterate was kept.
     n_features_in_ : int
@@ -134,18 +173,26 @@ _ORTHOGONAL_POINTS = """
 def documented(cls: type) -> type:
     """Fill the shared parts of an estimator's docstring in."""
     names = getattr(cls, "__dataclass_fields__", {})
-    regresses = "normalize_y" in names
-    orthogonal = "n_orthogonal" in names
+    regresses, orthogonal = "normalize_y" in names, "n_orthogonal" in names
     likelihood = _REGRESSION_LIKELIHOOD if regresses else _CLASS_LIKELIHOOD
-    parameters = _PARAMETERS.replace("{likelihood}", likelihood)
+    loss = ""
+    if "loss" in names:
+        direct = "hyperparameters" in names
+        default = repr(names["loss"].default)
+        loss = likelihood + _LOSS.replace("DEFAULT", default) + (_DIRECT if direct else _BETA)
+    parameters = _PARAMETERS.replace("\n{likelihood}", loss)
     parameters = parameters.replace("{white}", _WHITE if regresses else "")
     parameters += (_NORMALIZE if regresses else "") + (_ORTHOGONAL if orthogonal else "")
+    if "orthogonal_covariance" in names:
+        parameters += _ORTHOGONAL_COVARIANCE
     scaled, units = (
         ("; variances refer to the scaled y", ", in the units of y") if regresses else ("", "")
     )
     attributes = _ATTRIBUTES.replace("{scaled}", scaled).replace("{units}", units)
+    attributes = attributes.replace("{evidence}", "" if loss else "; FITC's own evidence")
     attributes += _NOISE if regresses else _CLASSES
     attributes += _ORTHOGONAL_POINTS if orthogonal else ""
+    attributes += _BETA_PATH if "hyperparameters" in names else ""
     doc = cls.__doc__ or ""
     cls.__doc__ = doc.replace("{parameters}", parameters).replace("{attributes}", attributes)
     return cls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
@@ -24,10 +25,12 @@ from ._streams import StreamsMixin
 from ._training import SCHEDULES, Schedule, constant, make_optimizer
 from .inducing import INITIALIZATIONS, InducingFeatures, choose_points
 from .likelihoods import Gaussian, Likelihood
+from .losses import ExpectedLogLikelihood, Loss, TighterBound, make_loss
 from .sparse import ConstantMean, SparseModel, SparsePosterior
 from .variational import (
     FullBatchObjective,
     GradientObjective,
+    ProfiledObjective,
     RunningObjective,
     VariationalObjective,
 )
@@ -47,13 +50,11 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
     kernel: sk.Kernel | None = None
     _: KW_ONLY
-    likelihood: str | Likelihood = "auto"
     n_inducing: int | str = "auto"
     inducing_points: Any = "kmeans"
     learn_inducing_points: bool = True
     mean: str = "constant"
     whiten: bool = True
-    bound: str = "titsias"
     hidden_layer_sizes: Any = ()
     activation: str = "relu"
     feature_map: nn.Module | None = None
@@ -79,6 +80,8 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         **BaseGP._parameter_constraints,
         **DeepKernelMixin._parameter_constraints,
         "likelihood": [str, Likelihood],
+        "loss": [str, Loss],
+        "beta": [Interval(Real, 0, None, closed="neither")],
         "n_inducing": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "inducing_points": [StrOptions(set(INITIALIZATIONS)), "array-like"],
         "learn_inducing_points": ["boolean"],
@@ -99,6 +102,14 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     def _make_likelihood(self) -> Likelihood:
         """The likelihood that the parameters ask for, for one output."""
 
+    @abstractmethod
+    def _make_loss(self) -> Loss:
+        """What is trained for."""
+
+    def _kl_weight(self) -> float:
+        """β."""
+        return 1.0
+
     def _has_network(self) -> bool:
         return self.feature_map is not None or bool(self._layers())
 
@@ -115,24 +126,40 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
                 f"hidden_layer_sizes={self.hidden_layer_sizes!r} and feature_map are two networks; "
                 "give one of them."
             )
-        likelihood = self._make_likelihood()
-        gaussian = isinstance(likelihood, Gaussian)
-        if self.bound == "log1p" and not gaussian:
-            raise ValueError(f"bound='log1p' needs likelihood='gaussian', got {likelihood!r}.")
-        if self.solver == "collapsed" and not gaussian:
-            raise ValueError(
-                f"solver='collapsed' needs likelihood='gaussian', got {likelihood!r}; "
-                "solver='natural' is its counterpart."
-            )
-        if not gaussian and self._split_kernel()[1] is not None:
+        likelihood, loss = self._make_likelihood(), self._make_loss()
+        loss.check(likelihood)
+        self._check_solver(likelihood, loss)
+        white = self._split_kernel()[1]
+        if white is not None and not isinstance(likelihood, Gaussian):
             raise ValueError(
                 f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
                 f"is {likelihood!r}."
             )
+        follows = loss.covariance(likelihood) == "prior"
+        if white is not None and follows and white.hyperparameter_noise_level.fixed:
+            raise ValueError(
+                "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
+                "from beta."
+            )
         self.solver_ = self.solver
         if self.solver == "auto":
-            closed = "collapsed" if gaussian else "natural"
-            self.solver_ = "lbfgs" if gaussian and n_rows <= FEW_ROWS else closed
+            closed = "natural" if loss.site_noise(likelihood) is None else "collapsed"
+            few = loss.is_conjugate(likelihood) and n_rows <= FEW_ROWS
+            self.solver_ = "lbfgs" if few else closed
+
+    def _check_solver(self, likelihood: Likelihood, loss: Loss) -> None:
+        """Raise a ValueError where the solver has no use for the loss."""
+        if self.solver == "collapsed" and loss.site_noise(likelihood) is None:
+            raise ValueError(
+                "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or additive "
+                f"noise and the loss 'square', got {likelihood!r} and {loss!r}; solver='natural' "
+                "is its counterpart."
+            )
+        if self.solver == "lbfgs" and loss.covariance(likelihood) == "gradient":
+            raise ValueError(
+                f"solver='lbfgs' needs a loss with a closed form for the best covariance, which "
+                f"{loss!r} has not with {likelihood!r}; use 'natural' or 'adam'."
+            )
 
     def _check_streams(self) -> None:
         if self.solver == "lbfgs":
@@ -165,7 +192,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     def _n_points(self, n_rows: int) -> int:
         """M."""
         if self._starts_warm():
-            return self._same_number("n_inducing", len(self._model.features.points))
+            return self._same_number("n_inducing", len(self._start_model().features.points))
         if not isinstance(self.inducing_points, str):
             return self._same_number("n_inducing", len(np.asarray(self.inducing_points)))
         conjugate = isinstance(self._make_likelihood(), Gaussian)
@@ -191,7 +218,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         """Points to start from: those of the last fit (warm_start), or a parameter's; or None."""
         given = getattr(self, name)
         if self._starts_warm():
-            return getattr(self._model.features, name).detach().to(X)
+            return getattr(self._start_model().features, name).detach().to(X)
         if given is None or isinstance(given, str):
             return None
         points = check_array(given, dtype=np.float64, input_name=name)
@@ -257,17 +284,19 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
             ConstantMean(level),
             n_targets,
             self._prior_blocks(features),
-            self.bound,
+            self._make_loss(),
+            self._kl_weight(),
         )
         self._set_trainable(model, len(rows))
         if self._starts_warm():
-            load_parameters(model, self._model)
+            load_parameters(model, self._start_model())
         return self._build(model.to(X.device), len(rows))
 
     def _set_trainable(self, model: SparseModel, n_rows: int) -> None:
         """What is learned: all but what is fixed, and points that are as many as the rows."""
         white = self._split_kernel()[1]
-        if white is not None and white.hyperparameter_noise_level.fixed:
+        fixed = white is not None and white.hyperparameter_noise_level.fixed
+        if fixed or model.loss.covariance(model.likelihood) == "prior":  # which has no use for it
             model.likelihood.requires_grad_(False)
         model.mean.requires_grad_(self.mean == "constant")
         features = model.features
@@ -296,7 +325,9 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         elif self.solver_ == "adam":
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
         else:
-            objective = RunningObjective(
+            by_gradient = model.loss.covariance(model.likelihood) == "gradient"
+            cls = ProfiledObjective if by_gradient else RunningObjective
+            objective = cls(
                 model,
                 n_rows,
                 conjugate=self.solver_ == "collapsed",
@@ -312,6 +343,12 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         self, X: Tensor, targets: Tensor, generator: torch.Generator
     ) -> Objective:
         """From the fitted model, or a new one."""
+        loss = self._make_loss()
+        if loss.covariance(self._make_likelihood()) == "prior":
+            raise ValueError(
+                f"partial_fit needs a loss that tells of variances, which {loss!r} does not: they "
+                "are found by a pass over all rows."
+            )
         if not hasattr(self, "posterior_"):
             objective = cast(VariationalObjective, self._objective(X, targets, generator))
             objective.streams = True
@@ -329,6 +366,12 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     @property
     def _model(self) -> SparseModel:
         return cast(SparsePosterior, self.posterior_).model
+
+    def _start_model(self) -> SparseModel:
+        """The model that a fit starts from, where it starts from one."""
+        model = copy.deepcopy(self._model)
+        model.features.unscale()
+        return model
 
     def _set_fitted(self) -> None:
         model = self._model
@@ -352,6 +395,27 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
             return fitted
         noise = float(model.likelihood.noise_variance.mean())
         return kernels.join_white_noise(fitted, noise, white)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class VariationalGP(SparseGP):
+    """A choice of likelihood and loss."""
+
+    likelihood: str | Likelihood = "auto"
+    loss: str | Loss = "elbo"
+    beta: float = 1.0
+    bound: str = "titsias"
+
+    def _make_loss(self) -> Loss:
+        loss = make_loss(self.loss)
+        if self.bound == "titsias":
+            return loss
+        if not isinstance(loss, ExpectedLogLikelihood):
+            raise ValueError(f"bound='log1p' needs loss='elbo', got {self.loss!r}.")
+        return TighterBound()
+
+    def _kl_weight(self) -> float:
+        return float(self.beta)
 
 
 def input_unit(X: Tensor) -> Tensor:

@@ -12,7 +12,14 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._likelihood import Gradients, Likelihood, check_link, check_probability, mixture_log_mean
+from ._likelihood import (
+    REACH,
+    Gradients,
+    Likelihood,
+    check_link,
+    check_probability,
+    mixture_log_mean,
+)
 from .gaussian import Marginals, log_density, quadrature_nodes, trapezoid_nodes
 
 
@@ -56,6 +63,10 @@ class Poisson(Likelihood):
         other = copy.copy(self)
         other.exposure = exposure
         return other
+
+    def at_rows(self, rows: Tensor) -> Poisson:
+        """The likelihood of these of the rows."""
+        return self.given(self.exposure[rows]) if isinstance(self.exposure, Tensor) else self
 
     def _log_exposure(self, like: Tensor) -> Tensor:
         exposure = 1.0 if self.exposure is None else self.exposure
@@ -104,20 +115,41 @@ class Poisson(Likelihood):
 
         f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
         """
-        (mean, var), y_double = q.double(), y.double()
+        _, log_weights = self._joint_nodes(y.double(), q.double())
+        return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
+
+    def _joint_nodes(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
-            return self.log_prob(y_double, f) + log_density(f, mean, var)
+            return self.log_prob(y, f) + log_density(f, *q)
 
         with torch.no_grad():
-            mode, width = self._mode(y_double, Marginals(mean, var))
-            reach = torch.asinh((60.0 * var).sqrt() / width)
+            mode, width = self._mode(y, q)
+            reach = torch.asinh((60.0 * q.var).sqrt() / width)
             x, log_step = trapezoid_nodes(
                 lambda x: log_joint(mode + width * x.sinh()) + x.cosh().log(), -reach, reach, 96
             )
-            f, log_weights = mode + width * x.sinh(), log_step + (width * x.cosh()).log()
-        log_p = torch.logsumexp(log_weights + log_joint(f), 0).sum(-1)
-        return mixture_log_mean(log_p).to(q.mean.dtype)
+            f = mode + width * x.sinh()
+        return f, log_step + (width * x.cosh()).log() + log_joint(f)
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
+        with torch.no_grad():
+            f, log_weights = self._joint_nodes(y.double(), q.double())
+            log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
+            weights = (log_weights - log_sum).exp()
+            first, second = self._derivatives(y.double(), f)
+            d_mean = (weights * first).sum(0)[0]
+            d_var = 0.5 * (weights * (second + first.square())).sum(0)[0]
+        dtype = q.mean.dtype
+        return log_sum.sum(-1)[0].to(dtype), d_mean.to(dtype), d_var.to(dtype)
+
+    def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Around the mode, where the logarithm falls at least as fast as that of q."""
+        (mode,), _ = self._mode(y.double(), q.double())
+        reach = REACH * q.var[0].sqrt()
+        return mode - reach, mode + reach
 
     def _mode(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Where p(y | f)·q(f) is greatest, and (−curvature of its logarithm there)^−½."""
@@ -134,7 +166,7 @@ class Poisson(Likelihood):
         high = mean + var * y
         f = mean.clone()
         for i in range(48):  # bisection, since Newton's steps alone can cycle; those polish
-            slope, curvature = self._softplus_derivatives(y, f)
+            slope, curvature = self._derivatives(y, f)
             slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
             low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
             newton = f - slope / curvature
@@ -142,8 +174,11 @@ class Poisson(Likelihood):
             f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 40 else 0.5 * (low + high)
         return f, (-curvature).rsqrt()
 
-    def _softplus_derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+    def _derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """First and second derivative of log p(y | f) by f."""
+        if self.link == "exp":
+            rate = self.log_rate(f).exp()
+            return y - rate, -rate
         exposure, s = self._log_exposure(f).exp(), torch.sigmoid(f)
         ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
         first = y * ratio - exposure * s

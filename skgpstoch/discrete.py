@@ -19,6 +19,7 @@ from .gaussian import (
     quadrature_nodes,
     quasi_random_nodes,
 )
+from .product_sampling import Draws, accept_reject
 
 BLOCK_FLOATS = 2**22
 """Numbers in an intermediate array of :class:`Categorical`, above which rows are taken in turn."""
@@ -164,7 +165,7 @@ class Categorical(Likelihood):
         self.n_classes = n_classes
         self.link = check_link(link, ("softmax", "robustmax"))
         self.epsilon = epsilon
-        self.log_concave = link == "softmax"
+        self.log_concave = self.differentiable = link == "softmax"
 
     def extra_repr(self) -> str:
         epsilon = f", epsilon={self.epsilon:g}" if self.link == "robustmax" else ""
@@ -239,6 +240,50 @@ class Categorical(Likelihood):
         """log E_q[p(y | f)], the logarithm of :meth:`moments`' probability."""
         return mixture_log_mean(_of_class(y, self._log_mean(q))[..., 0])
 
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """By the points and nodes of training. Softmax, under q(f) p(y | f), e = 1(c = y) − p_c:
+
+        E[e] and ½E[e² − p_c(1 − p_c)].
+        """
+        n_classes = q.mean.shape[-1]
+        if self.link == "robustmax":
+
+            def log_share(y: Tensor, q: Marginals) -> Tensor:
+                return self._log_share(_log_win(q, TRAINING_NODES, y).exp(), n_classes)[0, :, 0]
+
+            return self.differentiate(log_share, y, q)
+        with torch.no_grad():
+            means = _in_blocks(_softmax_product_means, q, TRAINING_POINTS * n_classes, y)[0]
+            value, first, second = means.split([1, n_classes, n_classes], -1)
+        return value[:, 0], first, 0.5 * second
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """Proposals N(μ + v∘∇, v) from the tangent ∇ of log softmax near the mode of q·p.
+
+        As that is concave, it is below its tangents, whose products with q are Gaussian.
+        """
+        if self.link == "robustmax":
+            return super().product_samples(y, q, n_samples, generator)  # which says why not
+        mean, var = (a[0].double() for a in q)
+        mode = _softmax_mode(y, mean, var)  # (N, C)
+        slope = F.one_hot(y[:, 0].long(), mean.shape[-1]) - mode.softmax(-1)
+        centre, height = mean + var * slope, self.log_prob(y, mode)
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            z = torch.empty_like(mean[rows]).normal_(generator=generator)
+            f = centre[rows] + var[rows].sqrt() * z
+            rise = (slope[rows] * (f - mode[rows])).sum(-1, keepdim=True)
+            return f, self.log_prob(y[rows], f) - height[rows] - rise
+
+        return accept_reject(propose, n_samples, mean, generator)
+
+    def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
+        """Brier's score, Σ_c (1(c = y) − p_c)²."""
+        target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])
+        return (target - self.moments(q).mean).square().mean(0).sum(-1)
+
     def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
         """Logarithms of the shares of the classes, half a row added to each, centred."""
         counts = F.one_hot(y[:, 0].long(), self.n_latents(1)).sum(0).to(y.dtype)
@@ -292,11 +337,16 @@ def _of_class(y: Tensor, values: Tensor) -> Tensor:
     return values.gather(-1, y.long().expand(*values.shape[:-1], 1))
 
 
-def _in_blocks(function: Callable[[Marginals], Tensor], q: Marginals, floats: int) -> Tensor:
-    """function(q) (S, N, ·), in blocks of rows if each needs that many numbers."""
+def _in_blocks(
+    function: Callable[..., Tensor], q: Marginals, floats: int, y: Tensor | None = None
+) -> Tensor:
+    """function(q) or function(q, y), (S, N, ·), in blocks of rows if each needs so many numbers."""
     n_rows = max(1, BLOCK_FLOATS // (floats * len(q.mean)))
-    blocks = zip(q.mean.split(n_rows, 1), q.var.split(n_rows, 1), strict=True)
-    return torch.cat([function(Marginals(*block)) for block in blocks], 1)
+    blocks = [Marginals(*b) for b in zip(*(a.split(n_rows, 1) for a in q), strict=True)]
+    if y is None:
+        return torch.cat([function(block) for block in blocks], 1)
+    pairs = zip(blocks, y.split(n_rows), strict=True)
+    return torch.cat([function(block, of_block) for block, of_block in pairs], 1)
 
 
 def _log_mean_softmax(q: Marginals) -> Tensor:
@@ -311,6 +361,38 @@ def _softmax_means(q: Marginals) -> Tensor:
     log_sum = torch.logsumexp(f, -2, keepdim=True)
     p = (f - log_sum).exp()
     return torch.cat([log_sum, p, p * (1.0 - p)], -2).mean(-1)
+
+
+def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Near where q(f) p(y | f) is greatest, by Newton's steps: (N, C)."""
+    target, f = F.one_hot(y[:, 0].long(), mean.shape[-1]), mean  # (N, C)
+    for _ in range(12):
+        p = f.softmax(-1)
+        d = (var.reciprocal() + p).reciprocal()  # the Hessian is diag(1/d) − ppᵀ
+        step = d * (target - p - (f - mean) / var)
+        step = step + d * p * ((p * step).sum(-1, keepdim=True) / (1.0 - (d * p * p).sum(-1, True)))
+        f = f + step
+    return f
+
+
+def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:
+    """log E_q[p_y], and E[e] and E[e² − p(1 − p)] under q·p_y, e = 1(c = y) − p: (S, N, 1 + 2C).
+
+    The points are those of N(μ + v∘∇, v), ∇ the slope of log p_y at the mode of q·p_y: what q·p_y
+    is there in proportion varies little, however improbable y is.
+    """
+    target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])[..., None]  # (N, C, 1)
+    slope = target - _softmax_mode(y, *q).softmax(-1)[..., None]  # (S, N, C, 1)
+    shift = q.var[..., None] * slope
+    log_p = torch.log_softmax(quasi_random_nodes(q, TRAINING_POINTS) + shift, -2)
+    z = quasi_random_nodes(Marginals(torch.zeros_like(q.mean), q.var), TRAINING_POINTS)
+    log_ratio = (log_p * target - slope * z - 0.5 * slope * shift).sum(-2, keepdim=True)
+    log_sum = torch.logsumexp(log_ratio, -1)
+    weights = (log_ratio - log_sum[..., None]).exp()
+    p = log_p.exp()
+    e = target - p
+    first, second = (weights * e).sum(-1), (weights * (e.square() - p * (1.0 - p))).sum(-1)
+    return torch.cat([log_sum - math.log(TRAINING_POINTS), first, second], -1)
 
 
 def _log_win(q: Marginals, n_nodes: int, y: Tensor | None = None) -> Tensor:

@@ -94,11 +94,11 @@ def quadrature_nodes(q: Marginals, n_nodes: int = 20) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def trapezoid_nodes(
-    log_h: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, n_nodes: int
+    log_h: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, n_nodes: int, n_zooms: int = 2
 ) -> tuple[Tensor, Tensor]:
     """Nodes of ∫ exp(log_h(x)) dx, elementwise, where the integrand is not negligible.
 
-    Trapezoids converge exponentially for a smooth integrand that vanishes at both ends. Two coarse
+    Trapezoids converge exponentially for a smooth integrand that vanishes at both ends. Some coarse
     grids find where log_h is within 30 nats of its maximum. Nodes carry no gradient: none is
     needed, since the sum does not depend on where they are.
 
@@ -114,7 +114,7 @@ def trapezoid_nodes(
         unit = torch.linspace(0.0, 1.0, n, dtype=low.dtype, device=low.device)
         return low + (high - low) * unit.view(-1, *[1] * low.ndim), (high - low) / (n - 1)
 
-    for _ in range(2):
+    for _ in range(n_zooms):
         x, step = grid(24)
         value = log_h(x)
         counts = value >= value.amax(0) - 30.0

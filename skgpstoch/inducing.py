@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._data import Scaling
 from .features import FeatureMap, check_length_scales
-from .kernels import Kernel
+from .kernels import Kernel, scaled
 from .linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 
 JITTERS = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -127,6 +127,7 @@ class InducingFeatures(FeatureMap):
         self.n_features = len(points)
         self.blocks: tuple[int, ...] = (len(points),)
         self.n_frozen = 0
+        self.trained_kernel: Kernel | None = None
 
     @property
     def inducing_points(self) -> Tensor:
@@ -170,6 +171,15 @@ class InducingFeatures(FeatureMap):
         for i in range(self.n_frozen):
             delattr(self, f"frozen_{i}")
         self.n_frozen = 0
+
+    def scale_variance(self, factor: float) -> None:
+        """Multiply k by a factor, for predictions; :meth:`unscale` undoes it."""
+        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
+
+    def unscale(self) -> None:
+        """Go back to the kernel that was trained."""
+        if self.trained_kernel is not None:
+            self.kernel, self.trained_kernel = self.trained_kernel, None
 
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu and L⁻¹, in float64."""

@@ -482,6 +482,35 @@ def to_sklearn(module: Kernel) -> sk.Kernel:
         return module.sklearn_kernel.clone_with_theta(theta)
 
 
+def scaled(module: Kernel, factor: float) -> Kernel:
+    """A new kernel, `factor` times that of a module.
+
+    Parameters
+    ----------
+    module : Kernel
+        On any device.
+    factor : float
+        Greater than 0. A constant in front of the kernel takes it in; else there will be one.
+
+    Returns
+    -------
+    Kernel
+        On the same device.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process.kernels import RBF
+    >>> to_sklearn(scaled(from_sklearn(2.0 * RBF(length_scale=1.0)), 8.0))
+    4**2 * RBF(length_scale=1)
+    """
+    expression = to_sklearn(module)
+    if isinstance(expression, sk.Product) and isinstance(expression.k1, sk.ConstantKernel):
+        expression.k1.constant_value *= factor
+    else:
+        expression = sk.ConstantKernel(factor, "fixed") * expression
+    return from_sklearn(expression).to(module.theta.device)
+
+
 def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | None]:
     """Take the Gaussian noise, a top-level additive WhiteKernel, out of an expression.
 

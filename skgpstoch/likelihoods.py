@@ -19,6 +19,7 @@ from ._likelihood import Gradients, Likelihood, check_probability, mixture_log_m
 from .counts import Poisson
 from .discrete import Bernoulli, Categorical
 from .gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
+from .product_sampling import Draws, Envelope, accept_reject
 
 __all__ = [
     "AdditiveNoise",
@@ -150,6 +151,21 @@ class Gaussian(AdditiveNoise):
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log N(y | μ, v + σ²), in closed form."""
         return mixture_log_mean(log_density(y, *self.moments(q)).sum(-1))
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """(y − μ)/(v + σ²) and ½((y − μ)²/(v + σ²) − 1)/(v + σ²)."""
+        value = self.log_predictive(y, Marginals(q.mean.detach(), q.var.detach()))
+        with torch.no_grad():
+            mean, var = (a[0] for a in self.moments(q))
+            d_mean = (y - mean) / var
+            d_var = 0.5 * (d_mean.square() - var.reciprocal())
+        return _like(q, value, d_mean, d_var)
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """q(f) p(y | f) is Gaussian: no draw is rejected."""
+        return _gaussian_draws(y, self.noise_variance, q, n_samples, generator)
 
     def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
         """Mean of each output."""
@@ -367,6 +383,41 @@ class StudentT(AdditiveNoise):
         log_p = torch.logsumexp(log_weights + log_h(u), 0).sum(-1)
         return mixture_log_mean(log_p).to(q.mean.dtype)
 
+    def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
+        """An upper bound of p(u | y), u = log τ: a concave function and a decreasing one."""
+        half, s2 = 0.5 * self.df.double(), self.scale.double().square()
+        mean, var = q.mean[0], q.var[0]
+
+        def log_concave(u: Tensor) -> Tensor:  # log p(u) − ½ log(v + s²/τ)
+            return half * (u - torch.expm1(u)) - 0.5 * (var + s2 * (-u).exp()).log()
+
+        def decreasing(u: Tensor) -> Tensor:
+            return -0.5 * (y - mean).square() / (var + s2 * (-u).exp())
+
+        # Below the least of the modes, that of f = y, p(u) falls like exp(½ν·u).
+        farthest = torch.log((2.0 * half + 1.0) / (2.0 * half + (y - mean).square() / s2))
+        width = 40.0 / half + (80.0 / half).sqrt()
+        low = farthest.clamp_max(0.0) - width
+        return Envelope(log_concave, low, torch.log1p(width).expand_as(low), decreasing)
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """First the precision of the noise of y, then f, which is Gaussian given that."""
+        envelope = self.product_envelope(y, q)
+        half, s2 = 0.5 * self.df.double(), self.scale.double().square()
+        residual, var = (y - q.mean[0]).double(), q.var[0].double()
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            u, log_height = envelope.draw(rows, generator)
+            total = var[rows] + s2 * (-u).exp()
+            log_normal = -0.5 * (total.log() + residual[rows].square() / total)
+            return u, half * (u - torch.expm1(u)) + log_normal - log_height
+
+        u, n_proposed = accept_reject(propose, n_samples, residual, generator)
+        draws = _gaussian_draws(y, s2 * (-u).exp(), q, n_samples, generator)
+        return draws._replace(n_proposed=n_proposed)
+
     @torch.no_grad()
     def initialise(self, y: Tensor) -> None:
         """s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
@@ -451,6 +502,18 @@ def _like(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradien
     """In the type of q, which that of the parameters may not be."""
     dtype = q.mean.dtype
     return value.to(dtype), d_mean.to(dtype), d_var.to(dtype)
+
+
+def _gaussian_draws(
+    y: Tensor, noise: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+) -> Draws:
+    """Draws from q(f) N(y | f, noise), normalised: none is rejected."""
+    gain = q.var / (q.var + noise)
+    mean = torch.lerp(q.mean, y.to(q.mean).expand_as(q.mean), gain)
+    shape = (n_samples, *q.mean.shape[1:])
+    z = torch.randn(shape, generator=generator, dtype=q.mean.dtype, device=q.mean.device)
+    f = mean + (gain * noise).sqrt() * z
+    return Draws(f, f.numel())
 
 
 def _normal_pdf(z: Tensor) -> Tensor:

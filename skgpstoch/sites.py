@@ -56,13 +56,14 @@ class Moments(NamedTuple):
         most = max(len(product) for product in products)
         return torch.cat([product.expand(most, -1, -1) for product in products], 2)
 
+    def roots(self) -> list[Tensor | None]:
+        """R_b, S_b = R_b R_bᵀ."""
+        name = "covariance of the inducing variables"
+        return [None if S is None else cholesky(S, name) for S in self.covariances]
+
     def weights(self) -> VariationalWeights:
         """The same, for predictions."""
-        roots = [
-            None if S is None else cholesky(S, "covariance of the inducing variables")
-            for S in self.covariances
-        ]
-        return VariationalWeights(self.mean, roots, self.sizes)
+        return VariationalWeights(self.mean, self.roots(), self.sizes)
 
 
 def diagonal_blocks(A: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
@@ -103,27 +104,37 @@ def best_moments(
     dtype : torch.dtype, default=torch.float64
         Of the result; everything but S is computed in float64.
     """
-    rhs = sites.cross.mT[..., None]  # (P, D, 1)
-    precisions = [add_diagonal(G, 1.0) for G in diagonal_blocks(sites.precision, sizes)]
-    R = inverse_factor(precisions[0])
-    inverses = [R]
-    if len(sizes) == 1:
-        mean = R.mT @ (R @ rhs)
-    else:
-        inverses.append(R if prior_blocks[1] else inverse_factor(precisions[1]))
-        between = sites.precision[..., : sizes[0], sizes[0] :]
-        mean = eliminate(R, between, precisions[1], rhs, inverse_factor)
+    mean, inverses = best_mean(sites, sizes, inverse_factor)
     kl = 0.5 * mean.square().sum()
     covariances: list[Tensor | None] = []
-    for R, size, is_prior in zip(inverses, sizes, prior_blocks, strict=True):
+    for b, (size, is_prior) in enumerate(zip(sizes, prior_blocks, strict=True)):
         if is_prior:
             covariances.append(None)
             continue
+        if b == len(inverses):
+            precision = diagonal_blocks(sites.precision, sizes)[b]
+            inverses.append(inverse_factor(add_diagonal(precision, 1.0)))
+        R = inverses[b]
         log_det = -2.0 * R.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # log|I + G_bb|
         kl = kl + 0.5 * (R.square().sum((-2, -1)) - size + log_det).sum()
         R = R.to(dtype)
         covariances.append(R.mT @ R)
-    return Moments(mean[..., 0].mT.to(dtype), tuple(covariances), sizes, kl)
+    return Moments(mean.to(dtype), tuple(covariances), sizes, kl)
+
+
+def best_mean(
+    sites: Sites, sizes: tuple[int, ...], inverse_factor: InverseFactor = careful_inverse_factor
+) -> tuple[Tensor, list[Tensor]]:
+    """m = (I + G)⁻¹c, (D, P), and R_0, R_0ᵀR_0 = (I + G_00)⁻¹."""
+    rhs = sites.cross.mT[..., None]  # (P, D, 1)
+    blocks = [add_diagonal(G, 1.0) for G in diagonal_blocks(sites.precision, sizes)]
+    R = inverse_factor(blocks[0])
+    if len(sizes) == 1:
+        mean = R.mT @ (R @ rhs)
+    else:
+        between = sites.precision[..., : sizes[0], sizes[0] :]
+        mean = eliminate(R, between, blocks[1], rhs, inverse_factor)
+    return mean[..., 0].mT, [R]
 
 
 def eliminate(
@@ -143,5 +154,5 @@ def eliminate(
 
 
 def conjugate_sites(gram: Tensor, cross: Tensor, noise: Tensor) -> Sites:
-    """G and c of a Gaussian likelihood from PᵀP (D, D), Pᵀy (D, P) and σ² (P,)."""
+    """G and c from PᵀP (D, D), Pᵀy (D, P) and the noise variance of every row, (P,)."""
     return Sites(gram / noise[:, None, None], cross / noise)

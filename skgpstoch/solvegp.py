@@ -13,6 +13,7 @@ with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from ._sparse_docs import documented
 from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
-from ._sparse_gp import SparseGP, input_unit
+from ._sparse_gp import VariationalGP, input_unit
 from .inducing import Basis, InducingFeatures, choose_points, whiten
 
 
@@ -137,6 +138,17 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         shift = self.kernel(G, Z_v) @ self.coefficients - P_u @ weighted.mT  # c(x, O)a, (N, P)
         return Basis(P_u, self.kernel.diag(G), shift, ((K, inverse),))
 
+    def scale_variance(self, factor: float) -> None:
+        super().scale_variance(factor)
+        self.coefficients.data /= factor  # C_vv a stays as it is
+
+    def unscale(self) -> None:
+        if self.trained_kernel is not None:
+            x = self.inducing_points[:1]
+            (G,) = self.embed(x)
+            self.coefficients.data *= self.kernel.diag(G) / self.trained_kernel.diag(G)
+        super().unscale()
+
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""
         n, a = len(self.others), self.coefficients
@@ -153,12 +165,15 @@ class DecoupledFeatures(_WithOrthogonalPoints):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGP(SparseGP):
-    """What regressor and classifier share."""
+class WithOrthogonalGP(VariationalGP):
+    """Models that may have orthogonal points."""
 
     n_orthogonal: int | str = "auto"
-    orthogonal_covariance: str = "free"
     orthogonal_points: Any = None
+
+    @abstractmethod
+    def _covariance_there(self) -> str | None:
+        """Of q at the orthogonal points: "free" or "prior"; None: there are no such points."""
 
     def _resolve(self, n_rows: float) -> None:
         super()._resolve(n_rows)
@@ -166,28 +181,29 @@ class SolveGP(SparseGP):
             self.solver_ = "collapsed"
         if self._is_decoupled() and self.solver_ == "lbfgs":
             raise ValueError(
-                "solver='lbfgs' needs whiten=True with orthogonal_covariance='prior': without, the "
-                "price of the mean is a random estimate."
+                "solver='lbfgs' needs whiten=True with the prior's covariance at orthogonal "
+                "points: without, the price of the mean is a random estimate."
             )
 
     def _is_decoupled(self) -> bool:
-        return self.orthogonal_covariance == "prior" and not self.whiten
+        return self._covariance_there() == "prior" and not self.whiten
 
     def _prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
-        if isinstance(features, DecoupledFeatures):
-            return (False,)
-        return (False, self.orthogonal_covariance == "prior")
+        return tuple(
+            b > 0 and self._covariance_there() == "prior" for b in range(len(features.blocks))
+        )
 
     def _n_points(self, n_rows: int) -> int:
-        if self.n_inducing == "auto" and isinstance(self.inducing_points, str):
-            return min(super()._n_points(n_rows), max(1, n_rows // 2))
-        return super()._n_points(n_rows)
+        M, chosen = super()._n_points(n_rows), isinstance(self.inducing_points, str)
+        if self.n_inducing == "auto" and chosen and self._covariance_there() is not None:
+            return min(M, max(1, n_rows // 2))
+        return M
 
     def _n_others(self, n_rows: int, M: int) -> int:
         """M₂."""
         if self._starts_warm():
             return self._same_number(
-                "n_orthogonal", len(cast(OrthogonalFeatures, self._model.features).others)
+                "n_orthogonal", len(cast(OrthogonalFeatures, self._start_model().features).others)
             )
         if self.orthogonal_points is not None:
             return self._same_number("n_orthogonal", len(np.asarray(self.orthogonal_points)))
@@ -200,6 +216,8 @@ class SolveGP(SparseGP):
         return M2
 
     def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
+        if self._covariance_there() is None:
+            return super()._features(X, n_latents, generator)
         network, width = self._network(X, generator)
         kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
         M = self._n_points(len(X))
@@ -236,6 +254,16 @@ class SolveGP(SparseGP):
             method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
             others = choose_points(method, X, M2, kernel, network, generator)
         return inducing, others
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SolveGP(WithOrthogonalGP):
+    """What regressor and classifier share."""
+
+    orthogonal_covariance: str = "free"
+
+    def _covariance_there(self) -> str:
+        return self.orthogonal_covariance
 
 
 @documented

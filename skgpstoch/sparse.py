@@ -1,4 +1,4 @@
-"""The sparse model, its evidence lower bound, and the q(w) that is best given everything else.
+"""The sparse model, what it is trained for, and the q(w) that is best given everything else.
 
 With the whitened features P (n, D) of :mod:`skgpstoch.inducing` or :mod:`skgpstoch.solvegp`, in
 blocks D = Σ_b D_b, and q(w) = N(m, S), S = blockdiag(S_b),
@@ -18,6 +18,9 @@ parameters which are sums over rows, of β = −2δ and α + β(μ − mean):
 
 for a Gaussian likelihood G = PᵀP/σ² and c = Pᵀ(y − mean)/σ², whatever q is: then (B2) is Titsias'
 bound (B3) of one block, and that of SOLVE-GP (B5) of two.
+
+Any other loss of :mod:`skgpstoch.losses` may stand for −E log p, and β KL for KL: all of this
+holds, with G/β and c/β for G and c, and the curvature κ of the loss for −2δ in those of the mean.
 """
 
 from __future__ import annotations
@@ -31,13 +34,15 @@ from torch import Tensor, nn
 
 from ._data import row_blocks
 from ._objective import Posterior, surrogate
-from .gaussian import LOG_2PI, Marginals
+from .gaussian import Marginals
 from .inducing import JITTERS, Basis, InducingFeatures
-from .likelihoods import Gaussian, Likelihood
+from .likelihoods import AdditiveNoise, Likelihood
 from .linalg import BLOCK_ROWS, NotPositiveDefiniteError, cholesky
-from .sites import Moments, Sites, best_moments, conjugate_sites, diagonal_blocks
+from .losses import DataTerm, ExpectedLogLikelihood, Loss, Rows
+from .sites import Moments, Sites, best_mean, best_moments, diagonal_blocks
 from .weights import VariationalWeights
 
+TINY = 1e-12  # least scale of variances
 FAR = 3.0  # prior deviations of f that a site's target may be away
 MIN_STEP = 1e-3
 
@@ -47,47 +52,7 @@ class Solution(NamedTuple):
 
     q: Moments
     sites: Sites
-    elbo: Tensor  # nats, summed over rows and outputs, ()
-
-
-class Rows(NamedTuple):
-    """Targets of some rows, and the likelihood of those rows."""
-
-    y: Tensor  # (N, P)
-    likelihood: Likelihood
-
-
-class DataTerm(NamedTuple):
-    """E[log p(y|f)] of some rows, and its derivatives."""
-
-    value: Tensor  # (N,), with a graph to the likelihood's parameters
-    mean: Tensor  # α = ∂/∂μ, (N, P)
-    explained: Tensor  # δ = ∂/∂ diag(PSPᵀ), (N, P)
-    residual: Tensor  # ∂/∂ diag(K − PPᵀ), (N, P)
-
-
-def expected_log_prob(rows: Rows, q: Marginals, residual: Tensor, bound: str) -> Tensor:
-    """E_q[log p(yᵢ|fᵢ)], (N,), of marginals whose variance `residual` (N,) is a part of.
-
-    With bound="log1p" the residual's −r/(2σ²) becomes −½ log(1 + r/σ²), for a Gaussian likelihood:
-    it is tighter, and a bound still.
-    """
-    if bound != "log1p":
-        return rows.likelihood.expected_log_prob(rows.y, q)
-    noise, r = cast(Gaussian, rows.likelihood).noise_variance, residual[:, None]
-    value = rows.likelihood.expected_log_prob(rows.y, Marginals(q.mean, q.var - r))
-    return value - 0.5 * torch.log1p(r / noise).sum(1)
-
-
-def data_term(rows: Rows, q: Marginals, residual: Tensor, bound: str) -> DataTerm:
-    """E_q[log p(yᵢ|fᵢ)] and its derivatives."""
-    value = expected_log_prob(rows, q, residual, bound)
-    with torch.no_grad():
-        _, mean, var = rows.likelihood.expected_gradients(rows.y, q)
-        if bound != "log1p":
-            return DataTerm(value, mean, var, var)
-        noise = cast(Gaussian, rows.likelihood).noise_variance
-        return DataTerm(value, mean, var, -0.5 / (noise + residual[:, None]))
+    value: Tensor  # −Σ loss − β KL, summed over rows and outputs, ()
 
 
 class ConstantMean(nn.Module):
@@ -105,7 +70,7 @@ class ConstantMean(nn.Module):
 
 
 class SparseModel(nn.Module):
-    """Features, likelihood and prior mean, and the bound that they have.
+    """Features, likelihood and prior mean, and what they are trained for.
 
     Targets carry y, the exposure where the likelihood has one, and the row's fold.
 
@@ -121,8 +86,10 @@ class SparseModel(nn.Module):
         Columns of y.
     prior_blocks : tuple of bool
         Whether S_b stays the prior's.
-    bound : {"titsias", "log1p"}, default="titsias"
-        See :func:`data_term`.
+    loss : Loss or None, default=None
+        Of a row; None is that of the evidence lower bound.
+    beta : float, default=1.0
+        What KL[q(w) ‖ p(w)] is weighted with.
     """
 
     def __init__(
@@ -132,7 +99,8 @@ class SparseModel(nn.Module):
         mean: ConstantMean,
         n_targets: int,
         prior_blocks: tuple[bool, ...],
-        bound: str = "titsias",
+        loss: Loss | None = None,
+        beta: float = 1.0,
     ) -> None:
         super().__init__()
         self.features = features
@@ -140,17 +108,26 @@ class SparseModel(nn.Module):
         self.mean = mean
         self.n_targets = n_targets
         self.prior_blocks = prior_blocks
-        self.bound = bound
+        self.loss = ExpectedLogLikelihood() if loss is None else loss
+        self.beta = beta
 
     @property
     def is_conjugate(self) -> bool:
         """Whether the sites do not depend on q."""
-        return isinstance(self.likelihood, Gaussian)
+        return self.loss.is_conjugate(self.likelihood)
 
     @property
-    def noise_variance(self) -> Tensor:
-        """σ², (P,), of a Gaussian likelihood."""
-        return cast(Gaussian, self.likelihood).noise_variance.detach()
+    def has_prior_covariance(self) -> tuple[bool, ...]:
+        """Whether S_b is the prior's."""
+        if self.loss.covariance(self.likelihood) == "prior":
+            return (True,) * len(self.prior_blocks)
+        return self.prior_blocks
+
+    @property
+    def site_noise(self) -> Tensor:
+        """The noise variance of every row that G and c are those of, (P,)."""
+        noise = cast(Tensor, self.loss.site_noise(self.likelihood))
+        return self.beta * noise.detach()
 
     def zero_sites(self, device: torch.device) -> Sites:
         """Those of no data, with which q(w) is the prior."""
@@ -162,14 +139,20 @@ class SparseModel(nn.Module):
         """A model that goes on from here."""
         model = copy.deepcopy(self).to(like)
         model.features.thaw()
+        model.features.unscale()
         model.features.jitter = JITTERS[like.dtype]
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         return model
 
-    def moments(self, sites: Sites, **options: Any) -> Moments:
-        """The best q(w), given sites."""
-        return best_moments(sites, self.features.blocks, self.prior_blocks, **options)
+    def moments(self, sites: Sites, like: Moments | None = None, **options: Any) -> Moments:
+        """The best q(w), given sites; or the best mean, with the covariances of another."""
+        if like is None:
+            blocks = self.features.blocks
+            return best_moments(sites, blocks, self.has_prior_covariance, **options)
+        mean, _ = best_mean(sites, self.features.blocks)
+        kl = like.kl + 0.5 * (mean.square().sum() - like.mean.square().sum())
+        return like._replace(mean=mean, kl=kl)
 
     def rows(self, targets: Tensor) -> Rows:
         """Targets, taken apart."""
@@ -190,16 +173,18 @@ class SparseModel(nn.Module):
         var = (products * phi).sum(-1).clamp_min(0.0) + residual  # (B, N)
         return Marginals(mean[None], var.mT.expand_as(mean)[None]), residual
 
-    def data_term(self, basis: Basis, rows: Rows, q: Moments) -> tuple[Tensor, DataTerm, Marginals]:
-        """Σᵢ E[log p(yᵢ|fᵢ)] at a fixed q, its gradient in closed form; its parts; and q(f)."""
+    def data_term(
+        self, basis: Basis, rows: Rows, q: Moments, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, DataTerm, Marginals]:
+        """−Σᵢ loss at a fixed q, its gradient in closed form; its parts; and q(f)."""
         phi = basis.phi.detach()
         shift = None if basis.shift is None else basis.shift.detach()
         seen = Basis(phi, basis.prior.detach(), shift)
         with torch.no_grad():
             products = q.products(phi)
             marginals, residual = self.marginals(seen, q, products)
-        term = data_term(rows, marginals, residual, self.bound)
-        mean, explained, unexplained = (part.to(phi) for part in term[1:])
+        term = self.loss.data_term(rows, marginals, residual, generator)
+        mean, explained, unexplained = (part.to(phi) for part in term[1:4])
         phi_bar = mean @ q.mean.mT - 2.0 * unexplained.sum(1, keepdim=True) * phi
         delta = explained.mT if len(products) > 1 else explained.sum(1)[None]  # (B, N)
         phi_bar += 2.0 * (delta[..., None] * products).sum(0)
@@ -211,36 +196,62 @@ class SparseModel(nn.Module):
         total = surrogate(value.detach(), *((x, dx) for x, dx in given if x.requires_grad))
         return total + (value - value.detach()), term, marginals
 
+    def data_term_of(
+        self,
+        basis: Basis,
+        rows: Rows,
+        weights: VariationalWeights,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, DataTerm, Marginals]:
+        """The same, with a gradient by m and R_b as well."""
+        residual = basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        q = Marginals(q.mean + self.offset(basis), q.var)
+        seen = Marginals(q.mean.detach(), q.var.detach())
+        term = self.loss.data_term(rows, seen, residual.detach(), generator)
+        mean, explained, unexplained = (part.to(basis.phi) for part in term[1:4])
+        value, beyond = term.value.sum(), (unexplained - explained).sum(1)
+        given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))
+        total = surrogate(value.detach(), *given)
+        return total + (value - value.detach()), term, seen
+
     def sites(self, basis: Basis, term: DataTerm, q: Marginals, exact: bool = False) -> Sites:
         """G and c of these rows, at q(f).
 
-        Where log p(y | f) is not concave β may be negative, and where it falls steeply α/β may
-        point far beyond what it is a model of. Such sites are of use only near the best q(w);
-        elsewhere (exact=False) β is at least what keeps α/β within some prior deviations of f.
+        Where the loss is not convex κ may be negative, and where it rises steeply α/κ may point
+        far beyond what it is a model of. Such sites are of use only near the best q(w); elsewhere
+        (exact=False) κ is at least what keeps α/κ within some prior deviations of f.
         """
         with torch.no_grad():
             phi = basis.phi.detach()
-            beta = (-2.0 * term.explained).to(phi)  # (N, P)
+            kappa = term.curvature.to(phi)  # (N, P)
             if not (exact or self.is_conjugate):
                 far = FAR * basis.prior.detach().mean().sqrt()
-                beta = torch.maximum(beta.clamp_min(0.0), term.mean.to(phi).abs() / far)
-            shifted = beta * (q.mean[0] - self.offset(basis)) + term.mean
-            weighted = beta.mT[..., None] * phi  # (P, N, D)
-            return Sites(phi.mT @ weighted, phi.mT @ shifted.to(phi))
+                kappa = torch.maximum(kappa.clamp_min(0.0), term.mean.to(phi).abs() / far)
+            shifted = kappa * (q.mean[0] - self.offset(basis)) + term.mean
+            weighted = (kappa / self.beta).mT[..., None] * phi  # (P, N, D)
+            return Sites(phi.mT @ weighted, phi.mT @ (shifted / self.beta).to(phi))
 
     # ---- the best q, given all rows ----------------------------------------------------------
 
     def best(
-        self, X: Tensor, targets: Tensor, start: Sites | None = None, **options: Any
+        self,
+        X: Tensor,
+        targets: Tensor,
+        start: Sites | None = None,
+        like: Moments | None = None,
+        **options: Any,
     ) -> Solution:
-        """The q(w) of the largest bound over all rows; without gradient.
+        """The best q(w) for all rows; without gradient.
 
         Parameters
         ----------
         X, targets : Tensors of shape (N, d) and (N, ·)
             All rows.
         start : Sites or None, default=None
-            Where iterations start, for a likelihood that is not Gaussian.
+            Where iterations start, where there is no closed form.
+        like : Moments or None, default=None
+            A q(w) whose covariances are kept.
         **options
             `tol` and `max_iter` of :meth:`iterate`.
         """
@@ -249,9 +260,28 @@ class SparseModel(nn.Module):
                 found = self._conjugate(X, targets)
             else:
                 start = self.zero_sites(X.device) if start is None else start
-                found = self.iterate(X, targets, start, **options)
+                found = self.iterate(X, targets, start, like, **options)
+            return found._replace(value=found.value - self.penalty())
+
+    def penalty(self) -> float | Tensor:
+        """What the shift costs."""
+        penalty = self.features.penalty()
+        return 0.0 if penalty is None else self.beta * penalty
+
+    def bound(self, X: Tensor, targets: Tensor, q: Moments) -> Tensor:
+        """The evidence lower bound at q, (), whatever the loss is."""
+        with torch.no_grad():
+            value, _ = self.for_evidence().survey(X, targets, q, exact=True)
             penalty = self.features.penalty()
-        return found if penalty is None else found._replace(elbo=found.elbo - penalty)
+        return value if penalty is None else value - penalty
+
+    def for_evidence(self) -> SparseModel:
+        """The same model, parameters and all, with the bound on its evidence to maximise."""
+        if self.loss.bounds_evidence and self.beta == 1.0:
+            return self
+        model = copy.copy(self)
+        model.loss, model.beta = ExpectedLogLikelihood(), 1.0
+        return model
 
     def bases(
         self, X: Tensor, targets: Tensor, dtype: torch.dtype = torch.float64
@@ -261,82 +291,121 @@ class SparseModel(nn.Module):
             rows = self.rows(targets[block].to(dtype))
             yield self.features.basis(X[block].to(dtype)), rows
 
+    def calibrated(
+        self, X: Tensor, targets: Tensor, found: Solution
+    ) -> tuple[SparseModel, Solution]:
+        """The conjugate Gaussian model with the mean that is found, whatever its scale.
+
+        With K and σ² both multiplied by c its mean is the same. c is such that leave-one-out errors
+        e/(1 − h) have the variances that they are predicted to have, σ²/(1 − h) and what is left.
+        """
+        noise, sizes, total = self.site_noise, self.features.blocks, 0.0
+        q = best_moments(found.sites, sizes, self.prior_blocks)
+        joint = best_moments(found.sites, (sum(sizes),), (False,))
+        with torch.no_grad():
+            for basis, rows in self.bases(X, targets):
+                marginals, _ = self.marginals(basis, q, q.products(basis.phi))
+                explained = (joint.products(basis.phi) * basis.phi).sum(-1).mT  # (N, P)
+                rest = 1.0 - explained / noise  # 1 − h
+                var = marginals.var[0] - explained + noise / rest
+                total += float((((rows.y - marginals.mean[0]) / rest).square() / var).sum())
+        scale = max(total / (len(X) * len(noise)), TINY)
+        model = copy.deepcopy(self)
+        model.features.scale_variance(scale)
+        likelihood = cast(AdditiveNoise, model.likelihood)
+        model.likelihood = likelihood.in_units((scale * noise / likelihood.noise_variance).sqrt())
+        sites = found.sites._replace(cross=found.sites.cross / scale**0.5)
+        return model, found._replace(q=best_moments(sites, sizes, self.prior_blocks), sites=sites)
+
     def _conjugate(self, X: Tensor, targets: Tensor) -> Solution:
-        noise = self.noise_variance
+        """From sums of squares weighted by κ, which is the same for all rows, or not."""
         sums: list[Tensor] = []
         for basis, rows in self.bases(X, targets):
             phi, y = basis.phi, rows.y - self.offset(basis)
-            r = basis.residual()[:, None] / noise
-            r = r.log1p() if self.bound == "log1p" else r
-            part = [phi.mT @ phi, phi.mT @ y, y.square().sum(0), r.sum()]
+            kappa, constant = self.loss.conjugate(rows.likelihood, basis.residual())
+            weighted = phi if len(kappa) == 1 else kappa.mT[..., None] * phi
+            part = [phi.mT @ weighted, phi.mT @ (kappa * y), (kappa * y.square()).sum(0), constant]
             # In place, and with the block gone before the next is made: memory stays in one piece.
             sums = [a.add_(b) for a, b in zip(sums, part, strict=True)] if sums else part
-            del basis, rows, phi, y, r, part
-        gram, cross, square, unexplained = sums
-        sites = conjugate_sites(gram, cross, noise)
+            if len(kappa) == 1:
+                shared = kappa.mT[..., None]
+            del basis, rows, phi, y, weighted, part
+        gram, cross, square, constant = sums
+        gram = gram if gram.ndim == 3 else gram * shared
+        sites = Sites(gram / self.beta, cross / self.beta)
         q = self.moments(sites)
-        Gm = gram @ q.mean
+        Gm = torch.einsum("bij,jb->ib", gram, q.mean)
         misfit = square - 2.0 * (q.mean * cross).sum(0) + (q.mean * Gm).sum(0)  # (P,)
-        parts = zip(diagonal_blocks(gram, q.sizes), q.covariances, strict=True)
-        spread = sum(  # tr(G S), (B,)
-            part.trace()[None] if S is None else (part * S).sum((-2, -1)) for part, S in parts
-        )
-        log_noise = len(X) * (LOG_2PI + noise.log())
-        fit = -0.5 * (log_noise + (misfit + spread) / noise).sum() - 0.5 * unexplained
-        return Solution(q, sites, fit - q.kl)
+        fit = misfit.sum() + constant
+        if self.loss.covariance(self.likelihood) == "sites":
+            for G, S in zip(diagonal_blocks(gram, q.sizes), q.covariances, strict=True):
+                fit = fit + (G.diagonal(dim1=-2, dim2=-1) if S is None else G * S).sum()  # tr(G S)
+        return Solution(q, sites, -0.5 * fit - self.beta * q.kl)
 
     def iterate(
-        self, X: Tensor, targets: Tensor, start: Sites, tol: float = 1e-6, max_iter: int = 50
+        self,
+        X: Tensor,
+        targets: Tensor,
+        start: Sites,
+        like: Moments | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 50,
     ) -> Solution:
-        """Natural-gradient steps of all rows, each of which improves the bound.
+        """Natural-gradient or Newton steps of all rows, each of which is an improvement.
 
         They end where a step gains less than `tol` nats per row.
         """
         try:
-            found, converged = self._climb(X, targets, start, tol, max_iter)
+            found, converged = self._climb(X, targets, start, like, tol, max_iter)
         except NotPositiveDefiniteError:
             found, converged = None, False
         if converged and found is not None:
             return found
         # From an unlucky start, or one that is none at all.
-        other, _ = self._climb(X, targets, self.zero_sites(X.device), tol, max_iter)
-        return other if found is None or other.elbo > found.elbo else found
+        other, _ = self._climb(X, targets, self.zero_sites(X.device), like, tol, max_iter)
+        return other if found is None or other.value > found.value else found
 
     def _climb(
-        self, X: Tensor, targets: Tensor, current: Sites, tol: float, max_iter: int
+        self,
+        X: Tensor,
+        targets: Tensor,
+        current: Sites,
+        like: Moments | None,
+        tol: float,
+        max_iter: int,
     ) -> tuple[Solution, bool]:
         """Where steps from here lead, and whether they came to an end."""
-        exact, step, q = False, 1.0, self.moments(current)
-        elbo, goal = self.survey(X, targets, q, exact)
+        exact, step, q = False, 1.0, self.moments(current, like)
+        value, goal = self.survey(X, targets, q, exact)
         for _ in range(max_iter):
             candidate = current.lerp(goal, step)
             try:
-                found = self.moments(candidate)
+                found = self.moments(candidate, like)
                 reached, next_goal = self.survey(X, targets, found, exact)
             except NotPositiveDefiniteError:
-                reached = elbo.new_tensor(-torch.inf)
-            gain = float(reached - elbo) / len(X)
+                reached = value.new_tensor(-torch.inf)
+            gain = float(reached - value) / len(X)
             if gain >= -1e-12:
-                q, elbo, current, goal = found, reached, candidate, next_goal
+                q, value, current, goal = found, reached, candidate, next_goal
             ends = -1e-12 <= gain < tol * step
             step = min(1.0, 2.0 * step) if gain >= -1e-12 else 0.5 * step
             if not (ends or step < MIN_STEP):
                 continue
             if exact:
-                return Solution(q, current, elbo), ends
+                return Solution(q, current, value), ends
             exact, step = True, 1.0
-            elbo, goal = self.survey(X, targets, q, exact)
-        return Solution(q, current, elbo), False
+            value, goal = self.survey(X, targets, q, exact)
+        return Solution(q, current, value), False
 
     def survey(self, X: Tensor, targets: Tensor, q: Moments, exact: bool) -> tuple[Tensor, Sites]:
-        """The bound at q, and the sites there, of all rows."""
-        elbo, total = -q.kl, None
+        """−Σ loss − β KL at q, and the sites there, of all rows."""
+        value, total = -self.beta * q.kl, None
         for basis, rows in self.bases(X, targets):
-            value, term, marginals = self.data_term(basis, rows, q)
+            part, term, marginals = self.data_term(basis, rows, q)
             sites = self.sites(basis, term, marginals, exact)
-            elbo, total = elbo + value, sites if total is None else total + sites
-            del basis, rows, value, term, marginals, sites
-        return elbo.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
+            value, total = value + part, sites if total is None else total + sites
+            del basis, rows, part, term, marginals, sites
+        return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
 
 
 class SparsePosterior(Posterior):
@@ -347,7 +416,9 @@ class SparsePosterior(Posterior):
     model : SparseModel
         In float64; its features are frozen here.
     solution : Solution
-        q(w), the sites that it comes from, and the bound.
+        q(w), and the sites that it comes from.
+    elbo : Tensor of shape ()
+        The evidence lower bound.
     n_rows : int
         Rows of data.
     """
@@ -357,13 +428,13 @@ class SparsePosterior(Posterior):
     precision: Tensor
     elbo: Tensor
 
-    def __init__(self, model: SparseModel, solution: Solution, n_rows: int) -> None:
+    def __init__(self, model: SparseModel, solution: Solution, elbo: Tensor, n_rows: int) -> None:
         super().__init__()
         self.model = model
         self.weights = solution.q.weights()
         self.likelihood = model.likelihood
         self.register_buffer("precision", solution.sites.precision)
-        self.register_buffer("elbo", solution.elbo)
+        self.register_buffer("elbo", elbo)
         self._n_rows = n_rows
         model.features.freeze()
 
@@ -399,4 +470,6 @@ class SparsePosterior(Posterior):
         return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z
 
     def refit(self, X: Tensor, targets: Tensor) -> SparsePosterior:
-        return SparsePosterior(self.model, self.model.best(X, targets), len(X))
+        model = self.model.for_evidence()
+        found = model.best(X, targets)
+        return SparsePosterior(model, found, found.value, len(X))

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 
 from ._sparse_docs import documented
 from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ._sparse_gp import VariationalGP
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class SVGPRegressor(SparseGPRegressor):
+class SVGPRegressor(VariationalGP, SparseGPRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -67,7 +68,7 @@ class SVGPRegressor(SparseGPRegressor):
 
 @documented
 @dataclass(eq=False, repr=False)
-class SVGPClassifier(SparseGPClassifier):
+class SVGPClassifier(VariationalGP, SparseGPClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.

@@ -1,15 +1,19 @@
-"""Four ways to maximise the bound of a sparse model: they differ in where q(w) comes from.
+"""Five ways to train a sparse model: they differ in where q(w) comes from.
 
 ======================== ===========================================================================
 "collapsed", "natural"   the sites are averages over recent minibatches. Each step is one of natural
                          gradients with step size γ, Λ ← (1−γ)Λ + γ(I + (n/b) Pᵀdiag(β)P); with
                          "collapsed" the noise is kept out of the averages, so that it acts at once
+"natural", other losses  where S has no closed form: m as above, by Newton's steps, and the roots of
+                         S as parameters. A minibatch counts with the m before it: its rows then
+                         tell S of errors as large as those of new rows
 "lbfgs"                  the best q of all rows, at every evaluation of the bound
 "adam"                   m and the roots of S are parameters like the others
 ======================== ===========================================================================
 
 Everything else, points, kernel, network, noise, follows gradients: Adam's steps on minibatches, or
-L-BFGS on all rows. The closing pass finds the best q of all rows whatever the solver was.
+L-BFGS on all rows. The closing pass finds the best q of all rows, or the best m where S has no
+closed form, whatever the solver was.
 """
 
 from __future__ import annotations
@@ -22,26 +26,27 @@ import torch
 from torch import Tensor, nn
 
 from ._objective import Objective, surrogate
-from .gaussian import Marginals
 from .inducing import Basis, whiten
 from .likelihoods import Gaussian
 from .linalg import NotPositiveDefiniteError, inverse_cholesky
-from .sites import Moments, Sites, conjugate_sites
-from .sparse import Solution, SparseModel, SparsePosterior, expected_log_prob
+from .sites import Moments, Sites, best_mean, conjugate_sites
+from .sparse import Solution, SparseModel, SparsePosterior
 from .weights import VariationalWeights
 
 STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
 WINDOW = 5  # rows that running averages look back on, in units of D
+PROFILE_WINDOW = 20  # the same where S is learned by gradients
 MIN_WINDOW = 2500
 MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
-CLOSING = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
-INNER = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
+PROFILE_RATE = 0.3  # of the learning rate, for all else where S is learned by gradients
+CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
+INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
 REJECTED = 1e10  # a loss that a line search steps back from
 
 
 class VariationalObjective(Objective):
-    """−ELBO per row of a sparse model (B2).
+    """Σ loss + β KL of a sparse model, per row: −ELBO (B2), or another.
 
     Parameters
     ----------
@@ -56,6 +61,7 @@ class VariationalObjective(Objective):
     """
 
     streams: bool = False
+    rest_rate: float = 1.0
     n_rows: Tensor
 
     def __init__(
@@ -81,13 +87,13 @@ class VariationalObjective(Objective):
         in_network = {id(p) for p in network}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
         of_network = {"params": network, "weight_decay": self.weight_decay, "rate": NETWORK_RATE}
-        return [of_network, {"params": rest}]
+        return [of_network, {"params": rest, "rate": self.rest_rate}]
 
     def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
-        """−ELBO/n from the data term of n_batch rows."""
+        """The objective over n, from the data term of n_batch rows."""
         penalty = self.model.features.penalty(generator)
         cost = kl if penalty is None else kl + penalty
-        return cost / float(self.n_rows) - total / n_batch
+        return self.model.beta / float(self.n_rows) * cost - total / n_batch
 
     def step_end(self) -> None:
         self.model.features.kernel.clamp_()
@@ -100,13 +106,13 @@ class VariationalObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, targets: Tensor) -> float:
-        """Negative log predictive density of the held-out rows, which come first; nats per row."""
+        """Loss of predictions for the held-out rows, which come first; per row."""
         n_held_out = int((targets[:, -1] >= 0).sum())
         q = self.q().to(X.dtype)
         total = 0.0
         for basis, rows in self.model.bases(X[:n_held_out], targets[:n_held_out], X.dtype):
             marginals, _ = self.model.marginals(basis, q, q.products(basis.phi))
-            total -= float(rows.likelihood.log_predictive(rows.y, marginals).sum())
+            total += float(self.model.loss.of_predictions(rows, marginals).sum())
         return total / n_held_out
 
     def present_sites(self) -> Sites | None:
@@ -116,8 +122,15 @@ class VariationalObjective(Objective):
     def solution(self, X: Tensor, targets: Tensor) -> SparsePosterior:
         """The best q(w) of all rows, in float64."""
         model = self.closing_model()
-        found = model.best(X, targets, self.present_sites(), **CLOSING)
-        return SparsePosterior(model, found, len(X))
+        how = model.loss.covariance(model.likelihood)
+        like = self.q().to(torch.float64) if how == "gradient" else None
+        found = model.best(X, targets, self.present_sites(), like, **CLOSING)
+        if how == "prior":
+            model, found = model.calibrated(X, targets, found)
+        elbo = (
+            model.bound(X, targets, found.q) if model.for_evidence() is not model else found.value
+        )
+        return SparsePosterior(model, found, elbo, len(X))
 
     def closing_model(self) -> SparseModel:
         """The model as predictions have it."""
@@ -129,8 +142,8 @@ class VariationalObjective(Objective):
         """The present q(w), for streams."""
         unknown = torch.full((), torch.nan, dtype=torch.float64)
         sites = cast(Sites, self.present_sites())
-        found = Solution(self.model.moments(sites), sites, unknown)
-        return SparsePosterior(self.closing_model(), found, int(self.n_rows))
+        found = Solution(self.q().to(torch.float64), sites, unknown)
+        return SparsePosterior(self.closing_model(), found, unknown, int(self.n_rows))
 
     def start_from(self, posterior: SparsePosterior) -> None:
         """Go on from a fitted q(w)."""
@@ -154,6 +167,7 @@ class RunningObjective(VariationalObjective):
         Weight of the present minibatch; "auto" looks back on 5 D rows, 2,500 at least.
     """
 
+    window: int = WINDOW
     gram: Tensor
     cross: Tensor
     mean: Tensor
@@ -172,7 +186,12 @@ class RunningObjective(VariationalObjective):
         self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
         self.register_buffer("cross", zero.cross)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        self.keep(self.model.moments(zero, dtype=self.model.features.points.dtype))
+        self.prepare()
+        self.solve()
+        self.n_steps = 0
+
+    def prepare(self) -> None:
+        """Parameters of q(w), for classes that have some."""
 
     def get_extra_state(self) -> int:
         return self.n_steps
@@ -182,7 +201,7 @@ class RunningObjective(VariationalObjective):
 
     def rate(self, batch_size: int) -> float:
         """γ of the next step: at first, an average over all that has been seen."""
-        most = max(WINDOW * self.model.features.n_features, MIN_WINDOW)
+        most = max(self.window * self.model.features.n_features, MIN_WINDOW)
         window = min(most, float(self.n_rows))
         rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
         if self.averaging != "auto":
@@ -211,11 +230,11 @@ class RunningObjective(VariationalObjective):
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), rows.y)
         q = self.q()
-        total, term, marginals = self.model.data_term(basis, rows, q)
+        total, term, marginals = self.model.data_term(basis, rows, q, generator)
         if not self.conjugate:
             seen = self.predicting(X, basis)
             if seen is not basis:
-                _, term, marginals = self.model.data_term(seen, rows, q)
+                _, term, marginals = self.model.data_term(seen, rows, q, generator)
             self.average(self.model.sites(seen, term, marginals), len(X))
         return self.per_row(total, len(X), q.kl, generator)
 
@@ -235,14 +254,14 @@ class RunningObjective(VariationalObjective):
     def present_sites(self) -> Sites:
         n = float(self.n_rows)
         if self.conjugate:
-            return conjugate_sites(self.gram[0], self.cross, self.model.noise_variance / n)
+            return conjugate_sites(self.gram[0], self.cross, self.model.site_noise / n)
         return Sites(n * self.gram, n * self.cross)
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
         posterior, n = copy.deepcopy(posterior).to(self.gram.device), posterior.n_rows
         sites = posterior.sites
-        noise = self.model.noise_variance if self.conjugate else torch.ones_like(sites.cross[0])
+        noise = self.model.site_noise if self.conjugate else torch.ones_like(sites.cross[0])
         self.gram.copy_((sites.precision * noise[:, None, None] / n)[: len(self.gram)])
         self.cross.copy_(sites.cross * noise / n)
         self.solve()
@@ -279,19 +298,89 @@ class RunningObjective(VariationalObjective):
         return not bool(self.failed) and super().is_finite()
 
 
+def make_roots(factors: list[Tensor], n_outputs: int, fixed: tuple[bool, ...]) -> nn.ParameterList:
+    """R_b as parameters, one for each output, that start from the factors given."""
+    roots = [root.detach().expand(n_outputs, -1, -1).clone() for root in factors]
+    return nn.ParameterList(
+        nn.Parameter(root, requires_grad=not is_fixed)
+        for root, is_fixed in zip(roots, fixed, strict=True)
+    )
+
+
+def identities(features: Any) -> list[Tensor]:
+    """I of every block, the roots of the prior."""
+    like = features.points
+    return [torch.eye(n, dtype=like.dtype, device=like.device) for n in features.blocks]
+
+
+def free_roots(roots: nn.ParameterList, fixed: tuple[bool, ...]) -> list[Tensor | None]:
+    """R_b, triangular; None where S_b stays the prior's."""
+    return [None if f else root.tril() for root, f in zip(roots, fixed, strict=True)]
+
+
+class ProfiledObjective(RunningObjective):
+    """m from running averages, R_b from gradients: for losses that give S no closed form."""
+
+    window = PROFILE_WINDOW
+    rest_rate = PROFILE_RATE
+
+    def prepare(self) -> None:
+        model, P = self.model, len(self.model.mean.value)
+        self.roots = make_roots(identities(model.features), P, model.has_prior_covariance)
+
+    def weights(self) -> VariationalWeights:
+        """q(w)."""
+        roots = free_roots(self.roots, self.model.has_prior_covariance)
+        return VariationalWeights(self.mean, roots, self.model.features.blocks)
+
+    def q(self) -> Moments:
+        return moments_of(self.weights())
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        weights = self.weights()
+        total, term, marginals = self.model.data_term_of(basis, rows, weights, generator)
+        loss = self.per_row(total, len(X), weights.kl().sum(), generator)
+        seen = self.predicting(X, basis)
+        if seen is not basis:
+            _, term, marginals = self.model.data_term(seen, rows, self.q(), generator)
+        self.average(self.model.sites(seen, term, marginals), len(X))
+        return loss
+
+    def solve(self) -> None:
+        sizes, dtype = self.model.features.blocks, self.model.features.points.dtype
+        mean, _ = best_mean(self.present_sites(), sizes, self.inverse_factor)
+        self.register_buffer("mean", mean.to(dtype))
+        self.n_steps += 1
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        super().start_from(posterior)
+        for ours, fitted in zip(self.roots, posterior.weights.roots, strict=True):
+            if fitted is not None:
+                ours.copy_(fitted)
+
+
+@torch.no_grad()
+def moments_of(weights: VariationalWeights) -> Moments:
+    """The same q(w)."""
+    covariances = tuple(None if R is None else R @ R.mT for R in weights.roots)
+    return Moments(weights.mean, covariances, weights.sizes, weights.kl().sum())
+
+
 class FullBatchObjective(VariationalObjective):
     """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
 
     precision: Tensor
     cross: Tensor
-    elbo: Tensor
+    value: Tensor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         zero = self.model.zero_sites(self.model.features.points.device)
         self.register_buffer("precision", zero.precision)
         self.register_buffer("cross", zero.cross)
-        self.register_buffer("elbo", zero.cross.new_tensor(-math.inf))
+        self.register_buffer("value", zero.cross.new_tensor(-math.inf))
 
     def q(self) -> Moments:
         return self.model.moments(self.present_sites())
@@ -304,7 +393,7 @@ class FullBatchObjective(VariationalObjective):
         """Go on from here."""
         self.register_buffer("precision", found.sites.precision)
         self.register_buffer("cross", found.sites.cross)
-        self.register_buffer("elbo", found.elbo)
+        self.register_buffer("value", found.value)
 
     def evaluate(self, X: Tensor, targets: Tensor) -> float:
         """The bound itself, where no rows are held out."""
@@ -312,7 +401,7 @@ class FullBatchObjective(VariationalObjective):
         found = self.best(X[trained], targets[trained])
         self.keep(found)
         if bool(trained.all()):
-            return -float(found.elbo) / len(X)
+            return -float(found.value) / len(X)
         return super().evaluate(X, targets)
 
     def best(self, X: Tensor, targets: Tensor) -> Solution:
@@ -332,9 +421,12 @@ class FullBatchObjective(VariationalObjective):
         try:
             value, gradients = self.value_and_gradients(X, targets, params)
         except NotPositiveDefiniteError:
-            if not bool(self.elbo.isfinite()):
+            if not bool(self.value.isfinite()):
                 raise
-            value, gradients = self.elbo.new_tensor(REJECTED), [torch.zeros_like(p) for p in params]
+            value, gradients = (
+                self.value.new_tensor(REJECTED),
+                [torch.zeros_like(p) for p in params],
+            )
         for p, before in zip(params, asked, strict=True):
             p.data.copy_(before)
         pairs = zip(params, gradients, inside, strict=True)
@@ -343,7 +435,7 @@ class FullBatchObjective(VariationalObjective):
     def value_and_gradients(
         self, X: Tensor, targets: Tensor, params: list[nn.Parameter]
     ) -> tuple[Tensor, list[Tensor]]:
-        """−ELBO per row at the best q(w), and its gradient by each parameter."""
+        """The objective per row at the best q(w), and its gradient by each parameter."""
         found = self.best(X, targets)
         gradients = [torch.zeros_like(p) for p in params]
         for basis, rows in self.model.bases(X, targets) if params else ():
@@ -351,9 +443,9 @@ class FullBatchObjective(VariationalObjective):
             parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
             for sum_, part in zip(gradients, parts, strict=True):
                 sum_ -= part / len(X)
-        if found.elbo >= self.elbo:
+        if found.value >= self.value:
             self.keep(found)
-        return -found.elbo / len(X), gradients
+        return -found.value / len(X), gradients
 
 
 class GradientObjective(VariationalObjective):
@@ -366,23 +458,17 @@ class GradientObjective(VariationalObjective):
     def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.whiten = whiten
-        features = self.model.features
-        like, P = features.points.detach(), len(self.model.mean.value)
-        self.means = nn.ParameterList()
-        self.roots = nn.ParameterList()
-        for size, is_prior, root in zip(
-            features.blocks, self.model.prior_blocks, self.factors(), strict=True
-        ):
-            self.means.append(nn.Parameter(like.new_zeros(size, P)))
-            R = root.detach().to(like).expand(P, -1, -1).clone()
-            self.roots.append(nn.Parameter(R, requires_grad=not is_prior))
+        model, P = self.model, len(self.model.mean.value)
+        like = model.features.points.detach()
+        self.means = nn.ParameterList(like.new_zeros(size, P) for size in model.features.blocks)
+        factors = [root.to(like) for root in self.factors()]
+        self.roots = make_roots(factors, P, model.has_prior_covariance)
 
     def factors(self) -> list[Tensor]:
         """L of every block: I in the coordinates of w."""
         features = self.model.features
         if self.whiten:
-            like = features.points
-            return [torch.eye(n, dtype=like.dtype, device=like.device) for n in features.blocks]
+            return identities(features)
         factors = features.basis(features.inducing_points[:1]).factors
         return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
 
@@ -400,6 +486,8 @@ class GradientObjective(VariationalObjective):
         """Of the present q(w): of several blocks, without what is between them."""
         q = self.q().to(torch.float64)
         P = q.mean.shape[1]
+        if self.model.loss.covariance(self.model.likelihood) != "sites":  # m is all that counts
+            return self.model.zero_sites(q.mean.device)._replace(cross=q.mean)
         blocks = []
         for size, S in zip(q.sizes, q.covariances, strict=True):
             identity = torch.eye(size, dtype=torch.float64, device=q.mean.device).repeat(P, 1, 1)
@@ -416,21 +504,17 @@ class GradientObjective(VariationalObjective):
                 rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
                 white = whiten(rows, K, inverse)
                 means[b], roots[b] = white[:P].mT, white[P:].reshape(P, size, size).mT
-        pairs = zip(roots, self.model.prior_blocks, strict=True)
+        pairs = zip(roots, self.model.has_prior_covariance, strict=True)
         free = [None if is_prior else root for root, is_prior in pairs]
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
-        weights, residual = self.weights(basis), basis.residual()
-        q = weights.marginals(basis.phi, residual)
-        q = Marginals(q.mean + self.model.offset(basis), q.var)
-        total = expected_log_prob(rows, q, residual, self.model.bound).sum()
+        weights = self.weights(basis)
+        total, _, _ = self.model.data_term_of(basis, rows, weights, generator)
         return self.per_row(total, len(X), weights.kl().sum(), generator)
 
     @torch.no_grad()
     def q(self) -> Moments:
         features = self.model.features
-        weights = self.weights(features.basis(features.inducing_points[:1]))
-        covariances = tuple(None if R is None else R @ R.mT for R in weights.roots)
-        return Moments(weights.mean, covariances, features.blocks, weights.kl().sum())
+        return moments_of(self.weights(features.basis(features.inducing_points[:1])))

@@ -1,0 +1,329 @@
+"""Direct loss minimisation: sparse GPs trained for the loss of their predictions.
+
+Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021:
+
+    Σᵢ −log E_q(fᵢ)[p(yᵢ|fᵢ)] + β KL[q(w) ‖ p(w)]                                               (C1)
+    Σᵢ (yᵢ − E[yᵢ])² + β KL[q(w) ‖ p(w)]                                                        (C2)
+
+instead of the evidence lower bound, whose expected log-likelihood is below the logarithm of the
+expectation: what the bound loses by a wide q(f), predictions do not. β is chosen by rows held out.
+
+What is trained for is in :mod:`skgpstoch.losses`, and how in :mod:`skgpstoch.variational`; every
+estimator of the sparse variational family has `loss` and `beta`. Those here add the choice of β,
+and of what is trained.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from ._base import fitting
+from ._data import resolve_seed
+from ._sparse_docs import documented
+from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ._sparse_gp import SparseGP
+from .losses import Loss, Rows
+from .solvegp import WithOrthogonalGP
+from .sparse import SparseModel
+
+LARGE_BETA = 500.0  # above which candidates are further apart
+LEAST_BETA = 0.01
+COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
+
+
+def beta_grid(n_rows: int) -> np.ndarray:
+    """The paper's candidates: n/2, divided by 4 while above 500 and by 2 below, down to 0.01."""
+    betas = [0.5 * n_rows]
+    while (last := betas[-1] / (4.0 if betas[-1] > LARGE_BETA else 2.0)) >= LEAST_BETA:
+        betas.append(last)
+    return np.array(betas)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DirectLossGP(WithOrthogonalGP):
+    """What regressor and classifier share."""
+
+    loss: str | Loss = "log"
+    beta: Any = 1.0
+    hyperparameters: str = "joint"
+    posterior: str = "svgp"
+    refit: bool = True
+    n_jobs: int | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **SparseGP._parameter_constraints,
+        "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
+        "hyperparameters": [StrOptions({"joint", "fixed"})],
+        "posterior": [StrOptions(set(COVARIANCES))],
+        "refit": ["boolean"],
+        "n_jobs": [Integral, None],
+    }
+
+    def _covariance_there(self) -> str | None:
+        return COVARIANCES[self.posterior]
+
+    def _kl_weight(self) -> float:
+        return float(self.beta_)
+
+    # ---- hyper-parameters of an ELBO fit -----------------------------------------------------
+
+    def _starts_warm(self) -> bool:
+        return hasattr(self, "_elbo_fit") or super()._starts_warm()
+
+    def _start_model(self) -> SparseModel:
+        return (
+            self._elbo_fit._start_model() if hasattr(self, "_elbo_fit") else super()._start_model()
+        )
+
+    def _set_trainable(self, model: SparseModel, n_rows: int) -> None:
+        super()._set_trainable(model, n_rows)
+        if hasattr(self, "_elbo_fit"):
+            model.requires_grad_(False)
+
+    def _fit_elbo(self, *data: Any) -> DirectLossGP | None:
+        """Where kernel, likelihood and points come from, unless they are trained for the loss."""
+        if self.hyperparameters == "joint":
+            return None
+        model = clone(self).set_params(loss="elbo", beta=1.0, hyperparameters="joint")
+        return model.fit(*data)
+
+    def _fit_given_beta(self, beta: float, elbo_fit: DirectLossGP | None, *data: Any) -> Any:
+        """Fit with this β."""
+        self.beta_ = beta
+        try:
+            if elbo_fit is not None:
+                self._elbo_fit, self._x_scaling = elbo_fit, elbo_fit._x_scaling
+            super().fit(*data)
+        finally:
+            self.__dict__.pop("_elbo_fit", None)
+        return self
+
+    # ---- β -----------------------------------------------------------------------------------
+
+    @fitting
+    def _fit(self, *data: Any) -> Any:
+        """Fit with the β that is given, or the one that suits held-out rows best."""
+        self._validate_params()
+        if isinstance(self.beta, Real):
+            return self._fit_given_beta(float(self.beta), self._fit_elbo(*data), *data)
+        data = (*indexable(*data[:2]), *data[2:])
+        train, held_out = self._split(data[1])
+        path = self._candidates(len(train))
+        train_data = [_rows_of(a, train) for a in data]
+        held_out_data = [_rows_of(a, held_out) for a in data]
+        elbo_fit = self._fit_elbo(*train_data)
+        fits = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fit_candidate)(clone(self), float(beta), elbo_fit, train_data, held_out_data)
+            for beta in path
+        )
+        scores = np.array([score for score, _ in fits])
+        best = int(np.argmin(scores))
+        if not math.isfinite(scores[best]):
+            raise ValueError(f"Training failed with every beta of {path.tolist()}.") from fits[0][1]
+        if self.refit:
+            self._fit_given_beta(float(path[best]), self._fit_elbo(*data), *data)
+        else:
+            fitted = vars(fits[best][1])
+            self.__dict__.update({k: v for k, v in fitted.items() if k not in self.get_params()})
+        self.beta_path_, self.validation_scores_ = path, scores
+        return self
+
+    def _candidates(self, n_rows: int) -> np.ndarray:
+        if isinstance(self.beta, str):
+            return beta_grid(n_rows)
+        path = np.asarray(self.beta)
+        if path.ndim != 1 or path.dtype.kind not in "fiu" or not (len(path) and (path > 0).all()):
+            raise ValueError(
+                f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
+            )
+        return path.astype(np.float64)
+
+    def _split(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on, among them one of each class, and rows held out."""
+        n = len(y)
+        order = np.random.default_rng(resolve_seed(self.random_state)).permutation(n)
+        if is_classifier(self):
+            _, first = np.unique(np.asarray(y)[order], return_index=True)
+            order = np.concatenate([np.delete(order, first), order[first]])
+        n_held_out = max(1, round(self.validation_fraction * n))
+        if n - n_held_out < 2:
+            raise ValueError(f"A choice of beta needs 3 rows at least, got n_samples={n}.")
+        return order[n_held_out:], order[:n_held_out]
+
+    def _mean_loss(self, X: Any, y: Any, exposure: Any = None) -> float:
+        """Loss of predictions, per row."""
+        rows, targets, posterior = self._labelled(X, y)
+        loss = self._make_loss()
+
+        def compute(block: slice) -> tuple[Tensor]:
+            likelihood = posterior.likelihood
+            if exposure is not None:
+                likelihood = self._likelihoods(posterior, exposure, rows)(block)
+            q = posterior.marginals(rows[block])
+            return (loss.of_predictions(Rows(targets[block], likelihood), q),)
+
+        return float(self._collect(len(rows), compute)[0].mean())
+
+    def _check_streams(self) -> None:
+        super()._check_streams()
+        if not isinstance(self.beta, Real) or self.hyperparameters == "fixed":
+            raise ValueError(
+                "partial_fit needs a number for beta and hyperparameters='joint', got "
+                f"beta={self.beta!r} and hyperparameters={self.hyperparameters!r}."
+            )
+        self.beta_ = float(self.beta)
+
+
+def _rows_of(a: Any, rows: np.ndarray) -> Any:
+    """Of an array; a number is that of all rows."""
+    return a if a is None or np.ndim(a) == 0 else _safe_indexing(a, rows)
+
+
+def _fit_candidate(
+    model: DirectLossGP, beta: float, elbo_fit: Any, train: list, held_out: list
+) -> tuple[float, Any]:
+    """The loss of held-out rows, and the fitted model; infinity, and the error, where it fails."""
+    try:
+        model._fit_given_beta(beta, elbo_fit, *train)
+        return model._mean_loss(*held_out), model
+    except ValueError as error:
+        warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
+        return math.inf, error
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class DLMRegressor(DirectLossGP, SparseGPRegressor):
+    """Regression and counts by direct loss minimisation over sparse Gaussian processes.
+
+    The posterior is trained for the loss that predictions are judged by: their negative log
+    density, or squared error.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPRegressor : Trained for the evidence lower bound, by default.
+    FITCRegressor : Another likelihood for the same points.
+
+    References
+    ----------
+    .. [1] Y. Wei, R. Sheth, R. Khardon, "Direct loss minimization for sparse Gaussian processes",
+       AISTATS 2021.
+    .. [2] M. Jankowiak, G. Pleiss, J. Gardner, "Parametric Gaussian process regressors", ICML 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import DLMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
+    >>> model = DLMRegressor(beta=[0.1, 1.0], n_inducing=20, random_state=0).fit(X, y)
+    >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
+    array([0., 1.])
+    >>> model.beta_ in model.beta_path_
+    True
+    """
+
+    def fit(self, X: Any, y: Any, exposure: Any = None) -> Any:
+        """Fit the model, and choose `beta` if there is a choice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; counts for likelihood="poisson".
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or exposure is invalid, or training diverges; the estimator is then
+            as it was before.
+        """
+        return self._fit(X, y, exposure)
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class DLMClassifier(DirectLossGP, SparseGPClassifier):
+    """Classification by direct loss minimisation over sparse Gaussian processes.
+
+    The posterior is trained for the loss that probabilities are judged by: their negative
+    logarithm, or Brier's score.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPClassifier : Trained for the evidence lower bound, by default.
+
+    References
+    ----------
+    .. [1] Y. Wei, R. Sheth, R. Khardon, "Direct loss minimization for sparse Gaussian processes",
+       AISTATS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import DLMClassifier
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = DLMClassifier(n_inducing=20, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model, and choose `beta` if there is a choice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
+            before.
+        """
+        return self._fit(X, y)

@@ -1,0 +1,390 @@
+"""Losses of a row that a sparse model can be trained for: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
+
+Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021. With
+q(fᵢ) = N(μᵢ, vᵢ),
+
+    log-loss:            −log E_q(fᵢ)[p(yᵢ|fᵢ)]                                                 (C1)
+    square loss:         (yᵢ − E[yᵢ])²,  E[y] = μ for additive noise                            (C2)
+    expected loss:       −E_q(fᵢ)[log p(yᵢ|fᵢ)], with β = 1 that of the evidence lower bound
+
+What training needs of a loss is its value and three derivatives, α = −∂/∂μ, δ = −∂/∂v and the
+curvature κ ≈ ∂²/∂μ² that Newton's steps for the mean are made of. As ∂/∂v = ½ ∂²/∂μ² for the
+expectation of anything under N(μ, v), κ = −2δ for the expected loss and α² − 2δ for the log-loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import (
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
+from torch import Tensor
+
+from .gaussian import LOG_2PI, Marginals
+from .likelihoods import AdditiveNoise, Gaussian, Likelihood
+
+__all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
+
+TINY = 1e-12
+
+
+class Rows(NamedTuple):
+    """Targets of some rows, and the likelihood of those rows."""
+
+    y: Tensor  # (N, P)
+    likelihood: Likelihood
+
+
+class DataTerm(NamedTuple):
+    """Minus the loss of some rows, and its derivatives."""
+
+    value: Tensor  # (N,), with a graph to the likelihood's parameters
+    mean: Tensor  # α = ∂/∂μ, (N, P)
+    explained: Tensor  # δ = ∂/∂ diag(PSPᵀ), (N, P)
+    residual: Tensor  # ∂/∂ diag(K − PPᵀ), (N, P)
+    curvature: Tensor  # κ ≈ −∂²/∂μ², (N, P)
+
+
+class Loss(BaseEstimator):
+    """The loss of a row, as estimators take it: a parameter that has parameters, and no state.
+
+    A loss of one's own defines :meth:`data_term`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {}
+
+    bounds_evidence: ClassVar[bool] = False
+    """Whether what is maximised, with β = 1, is the evidence or a bound on it."""
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        """Minus the loss of rows, and its derivatives; `residual` (N,) is a part of the variance.
+
+        Without a generator, with which draws are made in training, it is exact.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define data_term")
+
+    def covariance(self, likelihood: Likelihood) -> str:
+        """Where q's covariance comes from: "gradient", "sites" if κ = −2δ, or "prior" if δ = 0."""
+        return "gradient"
+
+    def is_conjugate(self, likelihood: Likelihood) -> bool:
+        """Whether the loss is a quadratic function of f, the same whatever q is."""
+        return False
+
+    def site_noise(self, likelihood: Likelihood) -> Tensor | None:
+        """1/κ of every row, (P,), where it depends on nothing else."""
+        return None
+
+    def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """κ, (N or 1, P), and twice the loss without κ((y − μ)² + explained variance), ()."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form")
+
+    def of_predictions(self, rows: Rows, q: Marginals) -> Tensor:
+        """What held-out rows are judged by, (N,): their negative log predictive density."""
+        return -rows.likelihood.log_predictive(rows.y, q)
+
+    def check(self, likelihood: Likelihood) -> None:
+        """Raise a ValueError unless parameters are valid, and the likelihood is one it is for."""
+        validate_parameter_constraints(
+            self._parameter_constraints, self.get_params(deep=False), type(self).__name__
+        )
+
+
+class ExpectedLogLikelihood(Loss):
+    """−E_q[log p(y | f)], the loss of the evidence lower bound and, with other β, of the β-ELBO.
+
+    Examples
+    --------
+    >>> from skgpstoch import ExpectedLogLikelihood, SVGPRegressor
+    >>> SVGPRegressor(loss=ExpectedLogLikelihood(), beta=0.5)
+    SVGPRegressor(beta=0.5, loss=ExpectedLogLikelihood())
+    """
+
+    bounds_evidence = True
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        value = rows.likelihood.expected_log_prob(rows.y, q)
+        with torch.no_grad():
+            _, mean, var = rows.likelihood.expected_gradients(rows.y, q)
+        return DataTerm(value, mean, var, var, -2.0 * var)
+
+    def covariance(self, likelihood: Likelihood) -> str:
+        return "sites"
+
+    def is_conjugate(self, likelihood: Likelihood) -> bool:
+        return isinstance(likelihood, Gaussian)
+
+    def site_noise(self, likelihood: Likelihood) -> Tensor | None:
+        return likelihood.noise_variance if isinstance(likelihood, Gaussian) else None
+
+    def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
+        noise = cast(Gaussian, likelihood).noise_variance
+        constant = LOG_2PI + noise.log() + self.unexplained(residual[:, None] / noise)
+        return noise.reciprocal()[None], constant.sum()
+
+    def unexplained(self, ratio: Tensor) -> Tensor:
+        """Twice what the residual variance costs, given its ratio to σ²."""
+        return ratio
+
+
+class TighterBound(ExpectedLogLikelihood):
+    """−E_q[log p(y | f)] with log(1 + r/σ²) for the r/σ² of the residual variance r.
+
+    A bound still, for a Gaussian likelihood, and a tighter one.
+    """
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        r = residual[:, None]
+        term = super().data_term(rows, Marginals(q.mean, q.var - r), residual)
+        noise = cast(Gaussian, rows.likelihood).noise_variance
+        value = term.value - 0.5 * self.unexplained(r / noise).sum(1)
+        return term._replace(value=value, residual=-0.5 / (noise.detach() + r))
+
+    def unexplained(self, ratio: Tensor) -> Tensor:
+        return ratio.log1p()
+
+    def check(self, likelihood: Likelihood) -> None:
+        if not isinstance(likelihood, Gaussian):
+            raise ValueError(f"bound='log1p' needs likelihood='gaussian', got {likelihood!r}.")
+
+
+class FullyIndependent(Loss):
+    """−E_q[log N(y | Pw, σ² + r)], r the residual variance: at the best q, FITC's evidence.
+
+    Snelson & Ghahramani, "Sparse Gaussian processes using pseudo-inputs", NeurIPS 2006: the
+    covariance of y is PPᵀ + diag(K − PPᵀ) + σ²I, as if the residuals were independent.
+    """
+
+    bounds_evidence = True
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        r = residual[:, None]
+        noise = cast(Gaussian, rows.likelihood).noise_variance + r  # Λ, (N, P)
+        error = rows.y - q.mean[0]
+        square = error.square() + q.var[0] - r
+        value = -0.5 * (LOG_2PI + noise.log() + square / noise).sum(1)
+        with torch.no_grad():
+            kappa = noise.reciprocal()
+            by_noise = 0.5 * kappa * (square * kappa - 1.0)
+            return DataTerm(value, kappa * error, -0.5 * kappa, by_noise, kappa)
+
+    def covariance(self, likelihood: Likelihood) -> str:
+        return "sites"
+
+    def is_conjugate(self, likelihood: Likelihood) -> bool:
+        return True
+
+    def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
+        noise = cast(Gaussian, likelihood).noise_variance + residual[:, None]
+        return noise.reciprocal(), (LOG_2PI + noise.log()).sum()
+
+
+class LogLoss(Loss):
+    """−log E_q[p(y | f)], the negative log predictive density: direct loss minimisation.
+
+    Parameters
+    ----------
+    gradient : {"exact", "biased", "smoothed", "product"}, default="exact"
+        How it is differentiated: in closed form or by quadrature; through log (1/S) Σ_s p(y | f_s)
+        of draws f_s from q, a biased estimate (bMC); the same with `jitter` inside the logarithm
+        (smooth-bMC); or without bias, by draws from q(f) p(y | f) (uPS). "exact" is the fastest
+        and the most accurate; the others are the paper's.
+    n_samples : int, default=10
+        Draws for each row and step, S.
+    jitter : float, default=1e-4
+        For "smoothed".
+
+    References
+    ----------
+    .. [1] Y. Wei, R. Sheth, R. Khardon, "Direct loss minimization for sparse Gaussian processes",
+       AISTATS 2021.
+
+    Examples
+    --------
+    >>> from skgpstoch import LogLoss, SVGPRegressor
+    >>> SVGPRegressor(loss=LogLoss(gradient="biased")).get_params()["loss__gradient"]
+    'biased'
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "gradient": [StrOptions({"exact", "biased", "smoothed", "product"})],
+        "n_samples": [Interval(Integral, 1, None, closed="left")],
+        "jitter": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(self, gradient: str = "exact", n_samples: int = 10, jitter: float = 1e-4) -> None:
+        self.gradient = gradient
+        self.n_samples = n_samples
+        self.jitter = jitter
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        if generator is None or self.gradient == "exact":
+            value, mean, var = rows.likelihood.predictive_gradients(rows.y, q)
+        elif self.gradient == "product":
+            value, mean, var = product_gradients(rows, q, self.n_samples, generator)
+        else:
+            jitter = self.jitter if self.gradient == "smoothed" else 0.0
+            value, mean, var = monte_carlo_gradients(rows, q, self.n_samples, jitter, generator)
+        return DataTerm(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
+
+    def check(self, likelihood: Likelihood) -> None:
+        super().check(likelihood)
+        sampled = self.gradient != "exact"
+        if sampled and not likelihood.differentiable:
+            raise ValueError(
+                f"gradient={self.gradient!r} needs a likelihood that can be differentiated by f, "
+                f"which that of {likelihood!r} cannot; use gradient='exact'."
+            )
+
+
+def monte_carlo_gradients(
+    rows: Rows, q: Marginals, n_samples: int, jitter: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log (jitter + (1/S) Σ_s p(y | f_s)), f_s = μ + √v ε_s, and its derivatives (bMC)."""
+    shape = (n_samples, *q.mean.shape[1:])
+    draws = torch.randn(shape, generator=generator, dtype=torch.float64, device=q.mean.device)
+
+    def log_mean(y: Tensor, q: Marginals) -> Tensor:
+        log_p = rows.likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
+        value = torch.logsumexp(log_p, 0) - math.log(n_samples)
+        if jitter:
+            value = torch.logaddexp(value, value.new_tensor(math.log(jitter)))
+        return value.sum(-1)
+
+    return rows.likelihood.differentiate(log_mean, rows.y, q)
+
+
+def product_gradients(
+    rows: Rows, q: Marginals, n_samples: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An estimate of the value, E[(f − μ)/v] and ½E[(f − μ)²/v² − 1/v] under q(f) p(y | f) (uPS).
+
+    ∇ log E_q[p(y | f)] = E[∇ log q(f)] + E[∇ log p(y | f)], the second for the likelihood's
+    parameters: unbiased however few draws there are. The value is that of bMC.
+    """
+    y, exact = rows.y.double(), q.double()
+    with torch.no_grad():
+        value, _, _ = monte_carlo_gradients(rows, exact, n_samples, 0.0, generator)
+        f = rows.likelihood.product_samples(y, exact, n_samples, generator).f
+        score = (f - exact.mean) / exact.var  # (S, N, P)
+        mean, var = score.mean(0), 0.5 * (score.square().mean(0) - exact.var[0].reciprocal())
+    log_p = rows.likelihood.log_prob(y, f).mean(0).sum(-1)
+    value = value + (log_p - log_p.detach())
+    dtype = q.mean.dtype
+    return value.to(dtype), mean.to(dtype), var.to(dtype)
+
+
+class SquareLoss(Loss):
+    """(y − E[y])², the square loss; of classes (1(c = y) − P(c))², summed over them: Brier's score.
+
+    For additive noise it depends on the mean of q alone, S = I is the best covariance, and m has a
+    closed form, that of a Gaussian likelihood of noise variance β/2. As such a loss says nothing of
+    variances, predictions have those of this conjugate model, which has the same mean at every
+    scale of kernel and noise; the scale is that with which leave-one-out errors have the variances
+    that are predicted for them (`variance_scale_`).
+
+    References
+    ----------
+    .. [1] Y. Wei, R. Sheth, R. Khardon, "Direct loss minimization for sparse Gaussian processes",
+       AISTATS 2021.
+
+    Examples
+    --------
+    >>> from skgpstoch import SquareLoss, SVGPRegressor
+    >>> SVGPRegressor(loss=SquareLoss())
+    SVGPRegressor(loss=SquareLoss())
+    """
+
+    def data_term(
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> DataTerm:
+        if isinstance(rows.likelihood, AdditiveNoise):
+            error = rows.y - q.mean[0]
+            none = torch.zeros_like(error)
+            return DataTerm(
+                -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
+            )
+        error, mean, var = rows.likelihood.differentiate(rows.likelihood.squared_error, rows.y, q)
+        # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ.
+        kappa = 0.5 * mean.square() / (error.detach()[:, None] + TINY)
+        return DataTerm(-error, -mean, -var, -var, kappa)
+
+    def covariance(self, likelihood: Likelihood) -> str:
+        return "prior" if isinstance(likelihood, AdditiveNoise) else "gradient"
+
+    def is_conjugate(self, likelihood: Likelihood) -> bool:
+        return isinstance(likelihood, AdditiveNoise)
+
+    def site_noise(self, likelihood: Likelihood) -> Tensor | None:
+        if not isinstance(likelihood, AdditiveNoise):
+            return None
+        return torch.full_like(likelihood.noise_variance, 0.5)
+
+    def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
+        noise = cast(AdditiveNoise, likelihood).noise_variance
+        return torch.full_like(noise, 2.0)[None], noise.new_zeros(())
+
+    def of_predictions(self, rows: Rows, q: Marginals) -> Tensor:
+        """The squared error itself."""
+        return rows.likelihood.squared_error(rows.y, q)
+
+
+_NAMES: dict[str, Callable[[], Loss]] = {
+    "elbo": ExpectedLogLikelihood,
+    "log": LogLoss,
+    "square": SquareLoss,
+}
+
+
+def make_loss(loss: str | Loss) -> Loss:
+    """A loss by its name, or the one given.
+
+    Parameters
+    ----------
+    loss : {"elbo", "log", "square"} or Loss
+        :class:`ExpectedLogLikelihood`, :class:`LogLoss` or :class:`SquareLoss`; or an instance.
+
+    Returns
+    -------
+    loss : Loss
+        Losses have no state.
+
+    Raises
+    ------
+    ValueError
+        If there is no loss of that name.
+    TypeError
+        If it is neither a name nor an instance.
+
+    Examples
+    --------
+    >>> from skgpstoch.losses import make_loss
+    >>> make_loss("log")
+    LogLoss()
+    """
+    if isinstance(loss, Loss):
+        return loss
+    wanted = f"loss must be a Loss or one of {sorted(_NAMES)}, got {loss!r}."
+    if not isinstance(loss, str):
+        raise TypeError(wanted)
+    if loss not in _NAMES:
+        raise ValueError(wanted)
+    return _NAMES[loss]()

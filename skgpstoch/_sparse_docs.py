@@ -33,13 +33,14 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         above where q has a closed form, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
-        each inducing point (20 where q's covariance has no closed form), 2,500 at least.
+        each inducing point, 2,500 at least.
     batch_size : int or "auto", default="auto"
         Rows of a minibatch; "auto" is 512. L-BFGS has all rows.
     max_iter : int or "auto", default="auto"
         Epochs; "auto" makes 500 to 3,000 steps. Of L-BFGS, tens of iterations: 20 by default.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it.
+        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it, and all
+        else three tenths where q's covariance has no closed form.
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule; "theory" is t^(−3/4).
     weight_decay : float or "auto", default="auto"

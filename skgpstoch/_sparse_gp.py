@@ -318,16 +318,19 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
 
     def _build(self, model: SparseModel, n_rows: int) -> VariationalObjective:
         """The solver's objective."""
-        options = {"weight_decay": self._weight_decay(n_rows), "noise_bounds": self._noise_bounds()}
+        options: dict[str, Any] = {
+            "weight_decay": self._weight_decay(n_rows),
+            "noise_bounds": self._noise_bounds(),
+        }
         objective: VariationalObjective
         if self.solver_ == "lbfgs":
             objective = FullBatchObjective(model, n_rows, **options)
         elif self.solver_ == "adam":
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
+        elif model.loss.covariance(model.likelihood) == "gradient":
+            objective = ProfiledObjective(model, n_rows, averaging=self.averaging, **options)
         else:
-            by_gradient = model.loss.covariance(model.likelihood) == "gradient"
-            cls = ProfiledObjective if by_gradient else RunningObjective
-            objective = cls(
+            objective = RunningObjective(
                 model,
                 n_rows,
                 conjugate=self.solver_ == "collapsed",

@@ -37,6 +37,7 @@ from ._sparse_gp import SparseGP
 from .losses import Loss, Rows
 from .solvegp import WithOrthogonalGP
 from .sparse import SparseModel
+from .variational import VariationalObjective
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
@@ -91,6 +92,12 @@ class DirectLossGP(WithOrthogonalGP):
         super()._set_trainable(model, n_rows)
         if hasattr(self, "_elbo_fit"):
             model.requires_grad_(False)
+
+    def _build(self, model: SparseModel, n_rows: int) -> VariationalObjective:
+        objective = super()._build(model, n_rows)
+        if hasattr(self, "_elbo_fit") and not objective.is_closed():
+            objective.start_from(self._elbo_fit.posterior_)
+        return objective
 
     def _fit_elbo(self, *data: Any) -> DirectLossGP | None:
         """Where kernel, likelihood and points come from, unless they are trained for the loss."""

@@ -25,6 +25,7 @@ holds, with G/β and c/β for G and c, and the curvature κ of the loss for −2
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -174,14 +175,22 @@ class SparseModel(nn.Module):
         return Marginals(mean[None], var.mT.expand_as(mean)[None]), residual
 
     def data_term(
-        self, basis: Basis, rows: Rows, q: Moments, generator: torch.Generator | None = None
+        self,
+        basis: Basis,
+        rows: Rows,
+        q: Moments,
+        generator: torch.Generator | None = None,
+        products: Tensor | None = None,
     ) -> tuple[Tensor, DataTerm, Marginals]:
-        """−Σᵢ loss at a fixed q, its gradient in closed form; its parts; and q(f)."""
+        """−Σᵢ loss at a fixed q, its gradient in closed form; its parts; and q(f).
+
+        `products` are PS, (B, N, D), where they are known.
+        """
         phi = basis.phi.detach()
         shift = None if basis.shift is None else basis.shift.detach()
         seen = Basis(phi, basis.prior.detach(), shift)
         with torch.no_grad():
-            products = q.products(phi)
+            products = q.products(phi) if products is None else products
             marginals, residual = self.marginals(seen, q, products)
         term = self.loss.data_term(rows, marginals, residual, generator)
         mean, explained, unexplained = (part.to(phi) for part in term[1:4])
@@ -197,23 +206,15 @@ class SparseModel(nn.Module):
         return total + (value - value.detach()), term, marginals
 
     def data_term_of(
-        self,
-        basis: Basis,
-        rows: Rows,
-        weights: VariationalWeights,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, DataTerm, Marginals]:
-        """The same, with a gradient by m and R_b as well."""
-        residual = basis.residual()
-        q = weights.marginals(basis.phi, residual)
-        q = Marginals(q.mean + self.offset(basis), q.var)
+        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, DataTerm]:
+        """The same at a q(f) with a graph, which the gradient goes through; and its parts."""
         seen = Marginals(q.mean.detach(), q.var.detach())
         term = self.loss.data_term(rows, seen, residual.detach(), generator)
-        mean, explained, unexplained = (part.to(basis.phi) for part in term[1:4])
+        mean, explained, unexplained = (part.to(q.mean) for part in term[1:4])
         value, beyond = term.value.sum(), (unexplained - explained).sum(1)
         given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))
-        total = surrogate(value.detach(), *given)
-        return total + (value - value.detach()), term, seen
+        return surrogate(value.detach(), *given) + (value - value.detach()), term
 
     def sites(self, basis: Basis, term: DataTerm, q: Marginals, exact: bool = False) -> Sites:
         """G and c of these rows, at q(f).
@@ -268,20 +269,22 @@ class SparseModel(nn.Module):
         penalty = self.features.penalty()
         return 0.0 if penalty is None else self.beta * penalty
 
-    def bound(self, X: Tensor, targets: Tensor, q: Moments) -> Tensor:
+    def evidence_bound(self, X: Tensor, targets: Tensor, q: Moments) -> Tensor:
         """The evidence lower bound at q, (), whatever the loss is."""
-        with torch.no_grad():
-            value, _ = self.for_evidence().survey(X, targets, q, exact=True)
-            penalty = self.features.penalty()
-        return value if penalty is None else value - penalty
+        with torch.no_grad(), self.maximising_bound():
+            value, _ = self.survey(X, targets, q, exact=True)
+            return value - self.penalty()
 
-    def for_evidence(self) -> SparseModel:
-        """The same model, parameters and all, with the bound on its evidence to maximise."""
-        if self.loss.bounds_evidence and self.beta == 1.0:
-            return self
-        model = copy.copy(self)
-        model.loss, model.beta = ExpectedLogLikelihood(), 1.0
-        return model
+    @contextlib.contextmanager
+    def maximising_bound(self) -> Iterator[None]:
+        """Meanwhile, be trained for the evidence lower bound, or FITC's evidence."""
+        loss, beta = self.loss, self.beta
+        if not (loss.bounds_evidence and beta == 1.0):
+            self.loss, self.beta = ExpectedLogLikelihood(), 1.0
+        try:
+            yield
+        finally:
+            self.loss, self.beta = loss, beta
 
     def bases(
         self, X: Tensor, targets: Tensor, dtype: torch.dtype = torch.float64
@@ -470,6 +473,6 @@ class SparsePosterior(Posterior):
         return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z
 
     def refit(self, X: Tensor, targets: Tensor) -> SparsePosterior:
-        model = self.model.for_evidence()
-        found = model.best(X, targets)
-        return SparsePosterior(model, found, found.value, len(X))
+        with self.model.maximising_bound():
+            found = self.model.best(X, targets)
+        return SparsePosterior(self.model, found, found.value, len(X))

@@ -5,8 +5,7 @@
                          gradients with step size γ, Λ ← (1−γ)Λ + γ(I + (n/b) Pᵀdiag(β)P); with
                          "collapsed" the noise is kept out of the averages, so that it acts at once
 "natural", other losses  where S has no closed form: m as above, by Newton's steps, and the roots of
-                         S as parameters. A minibatch counts with the m before it: its rows then
-                         tell S of errors as large as those of new rows
+                         S as parameters
 "lbfgs"                  the best q of all rows, at every evaluation of the bound
 "adam"                   m and the roots of S are parameters like the others
 ======================== ===========================================================================
@@ -26,20 +25,21 @@ import torch
 from torch import Tensor, nn
 
 from ._objective import Objective, surrogate
+from .gaussian import Marginals
 from .inducing import Basis, whiten
 from .likelihoods import Gaussian
 from .linalg import NotPositiveDefiniteError, inverse_cholesky
+from .losses import Rows
 from .sites import Moments, Sites, best_mean, conjugate_sites
 from .sparse import Solution, SparseModel, SparsePosterior
 from .weights import VariationalWeights
 
 STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
 WINDOW = 5  # rows that running averages look back on, in units of D
-PROFILE_WINDOW = 20  # the same where S is learned by gradients
 MIN_WINDOW = 2500
+PROFILE_RATE = 0.3  # of the learning rate, for all but networks, where S is learned by gradients
 MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
-PROFILE_RATE = 0.3  # of the learning rate, for all else where S is learned by gradients
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
 REJECTED = 1e10  # a loss that a line search steps back from
@@ -127,9 +127,8 @@ class VariationalObjective(Objective):
         found = model.best(X, targets, self.present_sites(), like, **CLOSING)
         if how == "prior":
             model, found = model.calibrated(X, targets, found)
-        elbo = (
-            model.bound(X, targets, found.q) if model.for_evidence() is not model else found.value
-        )
+        is_bound = model.loss.bounds_evidence and model.beta == 1.0
+        elbo = found.value if is_bound else model.evidence_bound(X, targets, found.q)
         return SparsePosterior(model, found, elbo, len(X))
 
     def closing_model(self) -> SparseModel:
@@ -167,7 +166,6 @@ class RunningObjective(VariationalObjective):
         Weight of the present minibatch; "auto" looks back on 5 D rows, 2,500 at least.
     """
 
-    window: int = WINDOW
     gram: Tensor
     cross: Tensor
     mean: Tensor
@@ -186,12 +184,7 @@ class RunningObjective(VariationalObjective):
         self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
         self.register_buffer("cross", zero.cross)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        self.prepare()
-        self.solve()
-        self.n_steps = 0
-
-    def prepare(self) -> None:
-        """Parameters of q(w), for classes that have some."""
+        self.keep(self.model.moments(zero, dtype=self.model.features.points.dtype))
 
     def get_extra_state(self) -> int:
         return self.n_steps
@@ -201,7 +194,7 @@ class RunningObjective(VariationalObjective):
 
     def rate(self, batch_size: int) -> float:
         """γ of the next step: at first, an average over all that has been seen."""
-        most = max(self.window * self.model.features.n_features, MIN_WINDOW)
+        most = max(WINDOW * self.model.features.n_features, MIN_WINDOW)
         window = min(most, float(self.n_rows))
         rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
         if self.averaging != "auto":
@@ -229,14 +222,27 @@ class RunningObjective(VariationalObjective):
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), rows.y)
+            total, _, _ = self.model.data_term(basis, rows, self.q(), generator)
+        else:
+            total = self.after_natural_step(self.predicting(X, basis), basis, rows, generator)
+        return self.per_row(total, len(X), self.kl, generator)
+
+    def after_natural_step(
+        self, seen: Basis, basis: Basis, rows: Rows, generator: torch.Generator
+    ) -> Tensor:
+        """The data term at the mean that a step leads to, and at the covariances before it.
+
+        At the mean before it, which follows from features that have changed since, hyper-parameters
+        would learn to do without features.
+        """
         q = self.q()
-        total, term, marginals = self.model.data_term(basis, rows, q, generator)
-        if not self.conjugate:
-            seen = self.predicting(X, basis)
-            if seen is not basis:
-                _, term, marginals = self.model.data_term(seen, rows, q, generator)
-            self.average(self.model.sites(seen, term, marginals), len(X))
-        return self.per_row(total, len(X), q.kl, generator)
+        with torch.no_grad():
+            products = q.products(seen.phi)
+            _, term, marginals = self.model.data_term(seen, rows, q, generator, products)
+            self.average(self.model.sites(seen, term, marginals), len(rows.y))
+        q = q._replace(mean=self.mean)
+        known = products if seen is basis else None
+        return self.model.data_term(basis, rows, q, generator, known)[0]
 
     def predicting(self, X: Tensor, basis: Basis) -> Basis:
         """The basis that a stream predicts with, from these averages alone.
@@ -321,10 +327,10 @@ def free_roots(roots: nn.ParameterList, fixed: tuple[bool, ...]) -> list[Tensor 
 class ProfiledObjective(RunningObjective):
     """m from running averages, R_b from gradients: for losses that give S no closed form."""
 
-    window = PROFILE_WINDOW
     rest_rate = PROFILE_RATE
 
-    def prepare(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, conjugate=False, **kwargs)
         model, P = self.model, len(self.model.mean.value)
         self.roots = make_roots(identities(model.features), P, model.has_prior_covariance)
 
@@ -338,14 +344,26 @@ class ProfiledObjective(RunningObjective):
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
-        weights = self.weights()
-        total, term, marginals = self.model.data_term_of(basis, rows, weights, generator)
-        loss = self.per_row(total, len(X), weights.kl().sum(), generator)
-        seen = self.predicting(X, basis)
-        if seen is not basis:
-            _, term, marginals = self.model.data_term(seen, rows, self.q(), generator)
-        self.average(self.model.sites(seen, term, marginals), len(X))
-        return loss
+        weights, residual = self.weights(), basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
+        q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
+        total, _ = self.model.data_term_of(rows, q, residual, generator)
+        return self.per_row(total, len(X), self.weights().kl().sum(), generator)
+
+    @torch.no_grad()
+    def newton_step(
+        self, seen: Basis, basis: Basis, rows: Rows, q: Marginals, generator: torch.Generator
+    ) -> None:
+        """With these rows among the averages; q(f) is without the offset of the mean."""
+        residual = seen.residual()
+        q = q if seen is basis else self.weights().marginals(seen.phi, residual)
+        q = q._replace(mean=q.mean + self.model.offset(seen))
+        term = self.model.loss.data_term(rows, q, residual, generator)
+        self.average(self.model.sites(seen, term, q), len(rows.y))
+
+    def keep(self, q: Moments) -> None:
+        self.register_buffer("mean", q.mean)
 
     def solve(self) -> None:
         sizes, dtype = self.model.features.blocks, self.model.features.points.dtype
@@ -510,8 +528,10 @@ class GradientObjective(VariationalObjective):
 
     def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
         basis, rows = self.model.features.basis(X), self.model.rows(targets)
-        weights = self.weights(basis)
-        total, _, _ = self.model.data_term_of(basis, rows, weights, generator)
+        weights, residual = self.weights(basis), basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        q = q._replace(mean=q.mean + self.model.offset(basis))
+        total, _ = self.model.data_term_of(rows, q, residual, generator)
         return self.per_row(total, len(X), weights.kl().sum(), generator)
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -36,7 +36,7 @@ from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
 from ._sparse_gp import SparseGP
 from .losses import Loss, Rows
 from .solvegp import WithOrthogonalGP
-from .sparse import SparseModel
+from .sparse import SparseModel, SparsePosterior
 from .variational import VariationalObjective
 
 LARGE_BETA = 500.0  # above which candidates are further apart
@@ -96,7 +96,7 @@ class DirectLossGP(WithOrthogonalGP):
     def _build(self, model: SparseModel, n_rows: int) -> VariationalObjective:
         objective = super()._build(model, n_rows)
         if hasattr(self, "_elbo_fit") and not objective.is_closed():
-            objective.start_from(self._elbo_fit.posterior_)
+            objective.start_from(cast(SparsePosterior, self._elbo_fit.posterior_))
         return objective
 
     def _fit_elbo(self, *data: Any) -> DirectLossGP | None:

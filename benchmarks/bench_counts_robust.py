@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,24 +40,25 @@ from sklearn.metrics import mean_poisson_deviance
 from skgpstoch import SVGPRegressor
 
 OURS = "SVGPRegressor, poisson"
+ABALONE_ROWS = (3_759, 418)  # 90 % and 10 %
 
 
 # --- counts ---------------------------------------------------------------------------------------
-def load_abalone(args: argparse.Namespace) -> Split:
-    """Standardised inputs, with the sex as three of them, and counts."""
-    table = np.genfromtxt(args.data / "abalone.csv", delimiter=",", skip_header=1, dtype=str)
+def load_abalone(data: Path, seed: int, n_train: int, n_test: int) -> Split:
+    """Random rows: counts, and standardised inputs, with the sex as three of them."""
+    table = np.genfromtxt(data / "abalone.csv", delimiter=",", skip_header=1, dtype=str)
     sex = np.char.strip(table[:, 0], '"')
     X = np.column_stack([sex[:, None] == ["M", "F", "I"], table[:, 1:-1].astype(float)])
     y = table[:, -1].astype(float)
-    rows = np.random.default_rng(args.seed).permutation(len(y))
-    train, test = rows[: round(0.9 * len(y))], rows[round(0.9 * len(y)) :]
+    rows = np.random.default_rng(seed).permutation(len(y))
+    train, test = rows[:n_train], rows[n_train : n_train + n_test]
     X = (X - X[train].mean(0)) / X[train].std(0)
     return Split(X[train], y[train], X[test], y[test])
 
 
 def counts(args: argparse.Namespace) -> Iterator[Row]:
     """Ours and its rivals."""
-    data = load_abalone(args)
+    data = load_abalone(args.data, args.seed, *ABALONE_ROWS)
     models: dict[str, Any] = {
         OURS: SVGPRegressor(likelihood="poisson", random_state=args.seed, **budget(args)),
         "PoissonRegressor": PoissonRegressor(alpha=1e-3, max_iter=1000),

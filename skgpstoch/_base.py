@@ -252,6 +252,10 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _starts_warm(self) -> bool:
         return self.warm_start and hasattr(self, "posterior_")
 
+    def _start_module(self) -> torch.nn.Module:
+        """What a fit starts from, where it starts from something."""
+        return self.posterior_
+
     def _set_scalings(self, X: np.ndarray, y: np.ndarray) -> None:
         if not self._starts_warm():
             self._x_scaling = self._input_scaling(X)
@@ -307,7 +311,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         arrays = {k: np.asarray(v) for k, v in params.items() if hasattr(v, "__array__")}
         params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
         if self._starts_warm():
-            modules.append(self.posterior_)
+            modules.append(self._start_module())
         tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
         named_seed = None if self.random_state is None else seed
         versions = sys.modules["skgpstoch"].__version__, torch.__version__
@@ -359,6 +363,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """What training has done so far; callbacks find it on the estimator after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
+        self._was_interrupted = history.status == "interrupted"
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
         self.validation_scores_ = list(history.scores) if self._holds_out() else None
 

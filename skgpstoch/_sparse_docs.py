@@ -100,7 +100,8 @@ _DIRECT = """
         beforehand, and q alone for the loss.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
         The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's.
+        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
+        the latter two.
     refit : bool, default=True
         Whether the best of several `beta` is fitted again, on all rows.
     n_jobs : int or None, default=None

@@ -298,6 +298,9 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         fixed = white is not None and white.hyperparameter_noise_level.fixed
         if fixed or model.loss.covariance(model.likelihood) == "prior":  # which has no use for it
             model.likelihood.requires_grad_(False)
+        if self.kernel is None and model.loss.covariance(model.likelihood) == "prior":
+            # Its variance only counts in proportion to beta, and more of it fits ever better.
+            cast(Any, model.features.kernel).k1.requires_grad_(False)
         model.mean.requires_grad_(self.mean == "constant")
         features = model.features
         features.learn_points(self.learn_inducing_points and len(features.points) < n_rows)

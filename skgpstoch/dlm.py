@@ -19,9 +19,10 @@ import math
 import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
+import torch
 from joblib import Parallel, delayed
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -31,9 +32,11 @@ from torch import Tensor
 
 from ._base import fitting
 from ._data import resolve_seed
+from ._regressor import check_exposure
 from ._sparse_docs import documented
 from ._sparse_estimators import SparseGPClassifier, SparseGPRegressor
 from ._sparse_gp import SparseGP
+from .linalg import NotPositiveDefiniteError
 from .losses import Loss, Rows
 from .solvegp import WithOrthogonalGP
 from .sparse import SparseModel, SparsePosterior
@@ -77,6 +80,9 @@ class DirectLossGP(WithOrthogonalGP):
 
     def _kl_weight(self) -> float:
         return float(self.beta_)
+
+    def _start_module(self) -> torch.nn.Module:
+        return self._elbo_fit.posterior_ if hasattr(self, "_elbo_fit") else super()._start_module()
 
     # ---- hyper-parameters of an ELBO fit -----------------------------------------------------
 
@@ -123,35 +129,69 @@ class DirectLossGP(WithOrthogonalGP):
     def _fit(self, *data: Any) -> Any:
         """Fit with the β that is given, or the one that suits held-out rows best."""
         self._validate_params()
+        for name in ("beta_path_", "orthogonal_points_", "_stream"):  # which may not be set anew
+            self.__dict__.pop(name, None)
         if isinstance(self.beta, Real):
             return self._fit_given_beta(float(self.beta), self._fit_elbo(*data), *data)
+        self._check_data(*data)
         data = (*indexable(*data[:2]), *data[2:])
         train, held_out = self._split(data[1])
         path = self._candidates(len(train))
-        train_data = [_rows_of(a, train) for a in data]
-        held_out_data = [_rows_of(a, held_out) for a in data]
-        elbo_fit = self._fit_elbo(*train_data)
-        fits = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_candidate)(clone(self), float(beta), elbo_fit, train_data, held_out_data)
+        fits, interrupted = self._search(
+            path, *([_rows_of(a, r) for a in data] for r in (train, held_out))
+        )
+        best = min(fits, key=lambda fit: fit.loss)
+        if best.model is None:
+            raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
+        if self.refit and not interrupted:
+            self._fit_given_beta(best.beta, self._fit_elbo(*data), *data)
+        else:
+            fitted = vars(best.model)
+            self.__dict__.update({k: v for k, v in fitted.items() if k not in self.get_params()})
+        self.beta_path_ = np.array([fit.beta for fit in fits])
+        self.validation_scores_ = np.array([fit.loss for fit in fits])
+        return self
+
+    def _check_data(self, X: Any, y: Any, exposure: Any = None) -> None:
+        """Raise a ValueError for what a fit would refuse, before rows are split."""
+        self._validate(X, y, reset=True)
+        if exposure is not None:
+            check_exposure(exposure, len(y))
+
+    def _search(
+        self, path: np.ndarray, train: list, held_out: list
+    ) -> tuple[list[Candidate], bool]:
+        """A fit for each β, or for those before Ctrl-C; and whether that was pressed."""
+        elbo_fit = self._fit_elbo(*train)
+        jobs = (
+            delayed(_fit_candidate)(clone(self), float(beta), elbo_fit, train, held_out)
             for beta in path
         )
-        scores = np.array([score for score, _ in fits])
-        best = int(np.argmin(scores))
-        if not math.isfinite(scores[best]):
-            raise ValueError(f"Training failed with every beta of {path.tolist()}.") from fits[0][1]
-        if self.refit:
-            self._fit_given_beta(float(path[best]), self._fit_elbo(*data), *data)
-        else:
-            fitted = vars(fits[best][1])
-            self.__dict__.update({k: v for k, v in fitted.items() if k not in self.get_params()})
-        self.beta_path_, self.validation_scores_ = path, scores
-        return self
+        fits: list[Candidate] = []
+        try:
+            for fit in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
+                fits.append(fit)
+                if fit.interrupted:
+                    break
+        except KeyboardInterrupt:
+            if not fits:
+                raise
+        interrupted = len(fits) < len(path) or fits[-1].interrupted
+        if interrupted:
+            warnings.warn(
+                f"The choice of beta was interrupted after {len(fits)} of {len(path)} fits; the "
+                "model is the best of these, without a fit on all rows.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return fits, interrupted
 
     def _candidates(self, n_rows: int) -> np.ndarray:
         if isinstance(self.beta, str):
             return beta_grid(n_rows)
         path = np.asarray(self.beta)
-        if path.ndim != 1 or path.dtype.kind not in "fiu" or not (len(path) and (path > 0).all()):
+        numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
+        if not (numbers and (np.isfinite(path) & (path > 0)).all()):
             raise ValueError(
                 f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
             )
@@ -166,7 +206,11 @@ class DirectLossGP(WithOrthogonalGP):
             order = np.concatenate([np.delete(order, first), order[first]])
         n_held_out = max(1, round(self.validation_fraction * n))
         if n - n_held_out < 2:
-            raise ValueError(f"A choice of beta needs 3 rows at least, got n_samples={n}.")
+            raise ValueError(
+                "A choice of beta needs 2 rows to train on and one held out, but of "
+                f"n_samples={n} rows validation_fraction={self.validation_fraction} holds out "
+                f"{n_held_out}."
+            )
         return order[n_held_out:], order[:n_held_out]
 
     def _mean_loss(self, X: Any, y: Any, exposure: Any = None) -> float:
@@ -193,6 +237,16 @@ class DirectLossGP(WithOrthogonalGP):
         self.beta_ = float(self.beta)
 
 
+class Candidate(NamedTuple):
+    """A fit with one β."""
+
+    beta: float
+    loss: float  # of held-out rows, per row; infinity where the fit failed
+    model: Any = None
+    error: Exception | None = None
+    interrupted: bool = False
+
+
 def _rows_of(a: Any, rows: np.ndarray) -> Any:
     """Of an array; a number is that of all rows."""
     return a if a is None or np.ndim(a) == 0 else _safe_indexing(a, rows)
@@ -200,14 +254,15 @@ def _rows_of(a: Any, rows: np.ndarray) -> Any:
 
 def _fit_candidate(
     model: DirectLossGP, beta: float, elbo_fit: Any, train: list, held_out: list
-) -> tuple[float, Any]:
-    """The loss of held-out rows, and the fitted model; infinity, and the error, where it fails."""
+) -> Candidate:
+    model.set_params(beta=beta)  # as checkpoints know it
     try:
         model._fit_given_beta(beta, elbo_fit, *train)
-        return model._mean_loss(*held_out), model
-    except ValueError as error:
+        loss = model._mean_loss(*held_out)
+    except NotPositiveDefiniteError as error:
         warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
-        return math.inf, error
+        return Candidate(beta, math.inf, error=error)
+    return Candidate(beta, loss, model, interrupted=model._was_interrupted)
 
 
 @documented

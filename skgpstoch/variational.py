@@ -122,14 +122,17 @@ class VariationalObjective(Objective):
     def solution(self, X: Tensor, targets: Tensor) -> SparsePosterior:
         """The best q(w) of all rows, in float64."""
         model = self.closing_model()
-        how = model.loss.covariance(model.likelihood)
-        like = self.q().to(torch.float64) if how == "gradient" else None
-        found = model.best(X, targets, self.present_sites(), like, **CLOSING)
-        if how == "prior":
+        found = model.best(X, targets, self.present_sites(), self.kept(), **CLOSING)
+        if model.loss.covariance(model.likelihood) == "prior":
             model, found = model.calibrated(X, targets, found)
         is_bound = model.loss.bounds_evidence and model.beta == 1.0
         elbo = found.value if is_bound else model.evidence_bound(X, targets, found.q)
         return SparsePosterior(model, found, elbo, len(X))
+
+    def kept(self) -> Moments | None:
+        """The q(w) whose covariances are learned by gradients, if they are, in float64."""
+        how = self.model.loss.covariance(self.model.likelihood)
+        return self.q().to(torch.float64) if how == "gradient" else None
 
     def closing_model(self) -> SparseModel:
         """The model as predictions have it."""
@@ -141,7 +144,7 @@ class VariationalObjective(Objective):
         """The present q(w), for streams."""
         unknown = torch.full((), torch.nan, dtype=torch.float64)
         sites = cast(Sites, self.present_sites())
-        found = Solution(self.q().to(torch.float64), sites, unknown)
+        found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
         return SparsePosterior(self.closing_model(), found, unknown, int(self.n_rows))
 
     def start_from(self, posterior: SparsePosterior) -> None:

@@ -8,13 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import DIRECT, ESTIMATORS, named
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
 
 import skgpstoch
+from skgpstoch.losses import Loss
 
-MODULES = ["skgpstoch", "skgpstoch.likelihoods", "skgpstoch.metrics", "skgpstoch.display"]
+MODULES = [
+    "skgpstoch",
+    *(f"skgpstoch.{m}" for m in ("likelihoods", "losses", "metrics", "display")),
+]
 """Those of the API reference."""
 
 ERRORS = frozenset(
@@ -46,8 +51,9 @@ def public_objects():
             if getattr(obj, "__init__", None) is torch.nn.Module.__init__:
                 continue  # a base class of likelihoods
             yield f"{module}.{name}"
-            # What all likelihoods can do is told by their base class, for those who write one.
-            if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module):
+            # What all likelihoods and losses can do is told by their base classes, for those who
+            # write one.
+            if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module | Loss):
                 for method, value in inspect.getmembers(obj, inspect.isroutine):
                     if not method.startswith("_") and is_ours(inspect.unwrap(value)):
                         yield f"{module}.{name}.{method}"
@@ -71,11 +77,13 @@ def documented_parameters(obj, section="Parameters"):
     return {name.strip(): p.type for p in sections for name in p.name.split(",")}
 
 
-@pytest.fixture(scope="module", params=skgpstoch.__all__)
+@pytest.fixture(scope="module", params=ESTIMATORS, ids=named)
 def fitted(request):
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])
-    model = getattr(skgpstoch, request.param)(hidden_layer_sizes=(4,), max_iter=2, random_state=0)
+    # What is there only of a choice of beta, or of orthogonal points.
+    choice = {"beta": [0.1, 1.0], "posterior": "solve"} if request.param in DIRECT else {}
+    model = request.param(hidden_layer_sizes=(4,), max_iter=2, random_state=0, **choice)
     return model.fit(X, X["a"] > 0 if is_classifier(model) else X["a"])
 
 
@@ -90,6 +98,12 @@ def test_the_expected_names_are_validated():
     methods += "log_predictive_density"
     class_name = "skgpstoch.SolveGPClassifier"
     assert {class_name, *(f"{class_name}.{m}" for m in methods.split())} <= ours
+    ours = {name for name in NAMES if "DLM" in name}
+    methods = "fit partial_fit predict predict_interval score log_marginal_likelihood"
+    class_name = "skgpstoch.DLMRegressor"
+    assert {class_name, *(f"{class_name}.{m}" for m in methods.split())} <= ours
+    assert {"skgpstoch.FITCRegressor.fit", "skgpstoch.DLMClassifier.predict_proba"} <= set(NAMES)
+    assert {"skgpstoch.LogLoss", "skgpstoch.losses.make_loss"} <= set(NAMES)
     assert "skgpstoch.likelihoods.Poisson" in NAMES
     assert "skgpstoch.metrics.negative_log_predictive_density" in NAMES
     assert "skgpstoch.display.LearningCurveDisplay" in NAMES
@@ -122,9 +136,8 @@ def test_parameters_without_default_are_not_documented_with_one(name):
             assert "default=" not in documented[parameter.name], parameter.name
 
 
-@pytest.mark.parametrize("name", skgpstoch.__all__)
-def test_classes_have_references_examples_and_no_placeholders(name):
-    cls = getattr(skgpstoch, name)
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_classes_have_references_examples_and_no_placeholders(cls):
     doc = inspect.getdoc(cls)
     assert "{" + "parameters}" not in doc
     assert "{" + "attributes}" not in doc

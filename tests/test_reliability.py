@@ -25,6 +25,8 @@ from torch import nn
 import skgpstoch._training
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
+    DLMRegressor,
+    FITCRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
@@ -960,11 +962,16 @@ SPARSE_KINDS = {
     "student_t": {"likelihood": "student_t", "solver": "natural"},
     "adam": {"solver": "adam", "whiten": False},
 }
+SOME_KINDS = {  # of the others, as they share their code with these
+    SolveGPRegressor: ("collapsed", "network"),
+    DLMRegressor: ("collapsed", "network"),  # which are "natural" there
+    FITCRegressor: ("network", "lbfgs"),
+}
 ALL_KINDS = {
     f"{named(cls)}, {name}": (cls, params)
     for cls in FINITE + SPARSE_REGRESSORS
     for name, params in (KINDS if cls in FINITE else SPARSE_KINDS).items()
-    if cls is not SolveGPRegressor or name in ("collapsed", "network")
+    if name in SOME_KINDS.get(cls, [name])
 }
 
 

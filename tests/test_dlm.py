@@ -1,0 +1,1003 @@
+"""Direct loss minimisation: losses of every estimator, and the choice of beta."""
+
+import copy
+import itertools
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from conftest import DIRECT, constructor, named
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from test_sparse_estimators import GRID, constant_density, global_state, kill, labelled, results
+from torch import nn
+
+from skgpstoch import (
+    DLMClassifier,
+    DLMRegressor,
+    ExpectedLogLikelihood,
+    FITCRegressor,
+    LogLoss,
+    SolveGPClassifier,
+    SolveGPRegressor,
+    SquareLoss,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.dlm import beta_grid
+from skgpstoch.likelihoods import Bernoulli, Laplace, Likelihood, Poisson, StudentT
+from skgpstoch.metrics import neg_log_predictive_density_scorer
+
+BETAS = [0.01, 1.0, 30.0]
+LIKELIHOODS = {
+    "gaussian": "gaussian",
+    "student_t": "student_t",
+    "laplace": Laplace(0.5),
+    "poisson": "poisson",
+    "softplus": Poisson("softplus"),
+    "bernoulli": "bernoulli",
+    "probit": Bernoulli("probit"),
+    "softmax": "softmax",
+    "robustmax": "robustmax",
+}
+CLASSES = ("bernoulli", "probit", "softmax", "robustmax")
+LOSSES = {
+    "elbo": ExpectedLogLikelihood(),
+    "log": "log",
+    "square": SquareLoss(),
+    "biased": LogLoss("biased", n_samples=30),
+    "smoothed": LogLoss("smoothed", n_samples=30),
+    "product": LogLoss("product", n_samples=5),
+}
+SAMPLED = ("biased", "smoothed", "product")
+POSTERIORS = {
+    "svgp": {},
+    "solve": {"posterior": "solve", "n_orthogonal": 5},
+    "odvgp": {"posterior": "odvgp", "n_orthogonal": 9},
+    "decoupled": {"posterior": "odvgp", "n_orthogonal": 12, "whiten": False},
+}
+
+
+@pytest.fixture(params=DIRECT, ids=named)
+def quick_direct(request):
+    """Constructor of a quick estimator of each class."""
+    return constructor(request.param)
+
+
+def quick(**params):
+    """A quick regressor."""
+    return constructor(DLMRegressor)(**{"max_iter": 5, **params})
+
+
+@pytest.fixture(scope="module")
+def small():
+    """60 rows; numbers, counts, two and three classes."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-3, 3, (60, 2))
+    f = np.sin(X[:, 0])
+    numbers = 5.0 + 2.0 * f + 0.2 * rng.standard_normal(len(X))
+    counts = rng.poisson(np.exp(1.0 + f))
+    two, three = np.where(f > 0.0, "up", "down"), np.digitize(f, [-0.5, 0.5])
+    return X, {
+        **dict.fromkeys(("gaussian", "student_t", "laplace"), numbers),
+        **dict.fromkeys(("poisson", "softplus"), counts),
+        **dict.fromkeys(("bernoulli", "probit"), two),
+        **dict.fromkeys(("softmax", "robustmax"), three),
+    }
+
+
+def split(model, X, y):
+    """Rows to train on and held-out rows, as the choice of beta has them."""
+    train, held_out = model._split(y)
+    return X[train], y[train], X[held_out], y[held_out]
+
+
+# ------------------------------------------------------------------------- losses and likelihoods
+FAMILIES = {
+    "regressor": itertools.cycle([DLMRegressor, SVGPRegressor, DLMRegressor, SolveGPRegressor]),
+    "classifier": itertools.cycle(
+        [DLMClassifier, SVGPClassifier, DLMClassifier, SolveGPClassifier]
+    ),
+}
+
+
+def combinations():
+    """Likelihoods and losses; classes, solvers, posteriors and networks take turns."""
+    posteriors = itertools.cycle(POSTERIORS)
+    solvers = itertools.cycle(["natural", "natural", "adam"])
+    networks = itertools.cycle([{}, {}, {"hidden_layer_sizes": (6,), "activation": "tanh"}])
+    for likelihood, loss in itertools.product(LIKELIHOODS, LOSSES):
+        if likelihood == "robustmax" and loss in SAMPLED:
+            continue  # it has no derivatives by f
+        cls = next(FAMILIES["classifier" if likelihood in CLASSES else "regressor"])
+        posterior, solver, network = next(posteriors), next(solvers), next(networks)
+        params = POSTERIORS[posterior] if cls in DIRECT else {}
+        marks = [named(cls), likelihood, loss, posterior if params else "", solver, *network]
+        values = (cls, likelihood, loss, {"solver": solver, **network, **params})
+        yield pytest.param(*values, id="-".join(filter(None, marks)))
+
+
+@pytest.mark.parametrize(("cls", "likelihood", "loss", "params"), list(combinations()))
+def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
+    X, targets = small
+    y = targets[likelihood]
+    slow = params["solver"] == "adam"  # whose q(w) is as slow as its learning rate
+    model = cls(
+        n_inducing=6,
+        batch_size=30,
+        max_iter=15 if slow else 8,
+        random_state=0,
+        likelihood=LIKELIHOODS[likelihood],
+        loss=LOSSES[loss],
+        **params,
+    ).fit(X, y)
+    assert np.isfinite(results(model)).all()
+    assert np.isfinite(model.loss_curve_).all()
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+    density = model.log_predictive_density(X, y)
+    if loss != "square" or likelihood not in ("poisson", "softplus"):
+        assert density.mean() > constant_density(y)
+    assert_array_equal(results(pickle.loads(pickle.dumps(model))), results(model))
+    if is_classifier(model):
+        assert model.score(X, y) > np.unique(y, return_counts=True)[1].max() / len(y)
+        return
+    assert model.score(X, y) > 0.1
+    assert (model.predict_std(X) > 0.0).all()
+    interval = model.predict_interval(X, 0.9)
+    assert (interval[:, 0] <= interval[:, 1]).all()
+
+
+@pytest.mark.parametrize("posterior", POSTERIORS)
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_posteriors(quick_direct, sine, posterior, hyperparameters):
+    model = quick_direct(hyperparameters=hyperparameters, max_iter=6, **POSTERIORS[posterior])
+    X, y = labelled(model, sine)
+    model.fit(X, y)
+    assert hasattr(model, "orthogonal_points_") == (posterior != "svgp")
+    if posterior != "svgp":
+        assert model.orthogonal_points_.shape == (model.n_orthogonal, 2)
+    assert model.score(X, y) > 0.6
+    assert np.isfinite(results(model)).all()
+
+
+def test_names_and_instances_of_losses_agree(quick_direct, sine):
+    for name, loss in {
+        "elbo": ExpectedLogLikelihood(),
+        "log": LogLoss(),
+        "square": SquareLoss(),
+    }.items():
+        a, b = (quick_direct(loss=given, max_iter=3) for given in (name, loss))
+        data = labelled(a, sine)
+        assert_array_equal(results(a.fit(*data)), results(b.fit(*data)))
+
+
+@pytest.mark.parametrize("gradient", SAMPLED)
+def test_sampled_gradients_follow_the_seed(quick_direct, sine, gradient):
+    def make(seed):
+        loss = LogLoss(gradient, n_samples=2)
+        return quick_direct(loss=loss, random_state=seed, max_iter=2, n_inducing=5)
+
+    data = labelled(make(0), sine)
+    state = torch.get_rng_state()
+    models = [make(seed).fit(*data) for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_array_equal(results(models[0]), results(models[1]))
+    assert not np.array_equal(results(models[0]), results(models[2]))
+
+
+def test_the_elbo_is_the_familys(sine):
+    """loss="elbo" and beta=1 is what SVGP and SOLVE-GP are."""
+    for params, cls, own in (
+        ({}, SVGPRegressor, {}),
+        ({"n_orthogonal": 5}, SolveGPRegressor, {"posterior": "solve"}),
+    ):
+        model = quick(loss="elbo", **params, **own).fit(*sine)
+        other = constructor(cls)(max_iter=5, solver="natural", **params).fit(*sine)
+        assert_array_equal(results(model), results(other))
+        assert model.kernel_ == other.kernel_
+
+
+# ------------------------------------------------------------------------------------ what it gains
+def test_the_log_loss_is_lower_where_noise_varies():
+    """Noise that depends on the input: a wide q(f) tells of it, and the ELBO's does not."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        X = rng.uniform(-3, 3, (n, 1))
+        return X, np.sin(X[:, 0]) + np.where(X[:, 0] > 0.0, 0.6, 0.05) * rng.standard_normal(n)
+
+    (X, y), held_out = draw(400), draw(2000)
+    params = {"n_inducing": 20, "max_iter": 150, "beta": 0.3, "batch_size": 200}
+    losses = [
+        -quick(loss=loss, **params).fit(X, y).log_predictive_density(*held_out).mean()
+        for loss in ("elbo", "log")
+    ]
+    assert losses[1] < losses[0] - 0.15
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+def test_intervals_of_the_square_loss_cover(likelihood, beta):
+    """Their scale is that of leave-one-out errors."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (1300, 2))
+    y = 40.0 + 10.0 * (np.sin(X[:, 0]) + 0.2 * rng.standard_normal(len(X)))
+    model = quick(loss="square", beta=beta, likelihood=likelihood, n_inducing=25, max_iter=30)
+    model.fit(X[:300], y[:300])
+    error = np.abs(model.predict(X[300:]) - 10.0 * np.sin(X[300:, 0]) - 40.0)
+    assert np.sqrt((error**2).mean()) < 1.0
+    low, high = model.predict_interval(X[300:], 0.95).T
+    assert 0.91 < np.mean((low < y[300:]) & (y[300:] < high)) < 0.98
+    if likelihood == "gaussian":
+        assert model.predict_std(X[300:]).mean() == pytest.approx(2.0, rel=0.2)
+
+
+def test_units_of_y_are_those_of_predictions_for_every_loss(sine):
+    X, y = sine
+    Y = np.column_stack([y, 2.0 * X[:, 1] + y])
+    c = np.array([8.0, 64.0])  # exact in floating point, so that nothing else changes
+    for loss in ("log", "square"):
+        model, other = (quick(loss=loss, max_iter=3).fit(X, scale * Y) for scale in (1.0, c))
+        assert_allclose(other.predict(GRID), c * model.predict(GRID), rtol=1e-8, atol=1e-8)
+        assert_allclose(other.predict_std(GRID), c * model.predict_std(GRID), rtol=1e-8)
+        assert_allclose(other.noise_variance_, c**2 * model.noise_variance_, rtol=1e-8)
+
+
+# ------------------------------------------------------------------------------- the choice of beta
+def test_the_grid_is_the_papers():
+    """From n/2 on by 4 while above 500, then by 2, down to 0.01."""
+    expected = [1000.0, 250.0, 125.0, 62.5, 31.25, 15.625, 7.8125, 3.90625, 1.953125, 0.9765625]
+    assert_array_equal(beta_grid(2000)[:10], expected)
+    assert_array_equal(beta_grid(10_000)[:4], [5000.0, 1250.0, 312.5, 156.25])
+    assert_array_equal(beta_grid(1000)[:2], [500.0, 250.0])
+    for n_rows in (2, 3, 36, 501, 12_345, 10**6):
+        grid = beta_grid(n_rows)
+        assert grid[0] == n_rows / 2
+        assert 0.01 <= grid[-1] < 0.02
+        ratios = grid[:-1] / grid[1:]
+        assert_array_equal(ratios, np.where(grid[:-1] > 500.0, 4.0, 2.0))
+
+
+def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
+    model = quick_direct(beta="auto", max_iter=1, validation_fraction=0.25, n_inducing=3)
+    X, y = (a[:40] for a in labelled(model, sine))
+    model.fit(X, y)
+    assert_array_equal(model.beta_path_, beta_grid(30))
+    assert model.validation_scores_.shape == model.beta_path_.shape
+    assert model.beta == "auto"
+
+
+@pytest.mark.parametrize("loss", ["log", "square", "elbo"])
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperparameters):
+    """By the loss itself; the best is fitted again on all rows, or kept."""
+    params = {"loss": loss, "hyperparameters": hyperparameters, "max_iter": 3}
+    if not is_classifier(quick_direct()):
+        params["normalize_y"] = False  # so that losses are in the units of y
+    model = quick_direct(beta=BETAS, **params)
+    X, y = labelled(model, sine)
+    model.fit(X, y)
+    assert_array_equal(model.beta_path_, BETAS)
+    assert model.beta_ == BETAS[int(np.argmin(model.validation_scores_))]
+    assert model.posterior_.n_rows == 200
+    X_train, y_train, X_out, y_out = split(model, X, y)
+    assert len(y_out) == 20
+    alone = [quick_direct(beta=beta, **params).fit(X_train, y_train) for beta in BETAS]
+    if loss != "square":
+        expected = [-one.log_predictive_density(X_out, y_out).mean() for one in alone]
+    elif is_classifier(model):
+        hot = y_out == model.classes_[1]
+        expected = [((hot - one.predict_proba(X_out)[:, 1]) ** 2).mean() for one in alone]
+    else:
+        expected = [((y_out - one.predict(X_out)) ** 2).mean() for one in alone]
+    assert_allclose(model.validation_scores_, expected, rtol=1e-6)
+    refitted = quick_direct(beta=model.beta_, **params).fit(X, y)
+    assert_array_equal(results(model), results(refitted))
+    assert not hasattr(refitted, "beta_path_")
+    kept = quick_direct(beta=BETAS, refit=False, **params).fit(X, y)
+    assert_array_equal(kept.validation_scores_, model.validation_scores_)
+    assert kept.beta_ == model.beta_
+    assert kept.posterior_.n_rows == 180
+    assert_array_equal(results(kept), results(alone[int(np.argmin(kept.validation_scores_))]))
+
+
+def test_processes_give_the_same_bits(sine):
+    module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
+    params = {"beta": BETAS, "hyperparameters": "fixed", "feature_map": module}
+    one, two = (quick(**params, n_jobs=n_jobs).fit(*sine) for n_jobs in (None, 2))
+    assert_array_equal(one.validation_scores_, two.validation_scores_)
+    assert_array_equal(results(one), results(two))
+    assert one.loss_curve_ == two.loss_curve_
+
+
+@pytest.mark.parametrize(
+    "betas",
+    [(0.1, 1), np.array([0.1, 1.0], np.float32), pd.Series([0.1, 1.0], index=[3, 7]), range(1, 3)],
+    ids=["tuple", "float32", "series", "range"],
+)
+def test_containers_of_beta(sine, betas):
+    model = quick(beta=betas, max_iter=1).fit(*sine)
+    assert_array_equal(model.beta_path_, np.asarray(betas, dtype=float))
+    assert model.get_params()["beta"] is betas
+
+
+def test_one_beta_is_a_choice_too(sine):
+    model = quick(beta=[0.5], max_iter=1).fit(*sine)
+    assert model.beta_ == 0.5
+    assert model.validation_scores_.shape == (1,)
+
+
+def test_a_number_is_no_choice(quick_direct, sine):
+    model = quick_direct(beta=0.5, max_iter=2)
+    model.fit(*labelled(model, sine))
+    assert model.beta_ == 0.5
+    assert model.validation_scores_ is None
+    assert not hasattr(model, "beta_path_")
+
+
+def test_early_stopping_has_scores_of_its_own(quick_direct, sine):
+    model = quick_direct(early_stopping=True, max_iter=4)
+    data = labelled(model, sine)
+    assert len(model.fit(*data).validation_scores_) == 4
+    model.set_params(beta=BETAS).fit(*data)
+    assert model.validation_scores_.shape == (3,)
+    assert 0 <= model.best_iter_ <= model.n_iter_
+
+
+def test_smaller_weights_follow_the_data(sine):
+    """β → 0 forgets the prior, β → ∞ the data."""
+    X, y = sine
+    tight, loose = (quick(loss="elbo", beta=beta, max_iter=20).fit(X, y) for beta in (1e4, 0.1))
+    assert loose.score(X, y) > 0.9
+    assert tight.score(X, y) < 0.1
+
+
+# ------------------------------------------------------------------- hyper-parameters of the ELBO's
+@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
+@pytest.mark.parametrize("solver", ["natural", "adam"])
+def test_fixed_hyper_parameters_are_those_of_the_elbo(quick_direct, sine, posterior, solver):
+    params = {"solver": solver, "max_iter": 8, **POSTERIORS[posterior]}
+    model = quick_direct(hyperparameters="fixed", beta=0.01, **params)
+    X, y = labelled(model, sine)
+    elbo = quick_direct(loss="elbo", **params).fit(X, y)
+    model.fit(X, y)
+    assert_allclose(model.kernel_.theta, elbo.kernel_.theta, rtol=1e-6, atol=1e-6)
+    assert_allclose(model.inducing_points_, elbo.inducing_points_, rtol=1e-6, atol=1e-6)
+    if posterior != "svgp":
+        assert_allclose(model.orthogonal_points_, elbo.orthogonal_points_, rtol=1e-6, atol=1e-6)
+    if not is_classifier(model):
+        assert model.noise_variance_ == pytest.approx(elbo.noise_variance_, rel=1e-6)
+    assert not np.allclose(results(model), results(elbo), rtol=1e-3)
+    assert "_elbo_fit" not in vars(model)
+    assert (
+        model.log_predictive_density(X, y).mean() > elbo.log_predictive_density(X, y).mean() - 0.01
+    )
+
+
+def test_fixed_hyper_parameters_of_a_network(quick_direct, sine):
+    params = {"hidden_layer_sizes": (8,), "max_iter": 4, "early_stopping": False}
+    model = quick_direct(hyperparameters="fixed", **params)
+    data = labelled(model, sine)
+    elbo = quick_direct(loss="elbo", **params).fit(*data)
+    network = model.fit(*data).posterior_.model.features.network
+    for ours, theirs in zip(
+        network.parameters(), elbo.posterior_.model.features.network.parameters(), strict=True
+    ):
+        assert_allclose(ours, theirs, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------- data of all kinds
+def test_exposures_in_the_choice(counts):
+    X, y, exposure = counts
+    params = {"likelihood": "poisson", "max_iter": 8}
+    model = quick(beta=BETAS, **params).fit(X, y, exposure=exposure)
+    train, held_out = model._split(y)
+    alone = [quick(beta=b, **params).fit(X[train], y[train], exposure[train]) for b in BETAS]
+    expected = [
+        -one.log_predictive_density(X[held_out], y[held_out], exposure=exposure[held_out]).mean()
+        for one in alone
+    ]
+    assert_allclose(model.validation_scores_, expected, rtol=1e-6)
+    refitted = quick(beta=model.beta_, **params).fit(X, y, exposure)
+    assert_array_equal(model.predict(X), refitted.predict(X))
+    with pytest.raises(ValueError, match="exposure must be given"):
+        model.score(X, y)
+    for other in (exposure.tolist(), pd.Series(exposure, index=np.arange(200)[::-1])):
+        again = quick(beta=BETAS, **params).fit(X, y, other)
+        assert_array_equal(again.predict(X), model.predict(X))
+    whole = quick(beta=BETAS, **params).fit(X, y, 2.0)
+    assert_array_equal(
+        whole.predict(X), quick(beta=BETAS, **params).fit(X, y, np.full(200, 2.0)).predict(X)
+    )
+    with pytest.raises(ValueError, match=r"exposure must have shape \(200,\)"):
+        model.fit(X, y, exposure[:-1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_classes_are_trained_on(sine, seed):
+    X, _ = sine
+    y = np.where(X[:, 0] > 0.0, "up", "down").astype(object)
+    y[17], y[[60, 140]] = "once", "twice"
+    model = constructor(DLMClassifier)(beta=[0.1, 1.0], max_iter=2, random_state=seed).fit(X, y)
+    assert_array_equal(model.classes_, ["down", "once", "twice", "up"])
+    assert np.isfinite(model.validation_scores_).all()
+    assert model.predict_proba(X).shape == (200, 4)
+    assert_allclose(model.predict_proba(X).sum(1), 1.0)
+    train, _ = model._split(y)
+    assert set(y[train]) == set(y)
+
+
+@pytest.mark.parametrize("labels", [[3, -1], [True, False], ["b", "a"]], ids=str)
+def test_labels_in_the_choice(sine, labels):
+    X, y = sine
+    y = np.where(y > 0.0, *labels)
+    for given in (y, y.tolist(), pd.Series(y, index=np.arange(200)[::-1])):
+        model = constructor(DLMClassifier)(beta=[0.1, 1.0], max_iter=3).fit(X, given)
+        assert_array_equal(model.classes_, np.unique(y))
+        assert model.score(X, y) > 0.8
+
+
+def test_containers_in_the_choice(quick_direct, sine):
+    reference = quick_direct(beta=[0.1, 1.0], max_iter=2)
+    X, y = labelled(reference, sine)
+    reference.fit(X, y)
+    names = ["speed", "load"]
+    frames = [pd.DataFrame(X, columns=names, index=np.arange(200)[::-1])]
+    frames.append(pl.DataFrame(dict(zip(names, X.T, strict=True))))
+    for data in (X.tolist(), np.asfortranarray(X), torch.from_numpy(X.copy()), *frames):
+        model = quick_direct(beta=[0.1, 1.0], max_iter=2).fit(data, y)
+        assert_allclose(model.validation_scores_, reference.validation_scores_, rtol=1e-6)
+        assert_allclose(results(model, data), results(reference, X), rtol=1e-6, atol=1e-8)
+        assert hasattr(model, "feature_names_in_") == hasattr(data, "columns")
+
+
+def test_outputs_in_the_choice(sine):
+    X, y = sine
+    Y = np.column_stack([y, 100.0 - 30.0 * y**2, X[:, 1]])
+    for likelihood in ("gaussian", "student_t"):
+        model = quick(beta=BETAS, likelihood=likelihood).fit(X, Y)
+        mean, std = model.predict(X, return_std=True)
+        assert mean.shape == std.shape == (200, 3)
+        assert model.noise_variance_.shape == (3,)
+        assert model.validation_scores_.shape == (3,)
+
+
+def test_few_rows_in_the_choice(quick_direct):
+    X = np.arange(12.0).reshape(6, 2)
+    for n_rows in (3, 4, 6):
+        model = quick_direct(beta=[0.1, 1.0], n_inducing="auto", max_iter=2)
+        y = np.arange(n_rows) % 2 if is_classifier(model) else np.arange(n_rows) / 3
+        model.fit(X[:n_rows], y)
+        assert np.isfinite(results(model, X)).all()
+        assert np.isfinite(model.validation_scores_).all()
+
+
+# ------------------------------------------------------------------------------------- deep kernels
+def test_networks_learn_features(quick_direct):
+    """A function of a product, which a network finds in a few hundred rows."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (400, 2))
+    model = quick_direct(hidden_layer_sizes=(32, 16), max_iter=60, batch_size=100)
+    y = X[:, 0] * X[:, 1]
+    y = y > 0.0 if is_classifier(model) else y + 0.01 * rng.standard_normal(400)
+    assert model.fit(X[:300], y[:300]).score(X[300:], y[300:]) > 0.8
+    assert model.validation_scores_ is not None
+
+
+def test_modules_are_copied(quick_direct, sine):
+    module = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
+    before = copy.deepcopy(module.state_dict())
+    model = quick_direct(feature_map=module, beta=[0.1, 1.0], max_iter=3, hyperparameters="fixed")
+    model.fit(*labelled(model, sine))
+    assert model.feature_map is module
+    assert all(torch.equal(value, before[k]) for k, value in module.state_dict().items())
+    assert all(p.requires_grad for p in module.parameters())
+
+
+# ---------------------------------------------------------------------------- streams, warm starts
+def test_streams(quick_direct, sine):
+    model = quick_direct(beta=0.5, batch_size=50)
+    X, y = labelled(model, sine)
+    densities = []
+    for _ in range(8):
+        assert model.partial_fit(X, y) is model
+        densities.append(model.log_predictive_density(X, y).mean())
+    assert densities[-1] > densities[0]
+    assert model.beta_ == 0.5
+    model.fit(X, y).partial_fit(X[:30], y[:30])
+    assert model.score(X, y) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"beta": "auto"}, "partial_fit needs a number for beta.*'auto'"),
+        ({"beta": [0.1, 1.0]}, "partial_fit needs a number for beta"),
+        ({"hyperparameters": "fixed"}, "hyperparameters='joint'.*'fixed'"),
+        ({"loss": "square"}, "partial_fit needs a loss.*SquareLoss"),
+        ({"beta": -1.0}, "beta"),
+        ({"loss": "foo"}, "loss"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_streamed(sine, params, match):
+    model = quick(**params)
+    with pytest.raises((ValueError, TypeError), match=match):
+        model.partial_fit(*sine)
+    assert set(vars(model)) == set(vars(clone(model)))
+    fitted = quick(max_iter=1).fit(*sine).set_params(**params)
+    before = dict(vars(fitted))
+    with pytest.raises((ValueError, TypeError), match=match):
+        fitted.partial_fit(*sine)
+    assert vars(fitted) == before
+
+
+def test_square_losses_of_classes_can_be_streamed(two_classes):
+    X, y = two_classes
+    model = constructor(DLMClassifier)(loss="square", batch_size=50)
+    for _ in range(10):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > 0.7
+
+
+def test_warm_start(quick_direct, sine):
+    model = quick_direct(warm_start=True, max_iter=10, learning_rate="constant")
+    X, y = labelled(model, sine)
+    points = model.fit(X, y).inducing_points_
+    model.set_params(learning_rate_init=1e-12, max_iter=1, beta=[0.1, 1.0]).fit(X, y)
+    assert_allclose(model.inducing_points_, points, rtol=1e-4, atol=1e-5)
+    assert model.validation_scores_.shape == (2,)
+
+
+# --------------------------------------------------------------------------- forgotten attributes
+def test_a_fit_forgets_the_last_one(sine):
+    X, y = sine
+    frame = pd.DataFrame(X, columns=["speed", "load"])
+    model = quick(beta=[0.1, 1.0], max_iter=2, **POSTERIORS["solve"]).fit(frame, y)
+    model.set_params(posterior="svgp", beta=1.0).fit(X, y)
+    new = quick(max_iter=2, **POSTERIORS["solve"]).set_params(posterior="svgp").fit(X, y)
+    assert set(vars(model)) == set(vars(new))
+    assert_array_equal(results(model), results(new))
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_a_choice_forgets_a_stream(sine, refit):
+    X, y = sine
+    model = quick(max_iter=3).partial_fit(5.0 - X, 100.0 * y)
+    model.set_params(beta=[0.1, 1.0], refit=refit).fit(X, y).set_params(beta=1.0).partial_fit(X, y)
+    new = quick(max_iter=3, beta=[0.1, 1.0], refit=refit).fit(X, y)
+    new.set_params(beta=1.0).partial_fit(X, y)
+    assert_array_equal(results(model), results(new))
+
+
+# ---------------------------------------------------------------------------------- no side effects
+def test_a_choice_leaves_everything_as_it_was(quick_direct, sine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loss, betas = LogLoss("product", n_samples=3), [0.1, 1.0]
+    model = quick_direct(beta=betas, loss=loss, kernel=2.0 * RBF([1.0, 1.0]), max_iter=2)
+    data = labelled(model, sine)
+    given, theta = model.get_params(deep=False), model.kernel.theta.copy()
+    before = global_state()
+    model.fit(*data)
+    results(model)
+    after = global_state()
+    assert {name for name in before if before[name] != after[name]} == set()
+    assert all(value is given[name] for name, value in model.get_params(deep=False).items())
+    assert betas == [0.1, 1.0]
+    assert_array_equal(model.kernel.theta, theta)
+    assert vars(loss) == vars(LogLoss("product", n_samples=3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_users_default_dtype_is_no_obstacle_to_a_choice(quick_direct, sine, dtype):
+    reference = quick_direct(beta=[0.1, 1.0], max_iter=2)
+    data = labelled(reference, sine)
+    reference.fit(*data)
+    torch.set_default_dtype(dtype)
+    try:
+        model = quick_direct(beta=[0.1, 1.0], max_iter=2).fit(*data)
+        assert torch.get_default_dtype() == dtype
+        assert_array_equal(results(model), results(reference))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("loss", ["product", "square"])
+def test_predictions_do_not_depend_on_batches_or_order(quick_direct, sine, loss):
+    model = quick_direct(loss=LOSSES[loss], max_iter=2)
+    model.fit(*labelled(model, sine))
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-4, 4, (4200, 2))
+
+    def predictions(X):
+        if is_classifier(model):
+            return model.predict_proba(X)
+        return np.column_stack(model.predict(X, return_std=True))
+
+    expected, order = predictions(rows), rng.permutation(len(rows))
+    assert_allclose(predictions(rows[order]), expected[order], rtol=1e-10, atol=1e-12)
+    for some in (slice(0, 1), slice(4090, 4100), slice(-6, None)):
+        assert_allclose(predictions(rows[some]), expected[some], rtol=1e-10, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------ killed, interrupted
+RESUMED = {
+    "log": {},
+    "product": {"loss": LogLoss("product", n_samples=2)},
+    "square": {"loss": "square"},
+    "adam": {"solver": "adam"},
+    "fixed": {"hyperparameters": "fixed"},
+    "choice": {"beta": BETAS},
+    "choice of fixed": {"beta": BETAS, "hyperparameters": "fixed"},
+    "choice with one fit": {"beta": BETAS, "refit": False},
+}
+
+
+@pytest.mark.parametrize("params", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize("epoch", [3, 8, 13])
+def test_a_killed_fit_resumes_to_the_same_bits(
+    quick_direct, sine, tmp_path, monkeypatch, params, epoch
+):
+    """Also where it died in a later fit than the first."""
+    if epoch > 3 and "beta" not in params:
+        pytest.skip("is a single fit")
+    params = {"max_iter": 6, "batch_size": 25, "n_inducing": 5, **params}
+    model = quick_direct(**params, checkpoint_dir=tmp_path / "new")
+    X, y = (a[:60] for a in labelled(model, sine))
+    reference = quick_direct(**params).fit(X, y)
+    kill(model, (X, y), epoch, monkeypatch)
+    model.fit(X, y)
+    assert_array_equal(model.validation_scores_, reference.validation_scores_)
+    assert_array_equal(results(model), results(reference))
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_processes_share_a_checkpoint_dir(sine, tmp_path):
+    params = {"beta": BETAS, "max_iter": 3}
+    model = quick(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*sine)
+    reference = quick(**params).fit(*sine)
+    assert_array_equal(model.validation_scores_, reference.validation_scores_)
+    assert_array_equal(results(model), results(reference))
+
+
+class Faulty(nn.Module):
+    """A network that raises an error in the given batch of all trainings, counted from 1."""
+
+    def __init__(self, error, batch):
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(2, 4), nn.Tanh())
+        self.error, self.count, self.batch = error, [0], batch
+
+    def __deepcopy__(self, memo):
+        other = copy.copy(self)  # the count is shared
+        other._modules = {"network": copy.deepcopy(self.network, memo)}
+        return other
+
+    def forward(self, X):
+        self.count[0] += self.training
+        if self.training and self.count[0] == self.batch:
+            raise self.error
+        return self.network(X)
+
+
+def test_ctrl_c_in_a_fit_leaves_a_usable_model(quick_direct, sine):
+    module = Faulty(KeyboardInterrupt(), 13)
+    model = quick_direct(feature_map=module, early_stopping=False, max_iter=30)
+    X, y = labelled(model, sine)
+    with pytest.warns(ConvergenceWarning, match=r"interrupted after \d+ of 30 epochs"):
+        model.fit(X, y)
+    assert model.n_iter_ < 30
+    assert np.isfinite(results(model)).all()
+
+
+@pytest.mark.parametrize("batch", [4, 10, 15])
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_ctrl_c_ends_a_choice(sine, batch, hyperparameters):
+    """No fit begins after it; what there is by then is kept, if it is usable."""
+    module = Faulty(KeyboardInterrupt(), batch)
+    params = {"feature_map": module, "early_stopping": False, "max_iter": 6}
+    model = quick(**params, beta=BETAS, hyperparameters=hyperparameters)
+    interrupted = False
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model.fit(*sine)
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        assert set(vars(model)) == set(vars(clone(model)))
+    else:
+        assert any("interrupted" in str(w.message) for w in caught)
+        assert model.score(*sine) > -0.5
+        assert len(model.beta_path_) == len(model.validation_scores_)
+        assert model.beta_ in model.beta_path_
+    assert module.count[0] <= batch + 1
+
+
+@pytest.mark.parametrize("batch", [2, 9, 21])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_failed_choice_leaves_the_estimator_as_it_was(quick_direct, sine, batch, before):
+    model = quick_direct(max_iter=6)
+    X, y = labelled(model, sine)
+    if before:
+        model.fit(X, y)
+    module = Faulty(ZeroDivisionError(), batch)
+    model.set_params(feature_map=module, beta=BETAS, early_stopping=False)
+    attributes = dict(vars(model))
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, y)
+    assert vars(model).keys() == attributes.keys()
+    assert all(vars(model)[k] is v for k, v in attributes.items())
+
+
+def test_a_beta_that_fails_is_left_out(sine, monkeypatch):
+    from skgpstoch.linalg import NotPositiveDefiniteError
+
+    fit = DLMRegressor._fit_given_beta
+
+    def failing(self, beta, *args):
+        if beta == 1.0:
+            raise NotPositiveDefiniteError("diverged")
+        return fit(self, beta, *args)
+
+    monkeypatch.setattr(DLMRegressor, "_fit_given_beta", failing)
+    model = quick(beta=BETAS, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match="beta=1 is left out"):
+        model.fit(*sine)
+    assert_array_equal(np.isinf(model.validation_scores_), [False, True, False])
+    assert model.beta_ != 1.0
+    with (
+        pytest.warns(ConvergenceWarning, match="left out"),
+        pytest.raises(ValueError, match=r"diverged|every beta"),
+    ):
+        quick(beta=[1.0], max_iter=2).fit(*sine)
+
+
+# -------------------------------------------------------------------------------------- refusals
+class Periodic(Likelihood):
+    """Of one's own, and not log-concave."""
+
+    log_concave = False
+
+    def log_prob(self, y, f):
+        return torch.cos(y - f) - 2.0
+
+
+BAD = [
+    ({"beta": 0.0}, r"'beta' parameter.*Got 0\.0"),
+    ({"beta": -1}, "'beta' parameter.*Got -1"),
+    ({"beta": np.nan}, "'beta' parameter.*Got nan"),
+    ({"beta": np.inf}, "'beta' parameter.*Got inf"),
+    ({"beta": None}, "'beta' parameter.*Got None"),
+    ({"beta": "foo"}, "'beta' parameter.*auto.*Got 'foo'"),
+    ({"beta": []}, r"beta must be .*got \[\]"),
+    ({"beta": [1.0, 0.0]}, r"beta must be .*got \[1\.0, 0\.0\]"),
+    ({"beta": [1.0, np.nan]}, r"beta must be .*got \[1\.0, nan\]"),
+    ({"beta": [1.0, np.inf]}, r"beta must be .*got \[1\.0, inf\]"),
+    ({"beta": [[1.0]]}, r"beta must be .*got \[\[1\.0\]\]"),
+    ({"beta": ["a"]}, r"beta must be .*got \['a'\]"),
+    ({"loss": "foo"}, "loss must be .*'log'.*got 'foo'"),
+    ({"loss": None}, "'loss' parameter.*Got None"),
+    ({"loss": LogLoss}, "'loss' parameter.*Got <class"),
+    ({"loss": LogLoss(gradient="exakt")}, "'gradient' parameter of LogLoss.*'exakt'"),
+    ({"loss": LogLoss(n_samples=0)}, "'n_samples' parameter of LogLoss.*Got 0"),
+    ({"loss": LogLoss(n_samples=2.5)}, r"'n_samples' parameter of LogLoss.*Got 2\.5"),
+    ({"loss": LogLoss(jitter=0)}, "'jitter' parameter of LogLoss.*Got 0"),
+    ({"loss": LogLoss(jitter=np.nan)}, "'jitter' parameter of LogLoss.*Got nan"),
+    ({"hyperparameters": "elbo"}, "'hyperparameters' parameter.*Got 'elbo'"),
+    ({"posterior": "full"}, "'posterior' parameter.*Got 'full'"),
+    ({"refit": "no"}, "'refit' parameter.*Got 'no'"),
+    ({"n_jobs": "two"}, "'n_jobs' parameter.*Got 'two'"),
+    ({"n_jobs": 1.5}, r"'n_jobs' parameter.*Got 1\.5"),
+    ({"validation_fraction": 0.0}, r"'validation_fraction' parameter.*Got 0\.0"),
+    ({"solver": "lbfgs"}, "solver='lbfgs'.*LogLoss"),
+    ({"solver": "collapsed"}, "solver='collapsed'.*LogLoss"),
+    ({"bound": "log1p"}, "bound='log1p' needs loss='elbo'"),
+    ({"n_inducing": 500}, "n_inducing=500 must be at most"),
+    ({"device": "cuda:99"}, "device='cuda:99' is not available"),
+    ({"orthogonal_points": np.zeros((3, 3)), "posterior": "solve"}, "orthogonal_points must have"),
+]
+
+
+@pytest.mark.parametrize("choice", [False, True], ids=["fit", "choice"])
+@pytest.mark.parametrize(("params", "match"), BAD, ids=str)
+@pytest.mark.filterwarnings("ignore:beta=.* is left out")
+def test_bad_parameters_are_named(quick_direct, sine, params, match, choice):
+    """With several beta, too, the reason itself is told."""
+    if choice and "beta" in params:
+        pytest.skip("is tested without")
+    model = quick_direct(**{"max_iter": 1, **({"beta": [0.1, 1.0]} if choice else {}), **params})
+    attributes = set(vars(model))
+    with pytest.raises((ValueError, TypeError), match=match):
+        model.fit(*labelled(model, sine))
+    assert set(vars(model)) == attributes
+
+
+BAD_FOR_REGRESSION = [
+    (
+        {"kernel": RBF() + WhiteKernel(0.1, "fixed"), "loss": "square"},
+        "fixed WhiteKernel.*square loss",
+    ),
+    ({"kernel": RBF() + WhiteKernel(), "likelihood": "laplace"}, "kernel has a WhiteKernel"),
+    ({"likelihood": "bernoulli"}, "likelihood.*got 'bernoulli'"),
+    ({"loss": "log", "likelihood": "laplace", "solver": "collapsed"}, "solver='collapsed'"),
+    ({"loss": LogLoss("biased"), "solver": "lbfgs"}, "solver='lbfgs'"),
+    ({"loss": LogLoss("product"), "likelihood": Periodic()}, "product.*Periodic|Periodic.*product"),
+]
+
+
+@pytest.mark.parametrize(("params", "match"), BAD_FOR_REGRESSION, ids=str)
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_bad_parameters_of_regressors_are_named(sine, params, match, hyperparameters):
+    model = quick(**params, hyperparameters=hyperparameters, max_iter=1)
+    with pytest.raises(ValueError, match=match):
+        model.fit(*sine)
+    assert not hasattr(model, "n_features_in_")
+
+
+@pytest.mark.parametrize("gradient", SAMPLED)
+def test_robustmax_has_no_sampled_gradients(three_classes, gradient):
+    model = constructor(DLMClassifier)(likelihood="robustmax", loss=LogLoss(gradient), max_iter=1)
+    with pytest.raises(ValueError, match=f"gradient='{gradient}'.*gradient='exact'"):
+        model.fit(*three_classes)
+    assert np.isfinite(results(model.set_params(loss="log").fit(*three_classes))).all()
+
+
+def test_a_choice_refuses_bad_data_as_a_fit_does(quick_direct, sine):
+    model = quick_direct(beta=[0.1, 1.0], max_iter=1)
+    X, y = labelled(model, sine)
+    bad = X.copy()
+    bad[3, 1] = np.nan
+    for data, match in (
+        ((bad, y), "Input X contains NaN"),
+        ((X, y[1:]), "inconsistent numbers of samples"),
+        ((X[:, 0], y), "Expected 2D array"),
+        ((X[:0], y[:0]), r"0 sample\(s\)"),
+        ((X, None), "requires y to be passed"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.fit(*data)
+        assert set(vars(model)) == set(vars(clone(model)))
+
+
+# ------------------------------------------------------------------------- scikit-learn's machinery
+def test_losses_can_be_searched(quick_direct, sine):
+    model = quick_direct(loss=LogLoss(), max_iter=3, n_inducing=5)
+    X, y = labelled(model, sine)
+    grid = {
+        "loss__gradient": ["exact", "product"],
+        "loss__n_samples": [1, 3],
+        "beta": [0.1, [0.1, 1.0]],
+    }
+    search = GridSearchCV(model, grid, cv=2, scoring=neg_log_predictive_density_scorer)
+    search.fit(X[:100], y[:100])
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.best_estimator_.loss.gradient == search.best_params_["loss__gradient"]
+    assert model.loss.gradient == "exact"  # clones have their own
+
+
+def test_clone_pickle_and_repr(quick_direct, sine):
+    model = quick_direct(loss=LogLoss("biased", 3), beta=[0.1, 1.0], max_iter=2)
+    assert "LogLoss(gradient='biased', n_samples=3)" in repr(model)
+    assert "beta" in model._repr_html_()
+    data = labelled(model, sine)
+    model.fit(*data)
+    copied = pickle.loads(pickle.dumps(model))
+    assert_array_equal(results(copied), results(model))
+    assert_array_equal(copied.validation_scores_, model.validation_scores_)
+    fresh = clone(model)
+    assert fresh.loss is not model.loss
+    assert not hasattr(fresh, "beta_")
+    assert_array_equal(results(fresh.fit(*data)), results(model))
+
+
+def test_random_state_objects(quick_direct, sine):
+    models = [
+        quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=2)
+        for _ in range(2)
+    ]
+    data = labelled(models[0], sine)
+    assert_array_equal(*(results(model.fit(*data)) for model in models))
+    other = quick_direct(random_state=None, beta=BETAS, max_iter=2).fit(*data)
+    assert np.isfinite(other.validation_scores_).all()
+
+
+def test_pipelines(quick_direct, sine):
+    pipeline = make_pipeline(StandardScaler(), quick_direct(beta=[0.1, 1.0], max_iter=15))
+    X, y = labelled(pipeline[-1], sine)
+    assert pipeline.fit(X, y).score(X, y) > 0.7
+
+
+def test_callbacks_see_every_epoch_of_a_choice(sine):
+    pytest.importorskip("sklearn.callback")
+    from test_classifiers import Calls
+
+    calls = Calls()
+    model = quick(beta=[0.1, 1.0], max_iter=2).set_callbacks(calls).fit(*sine)
+    assert len([seen for seen in calls.seen if isinstance(seen, int)]) == 6
+    assert_array_equal(results(model), results(quick(beta=[0.1, 1.0], max_iter=2).fit(*sine)))
+
+
+# ------------------------------------------------------------------------------------------- FITC
+def test_fitc_learns_a_sine(sine):
+    X, y = sine
+    for solver, epochs in {"lbfgs": 10, "natural": 60, "auto": 10}.items():
+        model = constructor(FITCRegressor)(solver=solver, max_iter=epochs, n_inducing=20)
+        mean, std = model.fit(X, y).predict(GRID, return_std=True)
+        assert np.sqrt(np.mean((mean - np.sin(GRID[:, 0])) ** 2)) < 0.1
+        assert (std < 0.25).all()
+        assert model.log_marginal_likelihood(X, y) == pytest.approx(
+            model.log_marginal_likelihood_value_, rel=1e-6
+        )
+    params = model.get_params()
+    assert not {"likelihood", "loss", "beta", "bound"} & params.keys()
+
+
+def test_fitc_has_a_fixed_noise(sine):
+    kernel = RBF(2.0, "fixed") + WhiteKernel(0.1, "fixed")
+    model = FITCRegressor(kernel, n_inducing=5, max_iter=2, random_state=0).fit(*sine)
+    assert model.noise_variance_ == pytest.approx(0.1 * sine[1].var(), rel=1e-6)
+    with pytest.raises(ValueError, match="solver='collapsed'"):
+        FITCRegressor(solver="collapsed").fit(*sine)
+
+
+# ----------------------------------------------------------------------------------------- memory
+MEMORY = """
+import resource
+import numpy as np, torch
+import skgpstoch
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(30_000, 3))
+y = X[:, 0] + 0.1 * rng.normal(size=len(X))
+common = {"n_inducing": 20, "max_iter": 1, "random_state": 0, "batch_size": 2000}
+common["inducing_points"] = "random"
+loss = skgpstoch.LogLoss("product", n_samples=2)
+models = {
+    "square": skgpstoch.DLMRegressor(loss="square", beta=[0.1, 1.0], **common),
+    "log": skgpstoch.DLMRegressor(hyperparameters="fixed", **common),
+    "product": skgpstoch.DLMClassifier(loss=loss, **common),
+}
+for name, model in models.items():
+    target = y > 0 if name == "product" else y
+    model.fit(X[:3000], target[:3000]).log_predictive_density(X[:3000], target[:3000])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model.fit(X, target).log_predictive_density(X, target)
+    print(name, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux")
+def test_memory_does_not_grow_with_the_square_of_the_rows():
+    """30,000² numbers would be 7 GB; copies of the data are 1 MB each."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    megabytes = {name: float(mb) for name, mb in map(str.split, done.stdout.splitlines())}
+    assert len(megabytes) == 3
+    assert {name: mb for name, mb in megabytes.items() if mb > 100} == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("params", [*RESUMED.values(), {"likelihood": StudentT()}], ids=str)
+def test_cuda(quick_direct, sine, params):
+    model = quick_direct(device="cuda", max_iter=5)
+    if is_classifier(model) and "likelihood" in params:
+        pytest.skip("for numbers")
+    X, y = labelled(model, sine)
+    there = model.set_params(**params).fit(X, y).score(X, y)
+    assert there > 0.5
+    moved = copy.deepcopy(model).set_params(device="cpu")
+    assert_allclose(results(moved), results(model), rtol=1e-8, atol=1e-8)

@@ -298,7 +298,7 @@ def check_exposure(exposure: Any, n_rows: int) -> np.ndarray:
         If they are not positive numbers, one for each row.
     """
     try:
-        e = np.asarray(exposure, dtype=np.float64)
+        e = np.array(exposure, dtype=np.float64)  # a copy: torch warns of arrays that are read-only
     except (TypeError, ValueError) as error:
         raise ValueError(f"exposure must be numeric, got {exposure!r}.") from error
     if e.ndim == 0:

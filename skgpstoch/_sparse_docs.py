@@ -6,7 +6,6 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
         DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
         kernel (nu=1.5) with a length-scale for each input, started from the data.{white}
-{likelihood}
     n_inducing : int or "auto", default="auto"
         Number M of inducing points, at most n_samples; "auto" is 512 for a Gaussian likelihood
         and 256 for others; up to 1,000 rows, half of that.
@@ -30,7 +29,8 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood or the
         square loss; "natural": natural-gradient or Newton steps, for any; "lbfgs": all rows at each
         step; "adam": q is learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed"
-        above where q has a closed form, else "natural"; `solver_` says which.
+        above where q has a closed form, "adam" where gradients are sampled, else "natural";
+        `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.
@@ -86,15 +86,19 @@ _LOSS = """
 
 _BETA = """
     beta : float, default=1.0
-        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more."""
+
+_BETAS = """
+    beta : float, array-like or "auto", default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
+        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8, … down
+        to 0.01, as the paper has them, some 10 to 20 fits."""
+
+_BOUND = """
     bound : {"titsias", "log1p"}, default="titsias"
         The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone."""
 
 _DIRECT = """
-    beta : float, array-like or "auto", default=1.0
-        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
-        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8, … down
-        to 0.01, as the paper has them, some 10 to 20 fits.
     hyperparameters : {"joint", "fixed"}, default="joint"
         Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
         beforehand, and q alone for the loss.
@@ -105,9 +109,7 @@ _DIRECT = """
     refit : bool, default=True
         Whether the best of several `beta` is fitted again, on all rows.
     n_jobs : int or None, default=None
-        Processes that fit for several `beta`, as joblib counts them.
-    bound : {"titsias", "log1p"}, default="titsias"
-        The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone."""
+        Processes that fit for several `beta`, as joblib counts them."""
 
 _BETA_PATH = """
     beta_ : float
@@ -176,25 +178,24 @@ def documented(cls: type) -> type:
     """Fill the shared parts of an estimator's docstring in."""
     names = getattr(cls, "__dataclass_fields__", {})
     regresses, orthogonal = "normalize_y" in names, "n_orthogonal" in names
-    likelihood = _REGRESSION_LIKELIHOOD if regresses else _CLASS_LIKELIHOOD
-    loss = ""
-    if "loss" in names:
-        direct = "hyperparameters" in names
-        default = repr(names["loss"].default)
-        loss = likelihood + _LOSS.replace("DEFAULT", default) + (_DIRECT if direct else _BETA)
-    parameters = _PARAMETERS.replace("\n{likelihood}", loss)
-    parameters = parameters.replace("{white}", _WHITE if regresses else "")
-    parameters += (_NORMALIZE if regresses else "") + (_ORTHOGONAL if orthogonal else "")
-    if "orthogonal_covariance" in names:
-        parameters += _ORTHOGONAL_COVARIANCE
+    direct, chooses_loss = "hyperparameters" in names, "loss" in names
+    parameters = _PARAMETERS.replace("{white}", _WHITE if regresses else "")
+    parameters += _NORMALIZE if regresses else ""
+    if chooses_loss:
+        parameters += _REGRESSION_LIKELIHOOD if regresses else _CLASS_LIKELIHOOD
+        parameters += _LOSS.replace("DEFAULT", repr(names["loss"].default))
+        parameters += (_BETAS if direct else _BETA) + _BOUND
+    parameters += _ORTHOGONAL if orthogonal else ""
+    parameters += _ORTHOGONAL_COVARIANCE if "orthogonal_covariance" in names else ""
+    parameters += _DIRECT if direct else ""
     scaled, units = (
         ("; variances refer to the scaled y", ", in the units of y") if regresses else ("", "")
     )
     attributes = _ATTRIBUTES.replace("{scaled}", scaled).replace("{units}", units)
-    attributes = attributes.replace("{evidence}", "" if loss else "; FITC's own evidence")
+    attributes = attributes.replace("{evidence}", "" if chooses_loss else "; FITC's own evidence")
     attributes += _NOISE if regresses else _CLASSES
     attributes += _ORTHOGONAL_POINTS if orthogonal else ""
-    attributes += _BETA_PATH if "hyperparameters" in names else ""
+    attributes += _BETA_PATH if direct else ""
     doc = cls.__doc__ or ""
     cls.__doc__ = doc.replace("{parameters}", parameters).replace("{attributes}", attributes)
     return cls

@@ -143,9 +143,13 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
             )
         self.solver_ = self.solver
         if self.solver == "auto":
-            closed = "natural" if loss.site_noise(likelihood) is None else "collapsed"
-            few = loss.is_conjugate(likelihood) and n_rows <= FEW_ROWS
-            self.solver_ = "lbfgs" if few else closed
+            if loss.is_noisy():
+                self.solver_ = "adam"  # Newton's steps need curvatures
+            elif loss.is_conjugate(likelihood) and n_rows <= FEW_ROWS:
+                self.solver_ = "lbfgs"
+            else:
+                has_noise = loss.site_noise(likelihood) is not None
+                self.solver_ = "collapsed" if has_noise else "natural"
 
     def _check_solver(self, likelihood: Likelihood, loss: Loss) -> None:
         """Raise a ValueError where the solver has no use for the loss."""

@@ -20,7 +20,12 @@ from ._likelihood import (
     check_probability,
     mixture_log_mean,
 )
-from .gaussian import Marginals, log_density, quadrature_nodes, trapezoid_nodes
+from .gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
+
+MODE_STEPS = 28
+TRAINING_NODES = 48
+PREDICTIVE_NODES = 96
+"""Of quadratures with which gradients, and predictive densities, are computed."""
 
 
 class Poisson(Likelihood):
@@ -118,7 +123,9 @@ class Poisson(Likelihood):
         _, log_weights = self._joint_nodes(y.double(), q.double())
         return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
 
-    def _joint_nodes(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+    def _joint_nodes(
+        self, y: Tensor, q: Marginals, n_nodes: int = PREDICTIVE_NODES
+    ) -> tuple[Tensor, Tensor]:
         """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
@@ -128,7 +135,10 @@ class Poisson(Likelihood):
             mode, width = self._mode(y, q)
             reach = torch.asinh((60.0 * q.var).sqrt() / width)
             x, log_step = trapezoid_nodes(
-                lambda x: log_joint(mode + width * x.sinh()) + x.cosh().log(), -reach, reach, 96
+                lambda x: log_joint(mode + width * x.sinh()) + x.cosh().log(),
+                -reach,
+                reach,
+                n_nodes,
             )
             f = mode + width * x.sinh()
         return f, log_step + (width * x.cosh()).log() + log_joint(f)
@@ -136,7 +146,7 @@ class Poisson(Likelihood):
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
         with torch.no_grad():
-            f, log_weights = self._joint_nodes(y.double(), q.double())
+            f, log_weights = self._joint_nodes(y.double(), q.double(), TRAINING_NODES)
             log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
             weights = (log_weights - log_sum).exp()
             first, second = self._derivatives(y.double(), f)
@@ -157,21 +167,18 @@ class Poisson(Likelihood):
         log_exposure = self._log_exposure(mean)
         if self.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
             shift = var.log() + log_exposure
-            b = mean + var * y + shift
-            x = torch.where(b > 1.0, b.clamp_min(1.0).log(), b)
-            for _ in range(8):  # from above: Newton's steps converge monotonically
-                x = x - (x + x.exp() - b) / (1.0 + x.exp())
+            x = log_root(mean + var * y + shift)
             return x - shift, (var.reciprocal() * (1.0 + x.exp())).rsqrt()
         low = mean - var * log_exposure.exp()  # the slope of log p is between −exposure and y
         high = mean + var * y
         f = mean.clone()
-        for i in range(48):  # bisection, since Newton's steps alone can cycle; those polish
+        for i in range(MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
             slope, curvature = self._derivatives(y, f)
             slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
             low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
             newton = f - slope / curvature
             inside = (newton > low) & (newton < high)
-            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 40 else 0.5 * (low + high)
+            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 16 else 0.5 * (low + high)
         return f, (-curvature).rsqrt()
 
     def _derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from .gaussian import (
     Marginals,
     log_half_moment,
     log_ndtr,
+    log_root,
     quadrature_nodes,
     quasi_random_nodes,
 )
@@ -29,6 +30,9 @@ TRAINING_POINTS = 128
 
 PREDICTIVE_POINTS = 512
 """Quasi-random points of softmax's probabilities."""
+
+MODE_STEPS = 25
+"""Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
 
 TRAINING_NODES = 32
 """Quadrature nodes of robustmax's expected log-probabilities and gradients."""
@@ -364,15 +368,21 @@ def _softmax_means(q: Marginals) -> Tensor:
 
 
 def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """Near where q(f) p(y | f) is greatest, by Newton's steps: (N, C)."""
-    target, f = F.one_hot(y[:, 0].long(), mean.shape[-1]), mean  # (N, C)
-    for _ in range(12):
-        p = f.softmax(-1)
-        d = (var.reciprocal() + p).reciprocal()  # the Hessian is diag(1/d) − ppᵀ
-        step = d * (target - p - (f - mean) / var)
-        step = step + d * p * ((p * step).sum(-1, keepdim=True) / (1.0 - (d * p * p).sum(-1, True)))
-        f = f + step
-    return f
+    """Where q(f) p(y | f) is greatest, the classes being last.
+
+    There f + v·exp(f − L) = μ + v·1(c = y), L = log Σ exp f: given L, one equation for each class,
+    at whose solutions Σ exp(f − L) falls as L rises.
+    """
+    target = F.one_hot(y[:, 0].long(), mean.shape[-1])
+    b = mean + var * target + var.log()  # x + exp(x) = b − L, x = f − L + log v
+    low = torch.logsumexp(mean + var * (target - 1.0), -1, keepdim=True)
+    high = torch.logsumexp(mean + var * target, -1, keepdim=True)
+    for _ in range(MODE_STEPS):
+        L = 0.5 * (low + high)
+        f = log_root(b - L) - var.log()  # f − L
+        is_low = torch.logsumexp(f, -1, keepdim=True) > 0.0
+        low, high = torch.where(is_low, L, low), torch.where(is_low, high, L)
+    return f + L
 
 
 def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:

@@ -132,22 +132,25 @@ class DirectLossGP(WithOrthogonalGP):
         for name in ("beta_path_", "orthogonal_points_", "_stream"):  # which may not be set anew
             self.__dict__.pop(name, None)
         if isinstance(self.beta, Real):
-            return self._fit_given_beta(float(self.beta), self._fit_elbo(*data), *data)
+            return self._fit_both(float(self.beta), *data)
         self._check_data(*data)
         data = (*indexable(*data[:2]), *data[2:])
         train, held_out = self._split(data[1])
         path = self._candidates(len(train))
-        fits, interrupted = self._search(
-            path, *([_rows_of(a, r) for a in data] for r in (train, held_out))
+        train_data, held_out_data = (
+            [_rows_of(a, rows) for a in data] for rows in (train, held_out)
         )
+        elbo_fit = self._fit_elbo(*train_data)
+        if elbo_fit is not None and elbo_fit._was_interrupted:
+            return self._take_over(elbo_fit)
+        fits, interrupted = self._search(path, elbo_fit, train_data, held_out_data)
         best = min(fits, key=lambda fit: fit.loss)
         if best.model is None:
             raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
         if self.refit and not interrupted:
-            self._fit_given_beta(best.beta, self._fit_elbo(*data), *data)
+            self._fit_both(best.beta, *data)
         else:
-            fitted = vars(best.model)
-            self.__dict__.update({k: v for k, v in fitted.items() if k not in self.get_params()})
+            self._take_over(best.model)
         self.beta_path_ = np.array([fit.beta for fit in fits])
         self.validation_scores_ = np.array([fit.loss for fit in fits])
         return self
@@ -158,11 +161,23 @@ class DirectLossGP(WithOrthogonalGP):
         if exposure is not None:
             check_exposure(exposure, len(y))
 
+    def _fit_both(self, beta: float, *data: Any) -> Any:
+        """The ELBO fit, if there is to be one, and the fit with this β; or the former, after Ctrl-C."""
+        elbo_fit = self._fit_elbo(*data)
+        if elbo_fit is not None and elbo_fit._was_interrupted:
+            return self._take_over(elbo_fit)
+        return self._fit_given_beta(beta, elbo_fit, *data)
+
+    def _take_over(self, model: DirectLossGP) -> Any:
+        """Be fitted as another is."""
+        fitted = {k: v for k, v in vars(model).items() if k not in self.get_params()}
+        self.__dict__.update(fitted)
+        return self
+
     def _search(
-        self, path: np.ndarray, train: list, held_out: list
+        self, path: np.ndarray, elbo_fit: Any, train: list, held_out: list
     ) -> tuple[list[Candidate], bool]:
         """A fit for each β, or for those before Ctrl-C; and whether that was pressed."""
-        elbo_fit = self._fit_elbo(*train)
         jobs = (
             delayed(_fit_candidate)(clone(self), float(beta), elbo_fit, train, held_out)
             for beta in path
@@ -262,7 +277,9 @@ def _fit_candidate(
     except NotPositiveDefiniteError as error:
         warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
         return Candidate(beta, math.inf, error=error)
-    return Candidate(beta, loss, model, interrupted=model._was_interrupted)
+    return Candidate(
+        beta, loss if loss == loss else math.inf, model, interrupted=model._was_interrupted
+    )
 
 
 @documented

@@ -69,6 +69,14 @@ def log_half_moment(mean: Tensor, var: Tensor, k: Tensor | float = 1.0) -> Tenso
     return torch.where(t > 0.0, tail, body)
 
 
+def log_root(b: Tensor) -> Tensor:
+    """x with x + exp(x) = b, the logarithm of Lambert's W(exp(b))."""
+    x = torch.where(b > 1.0, b.clamp_min(1.0).log(), b)
+    for _ in range(8):  # from above: Newton's steps converge monotonically
+        x = x - (x + x.exp() - b) / (1.0 + x.exp())
+    return x
+
+
 @functools.cache
 def _hermite(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)

@@ -250,6 +250,19 @@ class Laplace(AdditiveNoise):
         log_p = torch.logsumexp(self._halves(y, q), 0) - self.log_scale - math.log(2.0)
         return mixture_log_mean(log_p.sum(-1))
 
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """(P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s, under q(f) p(y | f)."""
+        y_double, exact = y.double(), Marginals(*(a.detach() for a in q.double()))
+        halves = self._halves(y_double, exact)[:, 0]  # (2, N, P)
+        log_sum = torch.logsumexp(halves, 0)
+        value = (log_sum - self.log_scale - math.log(2.0)).sum(-1)
+        with torch.no_grad():
+            below, above = (halves - log_sum).exp()
+            at = (log_density(y_double, exact.mean[0], exact.var[0]) - log_sum).exp()
+            d_mean = (below - above) / self.scale
+            d_var = (0.5 / self.scale - at) / self.scale
+        return _like(q, value, d_mean, d_var)
+
     @torch.no_grad()
     def initialise(self, y: Tensor) -> None:
         """s from the median absolute deviation, which is s·log 2."""

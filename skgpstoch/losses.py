@@ -85,6 +85,10 @@ class Loss(BaseEstimator):
         """1/κ of every row, (P,), where it depends on nothing else."""
         return None
 
+    def is_noisy(self) -> bool:
+        """Whether derivatives are estimates from draws."""
+        return False
+
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         """κ, (N or 1, P), and twice the loss without κ((y − μ)² + explained variance), ()."""
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
@@ -203,8 +207,8 @@ class LogLoss(Loss):
     gradient : {"exact", "biased", "smoothed", "product"}, default="exact"
         How it is differentiated: in closed form or by quadrature; through log (1/S) Σ_s p(y | f_s)
         of draws f_s from q, a biased estimate (bMC); the same with `jitter` inside the logarithm
-        (smooth-bMC); or without bias, by draws from q(f) p(y | f) (uPS). "exact" is the fastest
-        and the most accurate; the others are the paper's.
+        (smooth-bMC); or without bias, by draws from q(f) p(y | f) (uPS). "exact" has no noise, and
+        costs little beside the algebra; the others are the paper's.
     n_samples : int, default=10
         Draws for each row and step, S.
     jitter : float, default=1e-4
@@ -245,10 +249,12 @@ class LogLoss(Loss):
             value, mean, var = monte_carlo_gradients(rows, q, self.n_samples, jitter, generator)
         return DataTerm(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
 
+    def is_noisy(self) -> bool:
+        return self.gradient != "exact"
+
     def check(self, likelihood: Likelihood) -> None:
         super().check(likelihood)
-        sampled = self.gradient != "exact"
-        if sampled and not likelihood.differentiable:
+        if self.is_noisy() and not likelihood.differentiable:
             raise ValueError(
                 f"gradient={self.gradient!r} needs a likelihood that can be differentiated by f, "
                 f"which that of {likelihood!r} cannot; use gradient='exact'."
@@ -294,6 +300,8 @@ def product_gradients(
 
 class SquareLoss(Loss):
     """(y − E[y])², the square loss; of classes (1(c = y) − P(c))², summed over them: Brier's score.
+
+    With two classes and "bernoulli" it is (y − P(1))², half of that sum.
 
     For additive noise it depends on the mean of q alone, S = I is the best covariance, and m has a
     closed form, that of a Gaussian likelihood of noise variance β/2. As such a loss says nothing of

@@ -65,11 +65,12 @@ X_train, X_test = scaler.transform(X_train), scaler.transform(X_test)
 # The same process, trained twice
 # -------------------------------
 # Same kernel and number of inducing points. DLM weighs its regulariser by ``beta``, of which the
-# value is kept that predicts a tenth of the training rows best.
+# value is taken that predicts a tenth of the training rows best. With so many rows for so few
+# points the less the better, and below 0.1 all are about the same.
 
 models = {
     "ELBO": SVGPRegressor(n_inducing=50, random_state=0),
-    "DLM": DLMRegressor(beta=[0.03, 0.1, 0.3, 1.0], n_inducing=50, random_state=0),
+    "DLM": DLMRegressor(beta=[0.01, 0.1, 1.0, 10.0], n_inducing=50, random_state=0),
 }
 for model in models.values():
     model.fit(X_train, y_train)
@@ -81,10 +82,11 @@ for beta, loss in zip(dlm.beta_path_, dlm.validation_scores_, strict=True):
 # %%
 # Held-out hours
 # --------------
-# The means are about as good. The intervals of DLM are right at every level; those of the ELBO hold
-# too much, except for the widest, and are wider in the mean.
+# The means are equally good. The intervals of DLM hold what they promise, to a point, at every
+# level; those of the ELBO hold too much but for the widest, and are wider in the mean. What DLM
+# leaves to the noise is a quarter of what the ELBO does: the rest is variance of f, and varies.
 
-print(f"{'':<6}{'NLPD':>7}{'RMSE':>7}   covered by 50 %, 80 %, 95 % intervals{'noise, °C':>13}")
+print(f"{'':<6}{'NLPD':>7}{'RMSE':>7}   covered by 50 %, 80 %, 95 % intervals   noise and std, °C")
 for name, model in models.items():
     nlpd = -model.log_predictive_density(X_test, y_test).mean()
     rmse = root_mean_squared_error(y_test, model.predict(X_test))
@@ -92,8 +94,8 @@ for name, model in models.items():
         interval_coverage(y_test, model.predict_interval(X_test, coverage=level))
         for level in (0.5, 0.8, 0.95)
     ]
-    print(f"{name:<6}{nlpd:7.3f}{rmse:7.3f}   ", end="")
-    print("".join(f"{c:<12.1%}" for c in covered), f"{np.sqrt(model.noise_variance_):12.2f}")
+    print(f"{name:<6}{nlpd:7.3f}{rmse:7.3f}   " + "".join(f"{c:<13.1%}" for c in covered), end="")
+    print(f"{np.sqrt(model.noise_variance_):10.2f}{model.predict_std(X_test).mean():10.2f}")
 
 # %%
 # Reliability, and sharpness

@@ -114,11 +114,10 @@ print(f"uPS accepts {draws.acceptance_rate:.0%} of what it proposes")
 # bMC points the right way and is far too long: with one draw it is, in expectation, the gradient
 # of :math:`\mathrm{E}_q \log p(y \mid f)`, which is what the ELBO follows. It takes a hundred draws
 # to be within a few per cent. The jitter shortens what is far too long and does little else. uPS
-# has no bias to be seen with a single draw, which takes about the time of a hundred of bMC.
+# has no bias to be seen with a single draw, which takes the time of dozens of bMC's.
 #
 # Neither is needed in practice: ``gradient="exact"``, the default of :class:`~skgpstoch.LogLoss`,
-# integrates over f numerically, without bias or noise, in about the time of ten or twenty draws of
-# uPS.
+# integrates over f numerically, without bias or noise, in the time of a few draws of uPS.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
 titles = ["bias", "part that is found", "length"]

@@ -162,7 +162,7 @@ class DirectLossGP(WithOrthogonalGP):
             check_exposure(exposure, len(y))
 
     def _fit_both(self, beta: float, *data: Any) -> Any:
-        """The ELBO fit, if there is to be one, and the fit with this β; or the former, after Ctrl-C."""
+        """The ELBO fit, if there is one, and the fit with this β; the former alone after Ctrl-C."""
         elbo_fit = self._fit_elbo(*data)
         if elbo_fit is not None and elbo_fit._was_interrupted:
             return self._take_over(elbo_fit)

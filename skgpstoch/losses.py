@@ -31,7 +31,17 @@ from torch import Tensor
 from .gaussian import LOG_2PI, Marginals
 from .likelihoods import AdditiveNoise, Gaussian, Likelihood
 
-__all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
+__all__ = [
+    "DataTerm",
+    "ExpectedLogLikelihood",
+    "LogLoss",
+    "Loss",
+    "Rows",
+    "SquareLoss",
+    "make_loss",
+    "monte_carlo_gradients",
+    "product_gradients",
+]
 
 TINY = 1e-12
 

@@ -8,7 +8,8 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         kernel (nu=1.5) with a length-scale for each input, started from the data.{white}
     n_inducing : int or "auto", default="auto"
         Number M of inducing points, at most n_samples; "auto" is 512 for a Gaussian likelihood
-        and 256 for others; up to 1,000 rows, half of that.
+        and 256 for others; up to 1,000 rows, half of that; and a quarter of the rows at most where
+        q's covariance has no closed form, as for the loss "log".
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).

@@ -148,7 +148,7 @@ class DirectLossGP(WithOrthogonalGP):
         if best.model is None:
             raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
         if self.refit and not interrupted:
-            self._fit_both(best.beta, *data)
+            self._fit_both(best.beta, *data, otherwise=best.model)
         else:
             self._take_over(best.model)
         self.beta_path_ = np.array([fit.beta for fit in fits])
@@ -161,11 +161,14 @@ class DirectLossGP(WithOrthogonalGP):
         if exposure is not None:
             check_exposure(exposure, len(y))
 
-    def _fit_both(self, beta: float, *data: Any) -> Any:
-        """The ELBO fit, if there is one, and the fit with this β; the former alone after Ctrl-C."""
+    def _fit_both(self, beta: float, *data: Any, otherwise: Any = None) -> Any:
+        """The ELBO fit, if there is one, and the fit with this β.
+
+        After Ctrl-C the former, or what there is otherwise.
+        """
         elbo_fit = self._fit_elbo(*data)
         if elbo_fit is not None and elbo_fit._was_interrupted:
-            return self._take_over(elbo_fit)
+            return self._take_over(otherwise or elbo_fit)
         return self._fit_given_beta(beta, elbo_fit, *data)
 
     def _take_over(self, model: DirectLossGP) -> Any:

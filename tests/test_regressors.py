@@ -340,7 +340,7 @@ def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     model = quick(max_iter=150).fit(X, Y)
     assert model.noise_variance_[0] < 0.05
     if type(model) in DIRECT:  # where a wide q(f) may stand for the noise
-        assert model.predict_std(X)[:, 1] == pytest.approx(100.0, rel=0.4)
+        assert model.predict_std(X)[:, 1].mean() == pytest.approx(100.0, rel=0.3)
     else:
         assert model.noise_variance_[1] == pytest.approx(Y[:, 1].var(), rel=0.3)
     assert r2_score(Y[:, 0], model.predict(X)[:, 0]) > 0.9

@@ -700,6 +700,26 @@ def test_one_natural_step_is_enough_for_a_gaussian_likelihood(shape):
         assert_close(p.model.moments(sites).mean, best.q.mean, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_natural_loss_is_at_the_mean_after_the_step_and_the_covariances_before_it(beta):
+    """And so is its gradient: against one dense computation."""
+    p = make_problem(3, likelihood=ALL_LIKELIHOODS["logit"](), M2=3, beta=beta)
+    objective = RunningObjective(p.model, 24, conjugate=False, averaging=0.6)
+    objective(p.X, p.targets, p.generator)
+    before = objective.q()
+    loss = objective(p.X, p.targets, p.generator)
+    after = objective.q()
+    assert float((after.mean - before.mean).abs().max()) > 1e-2
+    S = full_covariance(before.covariances, before.sizes)
+    data = dense_data_term(p, after.mean, S)
+    kl = dense_kl(after.mean, full_covariance(after.covariances, after.sizes))
+    assert_close(after.kl, kl, rtol=1e-9, atol=1e-9)
+    assert_close(24 * loss, beta * kl - data, rtol=1e-8, atol=1e-8)
+    ours, dense = gradients(24 * loss, p.model), gradients(-data, p.model)
+    for key in ours:
+        assert_close(ours[key], dense[key], rtol=1e-7, atol=1e-7, msg=lambda m, k=key: k + m)
+
+
 def test_one_collapsed_step_on_all_rows_is_the_best_q():
     p = make_problem(P=2)
     objective = RunningObjective(p.model, len(p.X), conjugate=True)

@@ -26,14 +26,9 @@ from ._training import SCHEDULES, Schedule, constant, make_optimizer
 from .inducing import INITIALIZATIONS, InducingFeatures, choose_points
 from .likelihoods import Gaussian, Likelihood
 from .losses import ExpectedLogLikelihood, Loss, TighterBound, make_loss
+from .running import ProfiledObjective, RunningObjective
 from .sparse import ConstantMean, SparseModel, SparsePosterior
-from .variational import (
-    FullBatchObjective,
-    GradientObjective,
-    ProfiledObjective,
-    RunningObjective,
-    VariationalObjective,
-)
+from .variational import FullBatchObjective, GradientObjective, VariationalObjective
 
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows

@@ -219,15 +219,17 @@ class DirectLossGP(WithOrthogonalGP):
         """Rows to train on, among them one of each class, and rows held out."""
         n = len(y)
         order = np.random.default_rng(resolve_seed(self.random_state)).permutation(n)
+        least = 2
         if is_classifier(self):
             _, first = np.unique(np.asarray(y)[order], return_index=True)
             order = np.concatenate([np.delete(order, first), order[first]])
+            least = len(first)
         n_held_out = max(1, round(self.validation_fraction * n))
-        if n - n_held_out < 2:
+        if n - n_held_out < least:
             raise ValueError(
-                "A choice of beta needs 2 rows to train on and one held out, but of "
-                f"n_samples={n} rows validation_fraction={self.validation_fraction} holds out "
-                f"{n_held_out}."
+                f"A choice of beta needs {least} rows to train on, one of each class, and one held "
+                f"out, but of n_samples={n} rows validation_fraction={self.validation_fraction} "
+                f"holds out {n_held_out}."
             )
         return order[n_held_out:], order[:n_held_out]
 

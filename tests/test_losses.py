@@ -47,9 +47,10 @@ from skgpstoch.losses import (
     product_gradients,
 )
 from skgpstoch.product_sampling import accept_reject
+from skgpstoch.running import ProfiledObjective
 from skgpstoch.sites import Moments
 from skgpstoch.sparse import SparsePosterior
-from skgpstoch.variational import FullBatchObjective, GradientObjective, ProfiledObjective
+from skgpstoch.variational import FullBatchObjective, GradientObjective
 
 F64 = torch.float64
 

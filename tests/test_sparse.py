@@ -18,10 +18,11 @@ from skgpstoch.inducing import InducingFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import TighterBound
+from skgpstoch.running import RunningObjective
 from skgpstoch.sites import Moments, Sites, best_moments, conjugate_sites
 from skgpstoch.solvegp import DecoupledFeatures, OrthogonalFeatures
 from skgpstoch.sparse import ConstantMean, SparseModel, SparsePosterior
-from skgpstoch.variational import FullBatchObjective, GradientObjective, RunningObjective
+from skgpstoch.variational import FullBatchObjective, GradientObjective
 
 F64 = torch.float64
 

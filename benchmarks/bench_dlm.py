@@ -6,7 +6,8 @@ a tenth of the training rows, and the fit with the best repeated on all of them:
 
 - ELBO: SVGPRegressor;
 - log-loss: DLMRegressor, kernel, noise and points trained for it ("joint");
-- log-loss, fixed: the same with those of an ELBO fit, at the β chosen by "log-loss";
+- log-loss, fixed: the same with those of an ELBO fit, at the β chosen by "log-loss" (1 where that
+  is left out);
 - beta-ELBO: DLMRegressor(loss="elbo");
 - FITC: FITCRegressor;
 - square loss: DLMRegressor(loss="square").

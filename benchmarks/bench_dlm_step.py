@@ -226,7 +226,7 @@ def main() -> None:
         rows += gradients(args.samples, args.repeats, args.seed)
     if "loop" in args.parts:
         rows += loops(args.samples, max(1, args.repeats // 3), args.seed)
-    write_csv(args.output, rows, seed=args.seed)
+    write_csv(args.output, rows, seed=args.seed, turns=args.repeats, steps=args.steps)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
         DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
         kernel (nu=1.5) with a length-scale for each input, started from the data.{white}
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, at most n_samples; "auto" is 512 for a Gaussian likelihood
-        and 256 for others; up to 1,000 rows, half of that; and a quarter of the rows at most where
-        q's covariance has no closed form, as for the loss "log".
+        Number M of inducing points, at most n_samples; "auto" is 512{fewer}.
+        Up to 1,000 rows it is half of that{learned}.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).
@@ -26,12 +25,9 @@ _PARAMETERS = """kernel : sklearn kernel or None, default=None
     feature_map : torch.nn.Module or None, default=None
         Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
         sees the inputs as they are.
-    solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
-        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood or the
-        square loss; "natural": natural-gradient or Newton steps, for any; "lbfgs": all rows at each
-        step; "adam": q is learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed"
-        above where q has a closed form, "adam" where gradients are sampled, else "natural";
-        `solver_` says which.
+    solver : {"auto", {collapsed}"lbfgs", "natural", "adam"}, default="auto"
+        {running}"natural": natural-gradient or Newton steps; "lbfgs": all rows at each step;
+        "adam": q is learned like all else. {chosen}; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.
@@ -80,6 +76,18 @@ _CLASS_LIKELIHOOD = """
         "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
         :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax"."""
 
+_FEWER = """ for a Gaussian
+        likelihood and 256 for others"""
+_LEARNED = """; and a quarter of the rows at most, or 20,
+        where q's covariance has no closed form, as for the loss "log\""""
+_RUNNING = """"collapsed": running averages of sufficient statistics, for a Gaussian likelihood or
+        the square loss; """
+_CHOSEN = """"auto" is "lbfgs" up to 1,000 rows and
+        "collapsed" above where q has a closed form, "adam" where gradients are sampled, else
+        "natural\""""
+_CHOSEN_FITC = """"auto" is "lbfgs" up to 1,000 rows, else
+        "natural\""""
+
 _LOSS = """
     loss : {"elbo", "log", "square"} or Loss, default=DEFAULT
         What is minimised: the negative evidence lower bound, the negative log predictive density
@@ -117,7 +125,7 @@ _BETA_PATH = """
         The weight that was used.
     beta_path_ : ndarray of shape (n_betas,)
         Where there was a choice, the weights that were tried; `validation_scores_` then has the
-        held-out loss of each, per row."""
+        held-out loss of each, per row. Others may be better where `beta_` is at the end."""
 
 _WHITE = """ A top-level
         WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y."""
@@ -181,6 +189,11 @@ def documented(cls: type) -> type:
     regresses, orthogonal = "normalize_y" in names, "n_orthogonal" in names
     direct, chooses_loss = "hyperparameters" in names, "loss" in names
     parameters = _PARAMETERS.replace("{white}", _WHITE if regresses else "")
+    parameters = parameters.replace("{fewer}", _FEWER if chooses_loss else "")
+    parameters = parameters.replace("{learned}", _LEARNED if chooses_loss else "")
+    parameters = parameters.replace("{collapsed}", '"collapsed", ' if chooses_loss else "")
+    parameters = parameters.replace("{running}", _RUNNING if chooses_loss else "")
+    parameters = parameters.replace("{chosen}", _CHOSEN if chooses_loss else _CHOSEN_FITC)
     parameters += _NORMALIZE if regresses else ""
     if chooses_loss:
         parameters += _REGRESSION_LIKELIHOOD if regresses else _CLASS_LIKELIHOOD

@@ -74,7 +74,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         Raises
         ------
         ValueError
-            If a parameter, X, y or exposure is invalid, or solver="lbfgs".
+            If a parameter, X, y or exposure is invalid, or solver, loss or beta not for streams.
         """
         return self._with_exposure(self._partial_fit, X, y, exposure)
 
@@ -192,7 +192,7 @@ class SparseGPClassifier(GPClassifier, SparseGP):
         Raises
         ------
         ValueError
-            If a parameter, X, y or classes is invalid, or solver="lbfgs".
+            If a parameter, X, y or classes is invalid, or solver, loss or beta not for streams.
         """
         if classes is None:
             return self._partial_fit(X, y)

@@ -32,6 +32,7 @@ from .variational import FullBatchObjective, GradientObjective, VariationalObjec
 
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
+FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 SCALE_ROWS = 2000  # that the default kernel's length-scales are started from
@@ -199,7 +200,7 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
         conjugate = isinstance(likelihood, Gaussian)
         most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_rows > FEW_ROWS else 2)
         if self._make_loss().covariance(likelihood) == "gradient":  # of which S has M²/2 parameters
-            most = min(most, max(1, n_rows // ROWS_PER_POINT))
+            most = min(most, max(FEW_POINTS, n_rows // ROWS_PER_POINT))
         M = min(most, n_rows) if self.n_inducing == "auto" else int(self.n_inducing)
         if n_rows < M:
             raise ValueError(

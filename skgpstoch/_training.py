@@ -337,7 +337,10 @@ class Trainer:
         if math.isinf(self.n_iter_no_change):
             return False
         if self.evaluate is not None:
-            return bool(h.scores) and h.n_iter - h.improved_iter >= self.n_iter_no_change
+            if not h.scores:
+                return False
+            # Counted to the last score: epochs that are not scored cannot be improvements.
+            return h.scored_epochs[-1] - h.improved_iter >= self.n_iter_no_change
         recent = int(self.n_iter_no_change)
         past = h.loss_curve[:-recent]
         return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol

@@ -13,6 +13,9 @@ Pᵢw, σ² + rᵢ)] − KL[q(w) ‖ N(0, I)], whose gradient is in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from sklearn.utils._param_validation import StrOptions
 
 from ._sparse_docs import documented
 from ._sparse_estimators import SparseGPRegressor
@@ -55,6 +58,11 @@ class FITCRegressor(SparseGPRegressor):
     >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
     array([0., 1.])
     """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **SparseGPRegressor._parameter_constraints,
+        "solver": [StrOptions({"auto", "lbfgs", "natural", "adam"})],
+    }
 
     def _make_likelihood(self) -> Likelihood:
         return Gaussian()

@@ -31,36 +31,48 @@ from torch import Tensor
 from .gaussian import LOG_2PI, Marginals
 from .likelihoods import AdditiveNoise, Gaussian, Likelihood
 
-__all__ = [
-    "DataTerm",
-    "ExpectedLogLikelihood",
-    "LogLoss",
-    "Loss",
-    "Rows",
-    "SquareLoss",
-    "make_loss",
-    "monte_carlo_gradients",
-    "product_gradients",
-]
+__all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
 
 TINY = 1e-12
 
 
 class Rows(NamedTuple):
-    """Targets of some rows, and the likelihood of those rows."""
+    """Targets of some rows, and the likelihood of those rows.
 
-    y: Tensor  # (N, P)
+    Parameters
+    ----------
+    y : Tensor of shape (N, P)
+        Targets.
+    likelihood : Likelihood
+        With the exposures of these rows, if there are any.
+    """
+
+    y: Tensor
     likelihood: Likelihood
 
 
 class DataTerm(NamedTuple):
-    """Minus the loss of some rows, and its derivatives."""
+    """Minus the loss of some rows, and its derivatives.
 
-    value: Tensor  # (N,), with a graph to the likelihood's parameters
-    mean: Tensor  # α = ∂/∂μ, (N, P)
-    explained: Tensor  # δ = ∂/∂ diag(PSPᵀ), (N, P)
-    residual: Tensor  # ∂/∂ diag(K − PPᵀ), (N, P)
-    curvature: Tensor  # κ ≈ −∂²/∂μ², (N, P)
+    Parameters
+    ----------
+    value : Tensor of shape (N,)
+        With a graph to the likelihood's own parameters.
+    mean : Tensor of shape (N, P)
+        α = ∂/∂μ.
+    explained : Tensor of shape (N, P)
+        δ = ∂/∂ diag(PSPᵀ).
+    residual : Tensor of shape (N, P)
+        ∂/∂ diag(K − PPᵀ), which is δ unless the loss knows these two apart.
+    curvature : Tensor of shape (N, P)
+        κ ≈ −∂²/∂μ².
+    """
+
+    value: Tensor
+    mean: Tensor
+    explained: Tensor
+    residual: Tensor
+    curvature: Tensor
 
 
 class Loss(BaseEstimator):
@@ -317,7 +329,8 @@ class SquareLoss(Loss):
     closed form, that of a Gaussian likelihood of noise variance β/2. As such a loss says nothing of
     variances, predictions have those of this conjugate model, which has the same mean at every
     scale of kernel and noise; the scale is that with which leave-one-out errors have the variances
-    that are predicted for them (`variance_scale_`).
+    that are predicted for them. On small data, where kernel and points fit the rows too well, these
+    are too small.
 
     References
     ----------

@@ -22,7 +22,7 @@ from ._likelihood import (
 )
 from .gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
 
-MODE_STEPS = 28
+MODE_STEPS = 20
 TRAINING_NODES = 48
 PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
@@ -178,7 +178,7 @@ class Poisson(Likelihood):
             low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
             newton = f - slope / curvature
             inside = (newton > low) & (newton < high)
-            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 16 else 0.5 * (low + high)
+            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
         return f, (-curvature).rsqrt()
 
     def _derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:

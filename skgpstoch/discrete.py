@@ -31,7 +31,7 @@ TRAINING_POINTS = 128
 PREDICTIVE_POINTS = 512
 """Quasi-random points of softmax's probabilities."""
 
-MODE_STEPS = 25
+MODE_STEPS = 14
 """Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
 
 TRAINING_NODES = 32

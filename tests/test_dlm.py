@@ -940,7 +940,7 @@ def test_fitc_has_a_fixed_noise(sine):
     kernel = RBF(2.0, "fixed") + WhiteKernel(0.1, "fixed")
     model = FITCRegressor(kernel, n_inducing=5, max_iter=2, random_state=0).fit(*sine)
     assert model.noise_variance_ == pytest.approx(0.1 * sine[1].var(), rel=1e-6)
-    with pytest.raises(ValueError, match="'solver' parameter of FITCRegressor.*'collapsed'"):
+    with pytest.raises(ValueError, match=r"'solver' parameter of FITCRegressor.*'collapsed'"):
         FITCRegressor(solver="collapsed").fit(*sine)
 
 

@@ -380,6 +380,9 @@ class SparseGP(DeepKernelMixin, StreamsMixin, BaseGP):
     def _model(self) -> SparseModel:
         return cast(SparsePosterior, self.posterior_).model
 
+    def _start_module(self) -> nn.Module:
+        return self._start_model()
+
     def _start_model(self) -> SparseModel:
         """The model that a fit starts from, where it starts from one."""
         model = copy.deepcopy(self._model)

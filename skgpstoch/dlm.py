@@ -22,7 +22,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-import torch
 from joblib import Parallel, delayed
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -80,9 +79,6 @@ class DirectLossGP(WithOrthogonalGP):
 
     def _kl_weight(self) -> float:
         return float(self.beta_)
-
-    def _start_module(self) -> torch.nn.Module:
-        return self._elbo_fit.posterior_ if hasattr(self, "_elbo_fit") else super()._start_module()
 
     # ---- hyper-parameters of an ELBO fit -----------------------------------------------------
 
@@ -329,29 +325,9 @@ class DLMRegressor(DirectLossGP, SparseGPRegressor):
     """
 
     def fit(self, X: Any, y: Any, exposure: Any = None) -> Any:
-        """Fit the model, and choose `beta` if there is a choice.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; counts for likelihood="poisson".
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or exposure is invalid, or training diverges; the estimator is then
-            as it was before.
-        """
         return self._fit(X, y, exposure)
+
+    fit.__doc__ = SparseGPRegressor.fit.__doc__
 
 
 @documented
@@ -390,24 +366,6 @@ class DLMClassifier(DirectLossGP, SparseGPClassifier):
     """
 
     def fit(self, X: Any, y: Any) -> Any:
-        """Fit the model, and choose `beta` if there is a choice.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
-            before.
-        """
         return self._fit(X, y)
+
+    fit.__doc__ = SparseGPClassifier.fit.__doc__

@@ -139,7 +139,8 @@ def test_labels(quick_classifier, sine, names):
     predicted = model.predict(X)
     assert predicted.dtype == labels.dtype
     assert predicted.shape == (len(X),)
-    assert accuracy_score(labels, predicted) == model.score(X, labels) > 0.65
+    assert accuracy_score(labels, predicted) == model.score(X, labels)
+    assert model.score(X, labels) > (0.65 if type(model) in DIRECT else 0.7)
     # Other names in the same order make the same model.
     order = np.argsort(np.argsort(names))
     same = quick_classifier(max_iter=10).fit(X, order[codes])

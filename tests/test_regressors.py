@@ -35,6 +35,7 @@ from torch import nn
 
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
+    FITCRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
 )
@@ -321,7 +322,9 @@ def test_without_normalize_y_units_are_the_users(quick, sine):
     X, y = sine
     model = quick(normalize_y=False, max_iter=120).fit(X, 2.0 * y + 1.0)
     assert model.score(X, 2.0 * y + 1.0) > 0.9
-    assert 0.01 < model.noise_variance_ < 0.2  # 0.2² if it were trained longer
+    # Where the residuals may explain some of the noise.
+    least = 0.01 if type(model) in [*DIRECT, FITCRegressor] else 0.02
+    assert least < model.noise_variance_ < 0.2  # 0.2² if it were trained longer
     value = model.log_marginal_likelihood(X, 2.0 * y + 1.0)
     if type(model) not in DIRECT:
         assert value == pytest.approx(model.log_marginal_likelihood_value_, rel=1e-4)

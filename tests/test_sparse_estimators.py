@@ -1171,7 +1171,7 @@ def test_a_stream_improves_the_model(quick_any, solver):
         densities.append(model.log_predictive_density(X[600:], y[600:]).mean())
     if solver != "adam":  # whose q(w) is as slow as its learning rate
         assert densities[-1] > densities[0]
-        assert model.score(X[600:], y[600:]) > 0.5
+        assert model.score(X[600:], y[600:]) > (0.5 if type(model) in DIRECT else 0.6)
     assert densities[-1] > densities[0] - 0.05
     assert len(model.loss_curve_) == model.n_iter_ == 12
 

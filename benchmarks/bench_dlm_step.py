@@ -29,7 +29,6 @@ from bench_svgp_step import N, compare, our_step
 from torch import Tensor
 
 from skgpstoch import LogLoss, SVGPClassifier, SVGPRegressor
-from skgpstoch.gaussian import Marginals
 from skgpstoch.likelihoods import (
     Bernoulli,
     Categorical,
@@ -40,6 +39,7 @@ from skgpstoch.likelihoods import (
     StudentT,
 )
 from skgpstoch.losses import Rows
+from skgpstoch.maths.gaussian import Marginals
 
 CLASSES = 10
 LIKELIHOODS: dict[str, Likelihood] = {

@@ -25,7 +25,8 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch._training import SCHEDULES, Trainer
+from skgpstoch.training.loop import Trainer
+from skgpstoch.training.optimizers import SCHEDULES
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
 

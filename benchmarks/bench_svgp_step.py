@@ -31,7 +31,7 @@ from bench_step_cost import Step, batches, make_data, medians, time_steps
 from torch import Tensor
 
 from skgpstoch import SolveGPRegressor, SVGPRegressor
-from skgpstoch._training import Trainer
+from skgpstoch.training.loop import Trainer
 
 SOLVERS = ("collapsed", "natural", "adam")
 BAR, SOLVEGP_BAR = 0.6, 0.7

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from sklearn.gaussian_process.kernels import RBF
 
-from skgpstoch.gaussian import Marginals
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.losses import Rows, monte_carlo_gradients, product_gradients
+from skgpstoch.maths.gaussian import Marginals
 
 rng = np.random.default_rng(0)
 x = rng.uniform(-3, 3, (200, 1))

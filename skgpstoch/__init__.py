@@ -1,13 +1,13 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
-from .bsgd import BSGDGaussianProcessRegressor
-from .dlm import DLMClassifier, DLMRegressor
-from .fitc import FITCRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
-from .minimax import MinimaxGaussianProcessRegressor
-from .scgd import SCGDGaussianProcessRegressor
-from .solvegp import SolveGPClassifier, SolveGPRegressor
-from .svgp import SVGPClassifier, SVGPRegressor
+from .methods.bsgd import BSGDGaussianProcessRegressor
+from .methods.dlm import DLMClassifier, DLMRegressor
+from .methods.fitc import FITCRegressor
+from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.scgd import SCGDGaussianProcessRegressor
+from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
+from .methods.svgp import SVGPClassifier, SVGPRegressor
 
 __all__ = [
     "BSGDGaussianProcessRegressor",

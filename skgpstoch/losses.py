@@ -28,8 +28,9 @@ from sklearn.utils._param_validation import (
 )
 from torch import Tensor
 
-from .gaussian import LOG_2PI, Marginals
-from .likelihoods import AdditiveNoise, Gaussian, Likelihood
+from .likelihoods.base import Likelihood
+from .likelihoods.real import AdditiveNoise, Gaussian
+from .maths.gaussian import LOG_2PI, Marginals
 
 __all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
 

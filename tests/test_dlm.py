@@ -35,8 +35,8 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.dlm import beta_grid
 from skgpstoch.likelihoods import Bernoulli, Laplace, Likelihood, Poisson, StudentT
+from skgpstoch.methods.dlm import beta_grid
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 BETAS = [0.01, 1.0, 30.0]
@@ -738,7 +738,7 @@ def test_a_failed_choice_leaves_the_estimator_as_it_was(quick_direct, sine, batc
 
 
 def test_a_beta_that_fails_is_left_out(sine, monkeypatch):
-    from skgpstoch.linalg import NotPositiveDefiniteError
+    from skgpstoch.maths.linalg import NotPositiveDefiniteError
 
     fit = DLMRegressor._fit_given_beta
 

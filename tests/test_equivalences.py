@@ -16,25 +16,26 @@ from skgpstoch import (
     BSGDGaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
-    finite,
 )
-from skgpstoch.bsgd import BSGDObjective, KernelBSGDObjective
-from skgpstoch.evidence import (
-    RunningStatistics,
+from skgpstoch.features.fourier import KernelFeatures
+from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths.averages import RunningStatistics
+from skgpstoch.maths.linalg import BLOCK_ROWS
+from skgpstoch.maths.linear_regression import (
     batch_statistics,
     exact_statistics,
     most_likely,
     negative_log_evidence,
     spectrum,
 )
-from skgpstoch.exact import ExactPosterior
-from skgpstoch.features import KernelFeatures, NetworkFeatures, multilayer_perceptron
-from skgpstoch.kernels import from_sklearn
-from skgpstoch.likelihoods import Gaussian
-from skgpstoch.linalg import BLOCK_ROWS
-from skgpstoch.minimax import MinimaxObjective, project_above
-from skgpstoch.scgd import SCGDObjective
-from skgpstoch.weights import ConjugatePosterior, ConjugateWeights
+from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
+from skgpstoch.methods.minimax import MinimaxObjective, project_above
+from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.objectives import evidence as finite
+from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from skgpstoch.posteriors.exact import ExactPosterior
 
 ESTIMATORS = [
     SCGDGaussianProcessRegressor,

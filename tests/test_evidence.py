@@ -10,9 +10,10 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import norm
 from torch.testing import assert_close
 
-from skgpstoch.evidence import (
+from skgpstoch.maths.averages import RunningStatistics
+from skgpstoch.maths.linalg import BLOCK_ROWS, NotPositiveDefiniteError
+from skgpstoch.maths.linear_regression import (
     HeldOut,
-    RunningStatistics,
     batch_statistics,
     calibrate,
     exact_statistics,
@@ -23,7 +24,6 @@ from skgpstoch.evidence import (
     ridge_grid,
     spectrum,
 )
-from skgpstoch.linalg import BLOCK_ROWS, NotPositiveDefiniteError
 
 SEEDS = range(5)
 

@@ -12,15 +12,12 @@ from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch.features import (
+from skgpstoch.features.base import FeatureMap, JoinedFeatures
+from skgpstoch.features.counter import counter_normal
+from skgpstoch.features.fourier import KernelFeatures, base_frequencies, has_features
+from skgpstoch.features.network import (
     ACTIVATIONS,
-    FeatureMap,
-    JoinedFeatures,
-    KernelFeatures,
     NetworkFeatures,
-    base_frequencies,
-    counter_normal,
-    has_features,
     multilayer_perceptron,
     output_width,
 )

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skgpstoch._objective import surrogate
-from skgpstoch.bsgd import BSGDObjective
-from skgpstoch.evidence import exact_statistics
-from skgpstoch.features import NetworkFeatures, multilayer_perceptron
-from skgpstoch.minimax import MinimaxObjective
-from skgpstoch.scgd import SCGDObjective
+from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.maths.linear_regression import exact_statistics
+from skgpstoch.methods.bsgd import BSGDObjective
+from skgpstoch.methods.minimax import MinimaxObjective
+from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.objectives.base import surrogate
 
 SEEDS = range(3)
 BATCH = 5

@@ -6,15 +6,10 @@ import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 from torch.testing import assert_close
 
-from skgpstoch.inducing import (
-    INITIALIZATIONS,
-    InducingFeatures,
-    choose_points,
-    largest_conditional_variances,
-    whiten,
-)
+from skgpstoch.features.inducing import InducingFeatures, whiten
+from skgpstoch.features.points import INITIALIZATIONS, choose_points, largest_conditional_variances
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.linalg import inverse_cholesky
+from skgpstoch.maths.linalg import inverse_cholesky
 
 F64 = torch.float64
 IDENTITY = torch.nn.Identity()

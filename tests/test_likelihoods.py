@@ -16,13 +16,6 @@ from sklearn.base import BaseEstimator, clone
 from torch.testing import assert_close
 
 from skgpstoch import likelihoods
-from skgpstoch.gaussian import (
-    Marginals,
-    log_density,
-    log_half_moment,
-    log_ndtr,
-    quadrature_nodes,
-)
 from skgpstoch.likelihoods import (
     AdditiveNoise,
     Bernoulli,
@@ -33,7 +26,14 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
     make_likelihood,
-    mixture_log_mean,
+)
+from skgpstoch.likelihoods.base import mixture_log_mean
+from skgpstoch.maths.gaussian import (
+    Marginals,
+    log_density,
+    log_half_moment,
+    log_ndtr,
+    quadrature_nodes,
 )
 
 NOISE = torch.tensor([0.3, 2.0], dtype=torch.float64)
@@ -588,7 +588,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
         y, q = example(likelihood, n_rows=9, n_components=2)
         whole = likelihood.log_predictive(y, q), likelihood.expected_log_prob(y, q)
         with monkeypatch.context() as context:
-            context.setattr("skgpstoch.discrete.BLOCK_FLOATS", 2 * 512 * 3 * 2)
+            context.setattr("skgpstoch.likelihoods.classes.BLOCK_FLOATS", 2 * 512 * 3 * 2)
             blocks = likelihood.log_predictive(y, q), likelihood.expected_log_prob(y, q)
         assert all(torch.equal(a, b) for a, b in zip(whole, blocks, strict=True))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skgpstoch.linalg import (
+from skgpstoch.maths.linalg import (
     BLOCK_ROWS,
     JITTERS,
     NotPositiveDefiniteError,

@@ -25,7 +25,6 @@ from test_sparse import (
 from torch.testing import assert_close
 
 from skgpstoch import FITCRegressor
-from skgpstoch.gaussian import Marginals
 from skgpstoch.likelihoods import (
     Bernoulli,
     Categorical,
@@ -35,6 +34,7 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
+from skgpstoch.likelihoods.rejection import accept_reject
 from skgpstoch.losses import (
     ExpectedLogLikelihood,
     FullyIndependent,
@@ -46,11 +46,12 @@ from skgpstoch.losses import (
     monte_carlo_gradients,
     product_gradients,
 )
-from skgpstoch.product_sampling import accept_reject
-from skgpstoch.running import ProfiledObjective
-from skgpstoch.sites import Moments
-from skgpstoch.sparse import SparsePosterior
-from skgpstoch.variational import FullBatchObjective, GradientObjective
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.objectives.adam import GradientObjective
+from skgpstoch.objectives.lbfgs import FullBatchObjective
+from skgpstoch.objectives.natural import ProfiledObjective
+from skgpstoch.objectives.sparse import SparsePosterior
+from skgpstoch.posteriors.blocks import Moments
 
 F64 = torch.float64
 

@@ -22,7 +22,8 @@ from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic,
 from sklearn.utils import check_random_state
 from torch import nn
 
-import skgpstoch._training
+import skgpstoch.training.checkpoint
+import skgpstoch.training.loop
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     DLMRegressor,
@@ -31,8 +32,8 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
 )
-from skgpstoch.linalg import BLOCK_ROWS, NotPositiveDefiniteError
-from skgpstoch.weights import ConjugatePosterior
+from skgpstoch.maths.linalg import BLOCK_ROWS, NotPositiveDefiniteError
+from skgpstoch.posteriors.conjugate import ConjugatePosterior
 
 GRID = np.column_stack([np.linspace(-2.9, 2.9, 40), np.zeros(40)])
 FOURIER = {"kernel": RBF() + WhiteKernel(0.1), "hidden_layer_sizes": (), "n_components": 30}
@@ -525,7 +526,7 @@ def test_ctrl_c_in_a_stream(quick, sine):
 # ------------------------------------------------------------------------------------ checkpoints
 @pytest.fixture(autouse=True)
 def save_every_epoch(monkeypatch):
-    monkeypatch.setattr(skgpstoch._training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(skgpstoch.training.checkpoint, "CHECKPOINT_SECONDS", 0.0)
 
 
 class Killed(BaseException):
@@ -534,7 +535,7 @@ class Killed(BaseException):
 
 def kill_after_save(monkeypatch, n_saves):
     """The process dies right after a checkpoint was written."""
-    save, count = skgpstoch._training.Checkpoint.save, [0]
+    save, count = skgpstoch.training.checkpoint.Checkpoint.save, [0]
 
     def dying(self, state):
         save(self, state)
@@ -542,23 +543,23 @@ def kill_after_save(monkeypatch, n_saves):
         if count[0] == n_saves:
             raise Killed
 
-    monkeypatch.setattr(skgpstoch._training.Checkpoint, "save", dying)
+    monkeypatch.setattr(skgpstoch.training.checkpoint.Checkpoint, "save", dying)
 
 
 def kill_in_step(monkeypatch, step):
     """The process dies within an epoch."""
-    train_step = skgpstoch._training.Trainer.train_step
+    train_step = skgpstoch.training.loop.Trainer.train_step
 
     def dying(self, X, y):
         if self.step == step:
             raise Killed
         return train_step(self, X, y)
 
-    monkeypatch.setattr(skgpstoch._training.Trainer, "train_step", dying)
+    monkeypatch.setattr(skgpstoch.training.loop.Trainer, "train_step", dying)
 
 
 def kill_in_closing_pass(monkeypatch):
-    monkeypatch.setattr(skgpstoch._base.BaseGP, "_finish", throw(Killed()))
+    monkeypatch.setattr(skgpstoch.estimators.base.BaseGP, "_finish", throw(Killed()))
 
 
 KILLS = {
@@ -799,7 +800,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_named(quick, sine, tmp_pa
 
 
 def test_checkpoints_are_not_written_all_the_time(quick, sine, tmp_path, monkeypatch):
-    monkeypatch.setattr(skgpstoch._training, "CHECKPOINT_SECONDS", 3600.0)
+    monkeypatch.setattr(skgpstoch.training.checkpoint, "CHECKPOINT_SECONDS", 3600.0)
     written = []
     monkeypatch.setattr(torch, "save", lambda state, path: written.append(path) or path.touch())
     quick(checkpoint_dir=tmp_path).fit(*sine)
@@ -825,10 +826,11 @@ def victim(folder):
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-import skgpstoch._training
+import skgpstoch.training.checkpoint
+import skgpstoch.training.loop
 from test_reliability import victim
 torch.set_num_threads(1)
-skgpstoch._training.CHECKPOINT_SECONDS = 0.0
+skgpstoch.training.checkpoint.CHECKPOINT_SECONDS = 0.0
 model, X, y = victim(sys.argv[2])
 model.fit(X, y)
 """

@@ -12,17 +12,20 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteK
 from torch import distributions
 from torch.testing import assert_close
 
-from skgpstoch import SolveGPRegressor, SVGPRegressor, sparse
-from skgpstoch.features import multilayer_perceptron
-from skgpstoch.inducing import InducingFeatures
+from skgpstoch import SolveGPRegressor, SVGPRegressor
+from skgpstoch.features.inducing import InducingFeatures
+from skgpstoch.features.network import multilayer_perceptron
+from skgpstoch.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import TighterBound
-from skgpstoch.running import RunningObjective
-from skgpstoch.sites import Moments, Sites, best_moments, conjugate_sites
-from skgpstoch.solvegp import DecoupledFeatures, OrthogonalFeatures
-from skgpstoch.sparse import ConstantMean, SparseModel, SparsePosterior
-from skgpstoch.variational import FullBatchObjective, GradientObjective
+from skgpstoch.objectives import sparse
+from skgpstoch.objectives.adam import GradientObjective
+from skgpstoch.objectives.lbfgs import FullBatchObjective
+from skgpstoch.objectives.natural import RunningObjective
+from skgpstoch.objectives.sparse import ConstantMean, SparseModel, SparsePosterior
+from skgpstoch.posteriors.blocks import Moments
+from skgpstoch.posteriors.sites import Sites, best_moments, conjugate_sites
 
 F64 = torch.float64
 

@@ -31,10 +31,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-import skgpstoch._training
+import skgpstoch.training.checkpoint
+import skgpstoch.training.loop
 from skgpstoch import SolveGPClassifier, SolveGPRegressor, SVGPRegressor
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
-from skgpstoch.linalg import NotPositiveDefiniteError
+from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 GRID = np.column_stack([np.linspace(-2.9, 2.9, 40), np.zeros(40)])
@@ -959,7 +960,7 @@ class Killed(BaseException):
 
 def kill(model, data, epoch, monkeypatch):
     """The process dies right after the checkpoint of an epoch was written."""
-    save, count = skgpstoch._training.Checkpoint.save, [0]
+    save, count = skgpstoch.training.checkpoint.Checkpoint.save, [0]
 
     def dying(self, state):
         save(self, state)
@@ -968,8 +969,8 @@ def kill(model, data, epoch, monkeypatch):
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(skgpstoch._training, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(skgpstoch._training.Checkpoint, "save", dying)
+        patch.setattr(skgpstoch.training.checkpoint, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(skgpstoch.training.checkpoint.Checkpoint, "save", dying)
         with pytest.raises(Killed):
             model.fit(*data)
     assert not hasattr(model, "posterior_")

@@ -1,0 +1,193 @@
+"""Predictions of a classifier: classes, probabilities, and the latent functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ..posteriors.base import Posterior
+from .base import BaseGP
+
+
+class GPClassifier(ClassifierMixin, BaseGP):
+    """Predictions of a classifier: classes, probabilities, and the latent functions."""
+
+    classes_: np.ndarray
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
+            before.
+        """
+        return super().fit(X, y)
+
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters and X, checked, and the codes of the classes, (n, 1)."""
+        self._validate_params()
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            dtype=(np.float64, np.float32),
+            ensure_min_samples=2 if reset else 1,
+        )
+        check_classification_targets(y)
+        self._y_shape = ()
+        if reset and not hasattr(self, "_announced"):
+            self.classes_ = np.unique(y)
+        elif reset:
+            self.classes_ = self._announced
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs two classes at least, but y has one class: "
+                f"{self.classes_.tolist()}."
+            )
+        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[codes] != y
+        if unknown.any():
+            raise ValueError(
+                f"y has the class {np.asarray(y)[unknown][:1].tolist()[0]!r}, but the classes are "
+                f"{self.classes_.tolist()}."
+            )
+        return X, codes.astype(np.float64)[:, None]
+
+    def _marginals(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and variance of the latent functions, and the mean of y: each (n, P)."""
+        rows, posterior = self._query(X)
+
+        def compute(block: slice) -> tuple[Tensor, Tensor, Tensor]:
+            q = posterior.marginals(rows[block])
+            mean, _ = posterior.likelihood.moments(q).mixture_moments()
+            return *q.mixture_moments(), mean
+
+        mean, var, probability = self._collect(len(rows), compute)
+        return mean, var, probability
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`; a row's do not depend on the rows asked for with it.
+        """
+        probability = self._marginals(X)[2]
+        if probability.shape[1] == 1:
+            probability = np.hstack([1.0 - probability, probability])
+        return probability / probability.sum(1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        log_probability : ndarray of shape (n_samples, n_classes)
+            Nats, in the order of `classes_`.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        codes = np.arange(len(self.classes_), dtype=np.float64)
+        return self._log_probabilities(X, np.broadcast_to(codes, (len(X), len(codes))))
+
+    def _log_probabilities(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Of the classes with these codes, (n, k)."""
+        rows, posterior = self._located(X)
+
+        def compute(block: slice) -> tuple[Tensor]:
+            q = posterior.marginals(rows[block])
+            y = torch.tensor(codes[block], device=rows.device)  # (·, k)
+            columns = [posterior.likelihood.log_predictive(column, q) for column in y.split(1, 1)]
+            return (torch.stack(columns, 1),)
+
+        return self._collect(len(rows), compute)[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Labels.
+        """
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+    def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latent functions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        mean, variance : ndarrays of shape (n_samples,) or (n_samples, n_classes)
+            One function for two classes, else one for each.
+        """
+        mean, var, _ = self._marginals(X)
+        return (mean[:, 0], var[:, 0]) if mean.shape[1] == 1 else (mean, var)
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability of each row's class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Labels.
+
+        Returns
+        -------
+        log_probability : ndarray of shape (n_samples,)
+            Nats.
+        """
+        check_is_fitted(self)
+        X, codes = self._validate(X, y, reset=False)
+        return self._log_probabilities(X, codes)[:, 0]
+
+    def _labelled(self, X: Any, y: Any) -> tuple[Tensor, Tensor, Posterior]:
+        """X and the codes of y, validated, as float64 tensors, and the posterior."""
+        check_is_fitted(self)
+        X, codes = self._validate(X, y, reset=False)
+        rows, posterior = self._located(X)
+        return rows, torch.as_tensor(codes, device=rows.device), posterior

@@ -1,0 +1,221 @@
+"""Finite features of kernels: exact ones of DotProduct, random Fourier features of the others."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from .. import kernels
+from .base import FeatureMap, check_length_scales
+from .counter import counter_normal
+
+
+class Term(nn.Module):
+    """Features of one additive term of a kernel: (..., n_inputs) → (..., n_features)."""
+
+    n_features: int
+
+
+class KernelFeatures(FeatureMap):
+    """Features of an sklearn kernel expression on a network: its additive terms, concatenated.
+
+    A term is a product of constants with either one DotProduct (exact features) or any number of
+    RBF and Matérn kernels (random Fourier features).
+
+    Parameters
+    ----------
+    kernel : skgpstoch.kernels.Kernel
+        The expression, on the outputs of the network.
+    network : nn.Module
+        g: (N, d) → (N, n_inputs).
+    n_inputs : int
+        Width of the network's output.
+    n_components : int
+        Random Fourier features in all, shared equally among the stationary terms.
+    seed : int
+        Names the draw of the frequencies.
+    n_members : int, default=1
+        K.
+
+    Raises
+    ------
+    TypeError
+        If a term has no finite or random Fourier features.
+    ValueError
+        If a length-scale is not of the network's width, or `n_components` is less than the terms.
+    """
+
+    def __init__(
+        self,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        n_inputs: int,
+        n_components: int,
+        seed: int,
+        n_members: int = 1,
+    ) -> None:
+        super().__init__()
+        check_length_scales(kernel, n_inputs)
+        self.kernel = kernel
+        self.network = network
+        self.n_members = n_members
+        products = [_factors(term) for term in _summands(kernel)]
+        fourier = [not any(isinstance(f, kernels.DotProduct) for f in p) for p in products]
+        widths = iter(_shares(n_components, sum(fourier)))
+        terms: list[Term] = [
+            FourierTerm(product, n_inputs, next(widths), seed + i)
+            if is_fourier
+            else LinearTerm(product, n_inputs)
+            for i, (product, is_fourier) in enumerate(zip(products, fourier, strict=True))
+        ]
+        self.terms = nn.ModuleList(terms)
+        self.n_features = sum(term.n_features for term in terms)
+
+    def members(self, X: Tensor) -> Tensor:
+        G = self.network(X)
+        return torch.cat([term(G) for term in self.terms], -1).reshape(-1, len(X), self.n_features)
+
+
+class LinearTerm(Term):
+    """c·(σ₀² + x·x'): the exact features √c·[σ₀, x], or √c·x where σ₀ is fixed at 0."""
+
+    dot: kernels.DotProduct
+
+    def __init__(self, factors: list[kernels.Kernel], n_inputs: int) -> None:
+        super().__init__()
+        self.constants, rest = _split_constants(factors)
+        if len(rest) != 1:
+            raise TypeError(
+                f"kernel: DotProduct cannot be multiplied by another non-constant kernel here, got "
+                f"a product of {len(rest)}. {_SUPPORTED}"
+            )
+        self.dot = cast(kernels.DotProduct, rest[0])
+        fixed = not any(True for _ in self.dot.parameters())
+        self.homogeneous = fixed and not bool(self.dot.sigma_0.any())
+        self.n_features = n_inputs + (not self.homogeneous)
+
+    def forward(self, G: Tensor) -> Tensor:
+        if self.homogeneous:
+            return _amplitude(self.constants, G) * G
+        value: Tensor = self.dot.sigma_0
+        sigma_0 = value.to(G).reshape(1).expand(*G.shape[:-1], 1)
+        return _amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
+
+
+class FourierTerm(Term):
+    """c·Πⱼkⱼ of RBF and Matérn kernels, by random Fourier features (Rahimi & Recht, 2007).
+
+    φ(x) = √(2c/m)·[cos(ω₁·x), …, sin(ω₁·x), …] has E[φ(x)ᵀφ(x')] = k(x, x') for frequencies drawn
+    from the spectral density; those of a product are the sums of its factors'. With ω = z/ℓ the
+    gradients reach the length-scales ℓ, while z is a function of the seed and of the frequency's
+    index alone (:func:`counter_normal`).
+    """
+
+    phase: Tensor
+
+    def __init__(
+        self, factors: list[kernels.Kernel], n_inputs: int, n_features: int, seed: int
+    ) -> None:
+        super().__init__()
+        self.constants, rest = _split_constants(factors)
+        self.factors = nn.ModuleList(rest)
+        self.n_features = n_features
+        for j, factor in enumerate(rest):
+            z = base_frequencies(factor, (n_features + 1) // 2, n_inputs, seed, stream=j)
+            self.register_buffer(f"z_{j}", z)
+        # A cosine without its sine needs a random phase for its expectation to be stationary.
+        phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64)
+        if n_features % 2:
+            u = torch.special.ndtr(counter_normal(seed, torch.zeros(1).long(), 1, stream=len(rest)))
+            phase[-1] = 2.0 * math.pi * u
+        self.register_buffer("phase", phase)
+
+    def forward(self, G: Tensor) -> Tensor:
+        omega = sum(
+            getattr(self, f"z_{j}") / factor.length_scale for j, factor in enumerate(self.factors)
+        )  # (m/2, n_inputs)
+        angle = G @ omega.to(G).mT + self.phase.to(G)
+        phi = torch.cat([angle.cos(), angle.sin()], -1)[..., : self.n_features]
+        return _amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi
+
+
+_SUPPORTED = (
+    "Kernels with finite features are sums of products of ConstantKernel with one DotProduct, or "
+    "with any number of RBF and Matern (nu = 0.5, 1.5, 2.5, inf)."
+)
+
+
+def has_features(kernel: kernels.Kernel) -> bool:
+    """Whether :class:`KernelFeatures` can make features of an expression."""
+    try:
+        for term in _summands(kernel):
+            _, rest = _split_constants(_factors(term))
+            if len(rest) > 1 and any(isinstance(f, kernels.DotProduct) for f in rest):
+                return False
+    except TypeError:
+        return False
+    return True
+
+
+def _summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+    if isinstance(kernel, kernels.Sum):
+        return _summands(kernel.k1) + _summands(kernel.k2)
+    return [kernel]
+
+
+def _factors(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+    if isinstance(kernel, kernels.Product):
+        return _factors(kernel.k1) + _factors(kernel.k2)
+    return [kernel]
+
+
+def _split_constants(
+    factors: list[kernels.Kernel],
+) -> tuple[nn.ModuleList, list[kernels.Kernel]]:
+    constants = nn.ModuleList(f for f in factors if isinstance(f, kernels.Constant))
+    rest = [f for f in factors if not isinstance(f, kernels.Constant)]
+    known = (kernels.DotProduct, kernels.RBF, kernels.Matern)
+    for factor in rest:
+        if not isinstance(factor, known):
+            raise TypeError(f"kernel: {type(factor).__name__} has no finite features. {_SUPPORTED}")
+    if not rest:
+        raise TypeError(f"kernel: a constant alone cannot be a term. {_SUPPORTED}")
+    return constants, rest
+
+
+def _amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
+    """√c, a scalar of the type of `like`."""
+    c = like.new_ones(())
+    for constant in constants:
+        c = c * cast(kernels.Constant, constant).constant_value.to(like).reshape(())
+    return c.sqrt()
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    """`total` features shared among `parts` terms as equally as integers allow."""
+    if parts and total < parts:
+        raise ValueError(f"n_components must be at least {parts} for this kernel, got {total}.")
+    return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+def base_frequencies(
+    factor: kernels.Kernel, n_frequencies: int, n_inputs: int, seed: int, stream: int = 0
+) -> Tensor:
+    """Frequencies of a unit length-scale: normal for RBF, Student-t with 2ν degrees for Matérn.
+
+    Returns
+    -------
+    z : Tensor of shape (n_frequencies, n_inputs)
+        float64; ω = z/ℓ has the kernel's spectral density.
+    """
+    nu = getattr(factor, "nu", math.inf)
+    dof = 0 if math.isinf(nu) else round(2 * nu)
+    index = torch.arange(n_frequencies)
+    z = counter_normal(seed, index, n_inputs + dof, stream)
+    if not dof:
+        return z
+    chi2 = z[:, n_inputs:].square().sum(1, keepdim=True)
+    return z[:, :n_inputs] * (dof / chi2).sqrt()

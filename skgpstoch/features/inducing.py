@@ -1,0 +1,204 @@
+"""Inducing points: where they start, and the whitened features that they make of rows.
+
+With K = LLᵀ the covariance at the points and B that of rows with the points, the features are
+P = B L⁻ᵀ, so that PPᵀ = B K⁻¹ Bᵀ. The backward pass is written out: with H = P̄ᵀP and Φ(·) the lower
+triangle with half the diagonal (Murray, 2016, arXiv:1602.07527),
+
+    B̄ = P̄ L⁻¹,      K̄ = −½ L⁻ᵀ (Φ(H) + Φ(H)ᵀ) L⁻¹,
+
+three products of matrices where differentiating the Cholesky factorisation takes many more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import Kernel, scaled
+from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
+from .base import Basis, FeatureMap, check_length_scales
+
+JITTERS = {torch.float32: 1e-5, torch.float64: 1e-8}
+"""Of the mean prior variance, by the type of the data, while training."""
+
+
+def _symmetric_from_lower(H: Tensor) -> Tensor:
+    """Φ(H) + Φ(H)ᵀ: the lower triangle and its mirror image."""
+    lower = torch.ones_like(H, dtype=torch.bool).tril_()
+    return torch.where(lower, H, H.mT)
+
+
+class _Whiten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
+        P = B @ inverse.to(B.dtype).mT
+        ctx.save_for_backward(P, inverse)
+        ctx.dtype = K.dtype
+        return P
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        P, inverse = ctx.saved_tensors
+        (P_bar,) = grads
+        R = inverse.to(P.dtype)
+        B_bar = P_bar @ R if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return B_bar, None, None
+        H = _symmetric_from_lower(P_bar.mT @ P)
+        K_bar = -0.5 * (R.mT @ H @ R)
+        return B_bar, K_bar.to(ctx.dtype), None
+
+
+def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
+    """P = B L⁻ᵀ.
+
+    Parameters
+    ----------
+    B : Tensor of shape (N, M)
+        Covariances of rows and points.
+    K : Tensor of shape (M, M)
+        Covariance of the points, for the gradient.
+    inverse : Tensor of shape (M, M)
+        L⁻¹ for LLᵀ = K, from :func:`inverse_factor`, without a gradient.
+
+    Returns
+    -------
+    P : Tensor of shape (N, M)
+        Of the type of B.
+    """
+    return _Whiten.apply(B, K, inverse)
+
+
+class InducingFeatures(FeatureMap):
+    """The whitened features P of inducing points, in the space of the inputs.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k, on the outputs of the network.
+    network : nn.Module
+        g: (N, d) → (N, n_inputs), of rows and of inducing points alike.
+    points : Tensor of shape (M, d)
+        Z.
+    unit : Tensor of shape (d,)
+        Scale of each input, in whose units Z is learned.
+    width : int
+        Width of the network's output.
+    """
+
+    unit: Tensor
+    failed: Tensor
+    jitter: float | None
+    """Multiple of the prior variance that is added to K_uu; None for as little as it takes."""
+
+    def __init__(
+        self, kernel: Kernel, network: nn.Module, points: Tensor, unit: Tensor, width: int
+    ) -> None:
+        super().__init__()
+        check_length_scales(kernel, width)
+        self.kernel = kernel
+        self.network = network
+        self.points = nn.Parameter(points / unit)
+        self.register_buffer("unit", unit)
+        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=points.device))
+        self.jitter = JITTERS[points.dtype]
+        self.n_features = len(points)
+        self.blocks: tuple[int, ...] = (len(points),)
+        self.n_frozen = 0
+        self.trained_kernel: Kernel | None = None
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z, (M, d)."""
+        return self.points * self.unit
+
+    def all_points(self) -> list[Tensor]:
+        """Every set of points."""
+        return [self.inducing_points]
+
+    def learn_points(self, learn: bool) -> None:
+        """Whether the points are trained."""
+        self.points.requires_grad_(learn)
+
+    def embed(self, *rows: Tensor) -> list[Tensor]:
+        """g of each set of rows, in a single pass."""
+        G = self.network(torch.cat(rows)) if len(rows) > 1 else self.network(rows[0])
+        return list(G.reshape(-1, G.shape[-1]).split([len(r) for r in rows]))
+
+    def basis(self, X: Tensor) -> Basis:
+        """P(X), k(x, x) and the shift of the mean."""
+        if self.n_frozen:
+            (G,) = self.embed(X)
+            state = [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
+        else:
+            G, *points = self.embed(X, *self.all_points())
+            state = [*points, *self.condition(*points)]
+        return self.project(G, *state)
+
+    def freeze(self) -> None:
+        """Keep what rows are conditioned on, for predictions with parameters that stay."""
+        with torch.no_grad():
+            points = self.embed(*self.all_points())
+            state = [*points, *self.condition(*points)]
+        for i, value in enumerate(state):
+            self.register_buffer(f"frozen_{i}", value)
+        self.n_frozen = len(state)
+
+    def thaw(self) -> None:
+        """Undo :meth:`freeze`."""
+        for i in range(self.n_frozen):
+            delattr(self, f"frozen_{i}")
+        self.n_frozen = 0
+
+    def scale_variance(self, factor: float) -> None:
+        """Multiply k by a factor, for predictions; :meth:`unscale` undoes it."""
+        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
+
+    def unscale(self) -> None:
+        """Go back to the kernel that was trained."""
+        if self.trained_kernel is not None:
+            self.kernel, self.trained_kernel = self.trained_kernel, None
+
+    def condition(self, *points: Tensor) -> list[Tensor]:
+        """K_uu and L⁻¹, in float64."""
+        (Z,) = points
+        Z = Z.double()
+        K = self.kernel(Z)  # (M, M)
+        return [K, self.inverse_factor(K, self.kernel.diag(Z).mean())]
+
+    @torch.no_grad()
+    def inverse_factor(self, K: Tensor, scale: Tensor) -> Tensor:
+        """L⁻¹ for LLᵀ = K (M, M) and some jitter, with the prior variance as its `scale`.
+
+        While training, a failure is only recorded, for the loop to find after the epoch.
+        """
+        if self.jitter is None:
+            L = cholesky(K, "covariance of the inducing points", scale)
+            return tri_solve(L, torch.eye(len(K), dtype=K.dtype, device=K.device))
+        R, failed = inverse_cholesky(add_diagonal(K, self.jitter * scale))
+        self.failed |= failed
+        return R
+
+    def project(self, G: Tensor, *state: Tensor) -> Basis:
+        """The basis at rows g(X), given what :meth:`condition` has found."""
+        Z, K, inverse = state
+        P = whiten(self.kernel(G, Z), K, inverse)
+        return Basis(P, self.kernel.diag(G), factors=((K, inverse),))
+
+    def members(self, X: Tensor) -> Tensor:
+        return self.basis(X).phi[None]
+
+    def residual(self, X: Tensor, phi: Tensor) -> Tensor:
+        (G,) = self.embed(X)
+        return (self.kernel.diag(G) - phi.square().sum(1)).clamp_min(0.0)
+
+    def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor:
+        """Joint covariance of r at rows, (N, N)."""
+        (G,) = self.embed(X)
+        return self.kernel(G) - phi @ phi.mT
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
+        """What the shift costs, in nats: a KL divergence; an estimate of it, given a generator."""
+        return None

@@ -1,0 +1,122 @@
+"""Networks as feature maps: multilayer perceptrons, ensembles of them, modules of the user's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .base import FeatureMap
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+class NetworkFeatures(FeatureMap):
+    """φ(x) = g(x): the linear kernel on the outputs of a network, or of an ensemble of networks.
+
+    Parameters
+    ----------
+    network : nn.Module
+        g: (N, d) → (N, D), or (K, N, D) for an ensemble.
+    n_features : int
+        Width of the network's output.
+    n_members : int, default=1
+        K.
+    skip : int, default=0
+        Number of inputs d if φ(x) = [s·g(x), x/√d, 1] instead, which spares the network the linear
+        part of the function and its mean. The scale s is 1 until it is set.
+    """
+
+    network: nn.Module
+    scale: Tensor
+
+    def __init__(
+        self, network: nn.Module, n_features: int, n_members: int = 1, skip: int = 0
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.skip = skip
+        self.register_buffer("scale", torch.ones(()))
+        self.n_features = n_features + (skip + 1 if skip else 0)
+        self.n_members = n_members
+
+    def members(self, X: Tensor) -> Tensor:
+        Z = self.network(X)
+        if Z.ndim == 2:
+            Z = Z[None]
+        if not self.skip:
+            return Z
+        linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(len(X), 1)], 1)
+        return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
+
+
+class MemberLinear(nn.Module):
+    """K affine maps side by side: (N, fan_in) or (K, N, fan_in) → (K, N, fan_out).
+
+    Starts as torch's own Linear (He-uniform with a = √5), drawn from `generator`.
+    """
+
+    def __init__(
+        self, n_members: int, fan_in: int, fan_out: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_members, fan_in, fan_out, device=generator.device))
+        self.bias = nn.Parameter(torch.empty(n_members, 1, fan_out, device=generator.device))
+        bound = 1.0 / math.sqrt(fan_in)
+        for p in (self.weight, self.bias):
+            nn.init.uniform_(p, -bound, bound, generator=generator)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, X.expand(len(self.weight), -1, -1), self.weight)
+
+
+def multilayer_perceptron(
+    n_inputs: int,
+    hidden_layer_sizes: Sequence[int],
+    activation: str,
+    generator: torch.Generator,
+    n_members: int = 1,
+) -> nn.Module:
+    """Affine layers, each followed by the activation; the identity for no layers."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in zip((n_inputs, *hidden_layer_sizes), hidden_layer_sizes, strict=False):
+        layers += [MemberLinear(n_members, fan_in, fan_out, generator), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)
+
+
+def output_width(network: nn.Module, X: Tensor) -> int:
+    """Number of features that a user's network makes of the rows of X.
+
+    Raises
+    ------
+    ValueError
+        If it does not make a floating (n, D) tensor of them, D ≥ 1, or one without a gradient
+        although it has parameters to train.
+    """
+    expected = (
+        f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape ({len(X)}, D)"
+    )
+    try:
+        Z = copy.deepcopy(network).eval()(X)
+    except RuntimeError as error:
+        raise ValueError(f"{expected}, but it fails: {error}") from error
+    trains = any(p.requires_grad for p in network.parameters())
+    if not isinstance(Z, Tensor):
+        raise ValueError(f"{expected}, got {type(Z).__name__}.")
+    if Z.ndim != 2 or len(Z) != len(X) or not Z.shape[1] or not Z.is_floating_point():
+        raise ValueError(f"{expected}, got shape {tuple(Z.shape)} of {Z.dtype}.")
+    if not bool(torch.isfinite(Z).all()):
+        raise ValueError(f"{expected}, got NaN or infinite values.")
+    if trains and not Z.requires_grad:
+        raise ValueError(f"{expected} with a gradient by its parameters, got a detached one.")
+    return Z.shape[1]

@@ -1,0 +1,148 @@
+"""Orthogonal inducing points beside the ordinary ones: whitened features of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .base import Basis
+from .inducing import InducingFeatures, whiten
+
+
+class _WithOrthogonalPoints(InducingFeatures):
+    """Points of a second kind, O."""
+
+    def __init__(self, *args: Any, orthogonal_points: Tensor) -> None:
+        super().__init__(*args)
+        self.others = nn.Parameter(orthogonal_points / self.unit)
+
+    @property
+    def orthogonal_points(self) -> Tensor:
+        """O, (M₂, d)."""
+        return self.others * self.unit
+
+    def all_points(self) -> list[Tensor]:
+        return [self.inducing_points, self.orthogonal_points]
+
+    def learn_points(self, learn: bool) -> None:
+        super().learn_points(learn)
+        self.others.requires_grad_(learn)
+
+
+class OrthogonalFeatures(_WithOrthogonalPoints):
+    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O.
+
+    Parameters
+    ----------
+    *args : object
+        Those of :class:`InducingFeatures`.
+    orthogonal_points : Tensor of shape (M₂, d)
+        O.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.blocks = (len(self.points), len(self.others))
+        self.n_features = sum(self.blocks)
+
+    def condition(self, *points: Tensor) -> list[Tensor]:
+        """K_uu, L_u⁻¹, K_oo; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
+        Z, Z_v = (p.double() for p in points)
+        K, inverse = super().condition(Z)
+        K_oo = self.kernel(Z_v)  # (M₂, M₂)
+        with torch.no_grad():
+            P_o = self.kernel(Z_v, Z) @ inverse.mT  # (M₂, M)
+            C = K_oo - P_o @ P_o.mT
+            inverse_v = self.inverse_factor(C, self.kernel.diag(Z_v).mean())
+        return [K, inverse, K_oo, P_o, C, inverse_v]
+
+    def project(self, G: Tensor, *state: Tensor) -> Basis:
+        Z, Z_v, K, inverse, K_oo, P_o, C, inverse_v = state
+        K_fu = self.kernel(G, Z)  # (N, M)
+        if torch.is_grad_enabled():  # O as more rows: the gradient in their type, in one go
+            rows = torch.cat([K_fu, self.kernel(Z_v, Z)])
+            P_u, P_o = whiten(rows, K, inverse).split([len(G), len(Z_v)])
+            C = _Residual.apply(K_oo, P_o, C)
+        else:
+            P_u = whiten(K_fu, K, inverse)
+        C_fv = self.kernel(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
+        phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
+        return Basis(phi, self.kernel.diag(G), factors=((K, inverse), (C, inverse_v)))
+
+
+class _Residual(torch.autograd.Function):
+    """C_vv = K_oo − P_o P_oᵀ, the value given, whose gradient is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, K_oo: Tensor, P_o: Tensor, C: Tensor) -> Tensor:
+        ctx.save_for_backward(P_o)
+        return C.view_as(C)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (P_o,) = ctx.saved_tensors
+        return grads[0], -2.0 * grads[0].to(P_o.dtype) @ P_o, None
+
+
+class DecoupledFeatures(_WithOrthogonalPoints):
+    """ODVGP with its mean in the coordinates a = C_vv⁻¹ m_v, for M₂ far above M.
+
+    The mean's part c(x, O)a needs no factor of C_vv, and its price ½ aᵀC_vv a is estimated from
+    some of the columns of K_oo at each step.
+
+    Parameters
+    ----------
+    *args : object
+        Those of :class:`InducingFeatures`.
+    orthogonal_points : Tensor of shape (M₂, d)
+        O.
+    n_outputs : int
+        P.
+    n_columns : int
+        Columns of K_oo that a step looks at.
+    """
+
+    def __init__(self, *args: Any, n_outputs: int, n_columns: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.coefficients = nn.Parameter(self.others.new_zeros(len(self.others), n_outputs))
+        self.n_columns = min(n_columns, len(self.others))
+
+    def condition(self, *points: Tensor) -> list[Tensor]:
+        """K_uu, L_u⁻¹ in float64, and aᵀP_u(O), (P, M)."""
+        Z, Z_v = points
+        K, inverse = super().condition(Z)
+        weighted = self.coefficients.mT @ self.kernel(Z_v, Z)  # aᵀK_ou, (P, M)
+        return [K, inverse, whiten(weighted, K, inverse)]
+
+    def project(self, G: Tensor, *state: Tensor) -> Basis:
+        Z, Z_v, K, inverse, weighted = state
+        P_u = whiten(self.kernel(G, Z), K, inverse)
+        shift = self.kernel(G, Z_v) @ self.coefficients - P_u @ weighted.mT  # c(x, O)a, (N, P)
+        return Basis(P_u, self.kernel.diag(G), shift, ((K, inverse),))
+
+    def scale_variance(self, factor: float) -> None:
+        super().scale_variance(factor)
+        self.coefficients.data /= factor  # C_vv a stays as it is
+
+    def unscale(self) -> None:
+        if self.trained_kernel is not None:
+            x = self.inducing_points[:1]
+            (G,) = self.embed(x)
+            self.coefficients.data *= self.kernel.diag(G) / self.trained_kernel.diag(G)
+        super().unscale()
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor:
+        """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""
+        n, a = len(self.others), self.coefficients
+        Z, Z_v = self.embed(*self.all_points())
+        weighted = self.condition(Z, Z_v)[-1]
+        if generator is None:
+            columns = torch.arange(n, device=a.device)
+        else:
+            order = torch.randperm(n, generator=generator, device=generator.device)
+            columns = order[: self.n_columns]
+        parts = columns.split(self.n_columns)
+        square = sum((a[part] * (self.kernel(Z_v[part], Z_v) @ a)).sum() for part in parts)
+        return 0.5 * (n / len(columns) * square - weighted.square().sum())

@@ -1,0 +1,78 @@
+"""Where inducing points start."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor, nn
+
+from ..data.arrays import Scaling
+from ..kernels import Kernel
+
+CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
+
+
+INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
+
+
+@torch.no_grad()
+def choose_points(
+    method: str,
+    X: Tensor,
+    n_points: int,
+    kernel: Kernel,
+    network: nn.Module,
+    generator: torch.Generator,
+) -> Tensor:
+    """Inducing points from the rows X (N, d), N ≥ n_points: (n_points, d).
+
+    Parameters
+    ----------
+    method : {"kmeans", "conditional_variance", "random"}
+        Centres of clusters; rows, each of which is the one of largest variance given those before
+        it (Burt, Rasmussen & van der Wilk, 2020); or random rows. As many points as rows are the
+        rows themselves.
+    X : Tensor of shape (N, d)
+        Rows in random order.
+    n_points : int
+        M.
+    kernel, network : Kernel and nn.Module
+        k and g, for "conditional_variance".
+    generator : torch.Generator
+        For "kmeans".
+    """
+    candidates = X[: max(CANDIDATE_ROWS * n_points, 2000)]
+    if n_points == len(X) or method == "random":
+        return X[:n_points].clone()
+    if method == "conditional_variance":
+        G = network(candidates).reshape(len(candidates), -1)
+        return candidates[largest_conditional_variances(kernel, G, n_points)]
+    seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+    rows = candidates.cpu().double().numpy()
+    offset, unit = Scaling.standard(rows)
+    kmeans = MiniBatchKMeans(
+        n_points, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than points
+        centres = kmeans.fit((rows - offset) / unit).cluster_centers_ * unit + offset
+    return torch.as_tensor(centres).to(X)
+
+
+def largest_conditional_variances(kernel: Kernel, X: Tensor, n_points: int) -> Tensor:
+    """Pivots of an incomplete Cholesky decomposition of k(X, X), O(N·M²): indices (n_points,)."""
+    X = X.double()
+    variance = kernel.diag(X).clone()  # (N,)
+    factor = variance.new_zeros(n_points, len(X))
+    chosen = torch.zeros(n_points, dtype=torch.long, device=X.device)
+    for j in range(n_points):
+        pivot = variance.argmax()
+        chosen[j] = pivot
+        column = kernel(X[pivot][None], X)[0] - factor[:j, pivot] @ factor[:j]
+        factor[j] = column / variance[pivot].clamp_min(1e-300).sqrt()
+        variance = (variance - factor[j].square()).clamp_min(0.0)
+        variance[chosen[: j + 1]] = -1.0  # no row twice, even where none explains anything more
+    return chosen

@@ -1,0 +1,238 @@
+"""What every likelihood p(y | f) can do, and how: the base class.
+
+A likelihood must say :meth:`Likelihood.log_prob` and :meth:`Likelihood.moments`; expectations under
+q(f) are Gauss-Hermite quadratures, always in log space, unless a closed form overrides them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..maths.gaussian import Marginals, log_density, quadrature_nodes
+from .rejection import Draws, Envelope, accept_reject
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""A function of q at each row, (N,), and its derivatives by q's mean and variance, (N, P)."""
+
+
+REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
+
+
+class Likelihood(nn.Module):
+    """The distribution p(y | f), independent over rows and over the P outputs."""
+
+    log_concave: bool = True
+    """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
+
+    differentiable: bool = True
+    """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def n_latents(self, n_outputs: int) -> int:
+        """How many latent functions P outputs need."""
+        return n_outputs
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y | f), elementwise: y (N, P), f (..., N, P)."""
+        raise NotImplementedError(f"{type(self).__name__} must define log_prob")
+
+    def moments(self, q: Marginals) -> Marginals:
+        """Mean and variance of y when f ~ q, as Marginals of shape (S, N, P)."""
+        raise NotImplementedError(f"{type(self).__name__} must define moments")
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw of y for each f."""
+        raise NotImplementedError(f"{type(self).__name__} must define sample")
+
+    def quantile(self, q: Marginals, probability: float) -> Tensor:
+        """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
+        raise NotImplementedError(f"{type(self).__name__} has no quantiles")
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """E_q[log p(y | f)] for each row, averaged over mixture components: (N,) nats."""
+        f, log_weights = quadrature_nodes(q)
+        return (log_weights.exp() * self.log_prob(y, f)).sum(0).mean(0).sum(-1)
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """E_q[log p(y | f)] of each row, and its derivatives by q's mean and variance.
+
+        Nothing returned carries a gradient. The differentiation is in float64: the derivative by a
+        small variance is a difference of nearly equal numbers.
+
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        q : Marginals of shape (1, N, P)
+            One mixture component.
+
+        Returns
+        -------
+        value : Tensor of shape (N,)
+            Nats.
+        d_mean, d_var : Tensors of shape (N, P)
+            d_var ≤ 0 for a log-concave likelihood.
+        """
+        value, d_mean, d_var = self.differentiate(self.expected_log_prob, y, q)
+        if self.log_concave:
+            d_var = d_var.clamp_max(0.0)  # rounding
+        return value.detach(), d_mean, d_var
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E_q[p(y | f)] for each row: (N,) nats."""
+        f, log_weights = quadrature_nodes(q)
+        component = torch.logsumexp(log_weights + self.log_prob(y, f), 0).sum(-1)  # (S, N)
+        return mixture_log_mean(component)
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
+
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        q : Marginals of shape (1, N, P)
+            One mixture component.
+
+        Returns
+        -------
+        value : Tensor of shape (N,)
+            Nats; with a graph to the likelihood's own parameters.
+        d_mean, d_var : Tensors of shape (N, P)
+            Without a graph.
+        """
+        return self.differentiate(self.log_predictive, y, q)
+
+    def differentiate(
+        self, function: Callable[[Tensor, Marginals], Tensor], y: Tensor, q: Marginals
+    ) -> Gradients:
+        """A function of (y, q), (N,), and its derivatives, by autograd in float64."""
+        learned = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        with torch.enable_grad():
+            mean, var = (a.detach().double().requires_grad_() for a in q)
+            value = function(y.double(), Marginals(mean, var))
+            gradients = torch.autograd.grad(
+                value.sum(), (mean, var), retain_graph=learned, materialize_grads=True
+            )
+        d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
+        return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+
+    def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
+        """(y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
+        return (y - self.moments(q).mean).square().mean(0).sum(-1)
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """Exact draws of f from q(f) p(y | f), normalised, for a log-concave likelihood.
+
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        q : Marginals of shape (1, N, P)
+            One mixture component, in float64.
+        n_samples : int
+            Draws for each row.
+        generator : torch.Generator
+            Where randomness comes from.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood is not log-concave.
+        """
+        envelope = self.product_envelope(y, q)
+        mean, var = q.mean[0], q.var[0]
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            f, log_height = envelope.draw(rows, generator)
+            log_prior = log_density(f, mean[rows], var[rows])
+            return f, self.at_rows(rows).log_prob(y[rows], f) + log_prior - log_height
+
+        return accept_reject(propose, n_samples, mean, generator)
+
+    def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
+        """An upper bound of q(f) p(y | f)."""
+        if not self.log_concave:
+            raise ValueError(
+                f"gradient='product' needs a likelihood whose logarithm is concave, which that of "
+                f"{self!r} is not; use gradient='exact'."
+            )
+        mean, var = q.mean[0], q.var[0]
+        return Envelope(
+            lambda f: self.log_prob(y, f) + log_density(f, mean, var),
+            *self.product_interval(y, q),
+        )
+
+    def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Ends, (N, P) each, beyond which q(f) p(y | f) counts for nothing.
+
+        Its mode is between μ and μ + v·(slope of log p at μ), as log p is concave.
+        """
+        with torch.enable_grad():
+            f = q.mean[0].detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.log_prob(y, f).sum(), f)
+        shift, reach = q.var[0] * slope, REACH * q.var[0].sqrt()
+        low = q.mean[0] + shift.clamp_max(0.0) - reach
+        return low, q.mean[0] + shift.clamp_min(0.0) + reach
+
+    def at_rows(self, rows: Tensor) -> Likelihood:
+        """The likelihood of these of the rows."""
+        return self
+
+    def given(self, exposure: Tensor | None) -> Likelihood:
+        """The likelihood of rows with these exposures, (N, 1); parameters stay shared."""
+        if exposure is not None:
+            raise ValueError(f"exposure must be None with {self!r}; only Poisson counts have one")
+        return self
+
+    def for_outputs(self, n_outputs: int) -> Likelihood:
+        """A deep copy, each parameter of which has shape (n_outputs,)."""
+        other = copy.deepcopy(self)
+        for name, parameter in other.named_parameters(recurse=False):
+            if parameter.ndim > 1 or parameter.numel() not in (1, n_outputs):
+                raise ValueError(
+                    f"{name} of {self!r} must be one number or one for each of the {n_outputs} "
+                    f"outputs of y, got shape {tuple(parameter.shape)}"
+                )
+            parameter.data = parameter.data.expand(n_outputs).clone()
+        return other
+
+    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+        """Constant latent mean that fits y (N, P) as a whole: (n_latents,)."""
+        return y.mean(0)
+
+    def initialise(self, y: Tensor) -> None:
+        """Set the parameters, in place, from the targets y (N, P); by default nothing."""
+
+    def check_targets(self, y: np.ndarray) -> None:
+        """Raise ValueError if targets y (n, P) are impossible; by default nothing is."""
+
+
+def mixture_log_mean(log_p: Tensor) -> Tensor:
+    """Log of the mean over the leading axis: (S, N) → (N,)."""
+    return torch.logsumexp(log_p, 0) - math.log(len(log_p))
+
+
+def check_link(link: Any, links: tuple[str, ...]) -> str:
+    """The link, or a ValueError that lists those there are."""
+    if link not in links:
+        raise ValueError(f"link must be one of {links}, got {link!r}")
+    return link
+
+
+def check_probability(probability: float) -> float:
+    """The probability, or a ValueError unless it is inside (0, 1)."""
+    if not 0.0 < probability < 1.0:
+        raise ValueError(f"probability must be inside (0, 1), got {probability!r}")
+    return float(probability)

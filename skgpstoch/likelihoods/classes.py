@@ -1,0 +1,426 @@
+"""Likelihoods of classes; import them from :mod:`skgpstoch.likelihoods`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..maths.gaussian import (
+    Marginals,
+    log_half_moment,
+    log_ndtr,
+    log_root,
+    quadrature_nodes,
+    quasi_random_nodes,
+)
+from .base import Gradients, Likelihood, check_link, mixture_log_mean
+from .rejection import Draws, accept_reject
+
+BLOCK_FLOATS = 2**22
+"""Numbers in an intermediate array of :class:`Categorical`, above which rows are taken in turn."""
+
+
+TRAINING_POINTS = 128
+"""Quasi-random points of softmax's expected log-probabilities and gradients."""
+
+
+PREDICTIVE_POINTS = 512
+"""Quasi-random points of softmax's probabilities."""
+
+
+MODE_STEPS = 14
+"""Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
+
+
+TRAINING_NODES = 32
+"""Quadrature nodes of robustmax's expected log-probabilities and gradients."""
+
+
+PREDICTIVE_NODES = 64
+"""Quadrature nodes of robustmax's probabilities."""
+
+
+class Bernoulli(Likelihood):
+    """P(y = 1) = g(f), y in {0, 1}: two classes.
+
+    With the logit link every expectation is a sum of truncated normal moments, exact to rounding
+    whatever the mean and variance: in x = exp(−|f|) ≤ 1, Σ (−1)ᵏ cₖ xᵏ is 1/(1 + x) to 10⁻¹⁵.
+
+    Parameters
+    ----------
+    link : {"logit", "probit"}, default="logit"
+        g⁻¹: g is the logistic function, or Φ.
+
+    References
+    ----------
+    H. Cohen, F. Rodriguez Villegas and D. Zagier, "Convergence Acceleration of Alternating Series",
+    Experimental Mathematics 9, 2000: the coefficients cₖ.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import Bernoulli
+    >>> Bernoulli("probit")
+    Bernoulli(link='probit')
+    """
+
+    def __init__(self, link: str = "logit") -> None:
+        super().__init__()
+        self.link = check_link(link, ("logit", "probit"))
+
+    def extra_repr(self) -> str:
+        return f"link={self.link!r}"
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log g(±f), elementwise: + where y = 1, − where y = 0."""
+        signed = (2.0 * y - 1.0) * f
+        return F.logsigmoid(signed) if self.link == "logit" else log_ndtr(signed)
+
+    def _log_mean(self, q: Marginals) -> Tensor:
+        """log E_q[g(f)] of each component: (S, N, P)."""
+        if self.link == "probit":
+            return log_ndtr(q.mean / (1.0 + q.var).sqrt())
+        positive, negative = _logistic_moments(q)  # (K, S, N, P), log E[xᵏ] on either side of 0
+        c = _alternating(q.mean)  # 1/(1 + x) where f > 0, x/(1 + x) where f < 0
+        return torch.logaddexp(_log_sum(c, positive[:-1]), _log_sum(c, negative[1:]))
+
+    def moments(self, q: Marginals) -> Marginals:
+        """P(y = 1) and p(1 − p)."""
+        p = self._log_mean(q).exp()
+        return Marginals(p, p * self._log_mean(Marginals(-q.mean, q.var)).exp())
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """1 with probability g(f), else 0."""
+        p = torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
+        return torch.bernoulli(p, generator=generator)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """Quadrature with the probit link, exact with the logit link."""
+        if self.link == "probit":
+            return super().expected_log_prob(y, q)
+        return self._logit_expectations(y, q)[0].mean(0).sum(-1)
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """With the logit link E[±g(∓f)] and −½E[g(f)g(−f)]."""
+        if self.link == "probit":
+            return super().expected_gradients(y, q)
+        with torch.no_grad():
+            value, d_mean, d_var = self._logit_expectations(y, q)
+        return value[0].sum(-1), d_mean[0], d_var[0]
+
+    def _logit_expectations(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
+        """E[log p(y | f)] and its derivatives by mean and variance, each (S, N, P)."""
+        sign = 2.0 * y - 1.0
+        signed = Marginals(sign * q.mean, q.var)
+        x = _logistic_moments(signed)
+        c, k = _alternating(q.mean), torch.arange(x.shape[1] - 1, device=q.mean.device)
+        both = torch.logaddexp(*x)
+        # log g(f) = min(f, 0) − log(1 + x),  g(f)·g(−f) = x/(1 + x)² = −x·d/dx 1/(1 + x)
+        value = _mean_negative_part(signed) - _combine(c / (k + 1), both[1:])
+        d_mean = _combine(c, x[0][1:]) + _combine(c, x[1][:-1])  # g(−f)
+        d_var = 0.5 * _combine((k * c)[1:], both[1:-1])
+        return value, sign * d_mean, d_var.clamp_max(0.0)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E_q[g(±f)], in closed form."""
+        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
+        return mixture_log_mean(self._log_mean(signed).sum(-1))
+
+    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+        """Link of the share of ones, half a row added to either class."""
+        share = (y.sum(0) + 0.5) / (len(y) + 1.0)
+        return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
+
+
+class Categorical(Likelihood):
+    """C classes, one latent function each; y holds codes 0, …, C−1 as floats, (N, 1).
+
+    Parameters
+    ----------
+    n_classes : int, default=None
+        C; estimators set it, by :meth:`for_classes`.
+    link : {"softmax", "robustmax"}, default="softmax"
+        p(y | f) is exp(f_y)/Σ exp(f_c), expectations of which are averages over a fixed
+        quasi-random sequence, alike for every row; or 1 − ε where f_y is the greatest and
+        ε/(C − 1) where it is not, a one-dimensional quadrature.
+    epsilon : float, default=0.001
+        The ε of robustmax.
+
+    References
+    ----------
+    D. Hernández-Lobato, J. M. Hernández-Lobato and P. Dupont, "Robust Multi-Class Gaussian Process
+    Classification", NeurIPS 2011: robustmax.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import Categorical
+    >>> Categorical(3)
+    Categorical(n_classes=3, link='softmax')
+    """
+
+    def __init__(
+        self, n_classes: int | None = None, link: str = "softmax", epsilon: float = 1e-3
+    ) -> None:
+        super().__init__()
+        if not 0.0 < epsilon < 1.0:
+            raise ValueError(f"epsilon must be inside (0, 1), got {epsilon!r}")
+        if n_classes is not None and n_classes < 2:
+            raise ValueError(f"n_classes must be at least 2, or None, got {n_classes!r}")
+        self.n_classes = n_classes
+        self.link = check_link(link, ("softmax", "robustmax"))
+        self.epsilon = epsilon
+        self.log_concave = self.differentiable = link == "softmax"
+
+    def extra_repr(self) -> str:
+        epsilon = f", epsilon={self.epsilon:g}" if self.link == "robustmax" else ""
+        return f"n_classes={self.n_classes}, link={self.link!r}{epsilon}"
+
+    def for_classes(self, n_classes: int) -> Categorical:
+        """A copy for that many classes."""
+        return Categorical(n_classes, self.link, self.epsilon)
+
+    def n_latents(self, n_outputs: int) -> int:
+        """C."""
+        if self.n_classes is None:
+            raise ValueError(f"{self!r} must be told n_classes, by for_classes")
+        return self.n_classes
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y | f): y (N, 1), f (..., N, C) → (..., N, 1)."""
+        if self.link == "softmax":
+            return _of_class(y, torch.log_softmax(f, -1))
+        return self._log_share((f.argmax(-1, keepdim=True) == y).to(f.dtype), f.shape[-1])
+
+    def _log_share(self, win: Tensor, n_classes: int) -> Tensor:
+        """log p(y) of robustmax, ``win`` the probability that the latent of y is the greatest."""
+        other = self.epsilon / (n_classes - 1)
+        return torch.log(other + (1.0 - self.epsilon - other) * win)
+
+    def _log_mean(self, q: Marginals) -> Tensor:
+        """log E_q[p(c | f)] of every class: (S, N, C)."""
+        n_classes = q.mean.shape[-1]
+        if self.link == "robustmax":
+            function = functools.partial(_log_win, n_nodes=PREDICTIVE_NODES)
+            log_win = _in_blocks(function, q, PREDICTIVE_NODES * n_classes**2)
+            return self._log_share(log_win.softmax(-1), n_classes)
+        return _in_blocks(_log_mean_softmax, q, PREDICTIVE_POINTS * n_classes)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """P(y = c) of every class, and p(1 − p): each (S, N, C)."""
+        p = self._log_mean(q).exp()
+        return Marginals(p, p * (1.0 - p))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Codes, (..., N, 1): the class whose f plus Gumbel noise is greatest."""
+        if self.link == "robustmax":
+            win = F.one_hot(f.argmax(-1), f.shape[-1]).to(f.dtype)
+            f = self._log_share(win, f.shape[-1])
+        e = torch.empty_like(f).exponential_(generator=generator)
+        return (f - e.log()).argmax(-1, keepdim=True).to(f.dtype)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """μ_y − E_q[log Σ exp f_c], or log(1 − ε)·w + log(ε/(C − 1))·(1 − w), w = P(f_y wins)."""
+        n_classes = q.mean.shape[-1]
+        if self.link == "softmax":
+            expected = _in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[..., :1]
+            return (_of_class(y, q.mean) - expected).mean(0)[:, 0]
+        win = _log_win(q, TRAINING_NODES, y).exp()  # (S, N, 1)
+        lose, gain = (self._log_share(torch.full_like(win, w), n_classes) for w in (0.0, 1.0))
+        return (lose + (gain - lose) * win).mean(0)[:, 0]
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """Softmax: by Bonnet and Price 1(c = y) − E[p_c] and −½E[p_c(1 − p_c)]."""
+        if self.link == "robustmax":
+            return super().expected_gradients(y, q)
+        n_classes = q.mean.shape[-1]
+        with torch.no_grad():
+            means = _in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[0]
+            log_sum, p, spread = means.split([1, n_classes, n_classes], -1)
+            value = _of_class(y, q.mean[0]) - log_sum
+            target = F.one_hot(y[:, 0].long(), n_classes).to(p.dtype)
+        return value[:, 0], target - p, -0.5 * spread
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E_q[p(y | f)], the logarithm of :meth:`moments`' probability."""
+        return mixture_log_mean(_of_class(y, self._log_mean(q))[..., 0])
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """By the points and nodes of training. Softmax, under q(f) p(y | f), e = 1(c = y) − p_c:
+
+        E[e] and ½E[e² − p_c(1 − p_c)].
+        """
+        n_classes = q.mean.shape[-1]
+        if self.link == "robustmax":
+
+            def log_share(y: Tensor, q: Marginals) -> Tensor:
+                return self._log_share(_log_win(q, TRAINING_NODES, y).exp(), n_classes)[0, :, 0]
+
+            return self.differentiate(log_share, y, q)
+        with torch.no_grad():
+            means = _in_blocks(_softmax_product_means, q, TRAINING_POINTS * n_classes, y)[0]
+            value, first, second = means.split([1, n_classes, n_classes], -1)
+        return value[:, 0], first, 0.5 * second
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """Proposals N(μ + v∘∇, v) from the tangent ∇ of log softmax near the mode of q·p.
+
+        As that is concave, it is below its tangents, whose products with q are Gaussian.
+        """
+        if self.link == "robustmax":
+            return super().product_samples(y, q, n_samples, generator)  # which says why not
+        mean, var = (a[0].double() for a in q)
+        mode = _softmax_mode(y, mean, var)  # (N, C)
+        slope = F.one_hot(y[:, 0].long(), mean.shape[-1]) - mode.softmax(-1)
+        centre, height = mean + var * slope, self.log_prob(y, mode)
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            z = torch.empty_like(mean[rows]).normal_(generator=generator)
+            f = centre[rows] + var[rows].sqrt() * z
+            rise = (slope[rows] * (f - mode[rows])).sum(-1, keepdim=True)
+            return f, self.log_prob(y[rows], f) - height[rows] - rise
+
+        return accept_reject(propose, n_samples, mean, generator)
+
+    def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
+        """Brier's score, Σ_c (1(c = y) − p_c)²."""
+        target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])
+        return (target - self.moments(q).mean).square().mean(0).sum(-1)
+
+    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+        """Logarithms of the shares of the classes, half a row added to each, centred."""
+        counts = F.one_hot(y[:, 0].long(), self.n_latents(1)).sum(0).to(y.dtype)
+        log_counts = (counts + 0.5).log()
+        return log_counts - log_counts.mean()
+
+
+@functools.cache
+def _alternating_coefficients(n_terms: int) -> np.ndarray:
+    """(−1)ᵏcₖ of Σ (−1)ᵏcₖxᵏ ≈ 1/(1 + x), to 5.8^−n on [0, 1]: Cohen et al., algorithm 1."""
+    d = math.cosh(n_terms * math.acosh(3.0))
+    b, c, coefficients = -1.0, -d, []
+    for k in range(n_terms):
+        c = b - c
+        coefficients.append(c / d)
+        b *= (k + n_terms) * (k - n_terms) / ((k + 0.5) * (k + 1.0))
+    return np.array(coefficients)
+
+
+def _alternating(like: Tensor) -> Tensor:
+    return torch.as_tensor(_alternating_coefficients(20), dtype=like.dtype, device=like.device)
+
+
+def _logistic_moments(q: Marginals) -> Tensor:
+    """log E[xᵏ·1(f > 0)] and log E[xᵏ·1(f < 0)], x = exp(−|f|), k ≤ 20: (2, 21, S, N, P)."""
+    k = torch.arange(21, dtype=q.mean.dtype, device=q.mean.device).view(-1, 1, 1, 1)
+    return log_half_moment(torch.stack([q.mean, -q.mean])[:, None], q.var, k)
+
+
+def _combine(coefficients: Tensor, log_terms: Tensor) -> Tensor:
+    """Σ coefficientₖ·exp(log_termₖ) over the leading axis."""
+    return torch.tensordot(coefficients, log_terms.exp(), 1)
+
+
+def _log_sum(coefficients: Tensor, log_terms: Tensor) -> Tensor:
+    """The logarithm of that, the first term being the greatest and the sum positive."""
+    first = log_terms[0]
+    return first + _combine(coefficients, log_terms - first).log()
+
+
+def _mean_negative_part(q: Marginals) -> Tensor:
+    """E[min(f, 0)] = −√v·(φ(z) − z·Φ(−z)), z = μ/√v."""
+    std = q.var.sqrt()
+    z = q.mean / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
+    return q.mean * torch.special.ndtr(-z) - std * density
+
+
+def _of_class(y: Tensor, values: Tensor) -> Tensor:
+    """The entry of values (..., N, C) of each row's class y (N, 1): (..., N, 1)."""
+    return values.gather(-1, y.long().expand(*values.shape[:-1], 1))
+
+
+def _in_blocks(
+    function: Callable[..., Tensor], q: Marginals, floats: int, y: Tensor | None = None
+) -> Tensor:
+    """function(q) or function(q, y), (S, N, ·), in blocks of rows if each needs so many numbers."""
+    n_rows = max(1, BLOCK_FLOATS // (floats * len(q.mean)))
+    blocks = [Marginals(*b) for b in zip(*(a.split(n_rows, 1) for a in q), strict=True)]
+    if y is None:
+        return torch.cat([function(block) for block in blocks], 1)
+    pairs = zip(blocks, y.split(n_rows), strict=True)
+    return torch.cat([function(block, of_block) for block, of_block in pairs], 1)
+
+
+def _log_mean_softmax(q: Marginals) -> Tensor:
+    """log E_q[softmax(f)]: (S, N, C)."""
+    log_p = torch.log_softmax(quasi_random_nodes(q, PREDICTIVE_POINTS), -2)
+    return torch.logsumexp(log_p, -1) - math.log(PREDICTIVE_POINTS)
+
+
+def _softmax_means(q: Marginals) -> Tensor:
+    """E_q of log Σ exp f_c, of p = softmax(f), and of p(1 − p): (S, N, 1 + 2C)."""
+    f = quasi_random_nodes(q, TRAINING_POINTS)
+    log_sum = torch.logsumexp(f, -2, keepdim=True)
+    p = (f - log_sum).exp()
+    return torch.cat([log_sum, p, p * (1.0 - p)], -2).mean(-1)
+
+
+def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Where q(f) p(y | f) is greatest, the classes being last.
+
+    There f + v·exp(f − L) = μ + v·1(c = y), L = log Σ exp f: given L, one equation for each class,
+    at whose solutions Σ exp(f − L) falls as L rises.
+    """
+    target = F.one_hot(y[:, 0].long(), mean.shape[-1])
+    b = mean + var * target + var.log()  # x + exp(x) = b − L, x = f − L + log v
+    low = torch.logsumexp(mean + var * (target - 1.0), -1, keepdim=True)
+    high = torch.logsumexp(mean + var * target, -1, keepdim=True)
+    for _ in range(MODE_STEPS):
+        L = 0.5 * (low + high)
+        f = log_root(b - L) - var.log()  # f − L
+        is_low = torch.logsumexp(f, -1, keepdim=True) > 0.0
+        low, high = torch.where(is_low, L, low), torch.where(is_low, high, L)
+    return f + L
+
+
+def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:
+    """log E_q[p_y], and E[e] and E[e² − p(1 − p)] under q·p_y, e = 1(c = y) − p: (S, N, 1 + 2C).
+
+    The points are those of N(μ + v∘∇, v), ∇ the slope of log p_y at the mode of q·p_y: what q·p_y
+    is there in proportion varies little, however improbable y is.
+    """
+    target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])[..., None]  # (N, C, 1)
+    slope = target - _softmax_mode(y, *q).softmax(-1)[..., None]  # (S, N, C, 1)
+    shift = q.var[..., None] * slope
+    log_p = torch.log_softmax(quasi_random_nodes(q, TRAINING_POINTS) + shift, -2)
+    z = quasi_random_nodes(Marginals(torch.zeros_like(q.mean), q.var), TRAINING_POINTS)
+    log_ratio = (log_p * target - slope * z - 0.5 * slope * shift).sum(-2, keepdim=True)
+    log_sum = torch.logsumexp(log_ratio, -1)
+    weights = (log_ratio - log_sum[..., None]).exp()
+    p = log_p.exp()
+    e = target - p
+    first, second = (weights * e).sum(-1), (weights * (e.square() - p * (1.0 - p))).sum(-1)
+    return torch.cat([log_sum - math.log(TRAINING_POINTS), first, second], -1)
+
+
+def _log_win(q: Marginals, n_nodes: int, y: Tensor | None = None) -> Tensor:
+    """log P(f_c is the greatest) of every class, (S, N, C), or of class y (N, 1) alone, (S, N, 1).
+
+    E over f_c of Π Φ((f_c − μ_j)/√v_j), j ≠ c.
+    """
+    n_classes = q.mean.shape[-1]
+    own = Marginals(*(a if y is None else _of_class(y, a) for a in q))
+    f, log_weights = quadrature_nodes(own, n_nodes)  # (K, S, N, C or 1)
+    z = (f[..., None] - q.mean[..., None, :]) / q.var.sqrt()[..., None, :]  # (..., C or 1, C)
+    code = torch.arange(n_classes, device=f.device)[:, None] if y is None else y.long()[..., None]
+    itself = code == torch.arange(n_classes, device=f.device)
+    # Further down than −10⁴ the weight is nil, and torch's derivative is wrong.
+    log_phi = torch.special.log_ndtr(z.clamp_min(-1e4)).masked_fill(itself, 0.0)
+    return torch.logsumexp((log_weights + log_phi.sum(-1)).movedim(0, -1).contiguous(), -1)

@@ -1,0 +1,93 @@
+"""Running averages of what minibatches say, and the rates at which they forget."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .linear_regression import Statistics
+
+STARTED = 1_000_000  # steps that running statistics count as when they start from exact ones
+
+
+class RunningStatistics(nn.Module):
+    """Running averages of the statistics of minibatches, per row, in float64.
+
+    Parameters
+    ----------
+    n_members, n_features, n_outputs : int
+        K, D and P.
+    averaging : float, "auto" or "theory"
+        b_t: "auto" averages over `window` rows, b(2 − b_t)/b_t = window; "theory" is t^(−1/2), for
+        which SCGD's convergence is proved; a float is constant. The first steps average over all
+        that has been seen.
+    window : float
+        Rows.
+    """
+
+    gram: Tensor  # G̃/n, (K, D, D)
+    cross: Tensor  # c̃/n, (K, D, P)
+    square: Tensor  # (K, P)
+
+    def __init__(
+        self,
+        n_members: int,
+        n_features: int,
+        n_outputs: int,
+        averaging: float | str,
+        window: float,
+    ) -> None:
+        super().__init__()
+        self.averaging = averaging
+        self.window = window
+        self.n_steps = 0
+        self.inverse_rows = 0.0  # Σ (weight of a row)², the inverse of their effective number
+        shapes = {
+            "gram": (n_members, n_features, n_features),
+            "cross": (n_members, n_features, n_outputs),
+            "square": (n_members, n_outputs),
+        }
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+
+    def get_extra_state(self) -> tuple[int, float]:
+        return self.n_steps, self.inverse_rows
+
+    def set_extra_state(self, state: tuple[int, float]) -> None:
+        self.n_steps, self.inverse_rows = state
+
+    def start_from(self, statistics: Statistics) -> None:
+        """Go on as if these had been averaged so far."""
+        n = statistics.n_rows[:, None]
+        self.gram.copy_(statistics.gram / n[..., None])
+        self.cross.copy_(statistics.cross / n[..., None])
+        self.square.copy_(statistics.square / n)
+        self.n_steps = STARTED
+        self.inverse_rows = 1.0 / float(statistics.n_rows.mean())
+
+    def rate(self, batch_size: int) -> float:
+        """b_t of the next step."""
+        if self.averaging == "theory":
+            return (self.n_steps + 1.0) ** -0.5
+        if self.averaging == "auto":
+            rate = 2.0 * batch_size / (max(self.window, batch_size) + batch_size)
+        else:
+            rate = float(self.averaging)
+        return max(rate, 1.0 / (self.n_steps + 1.0))
+
+    def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor) -> None:
+        """One step: features Z (K, b, D) and targets Y (K, b, P), zero but for n_seen (K,) rows."""
+        rate = self.rate(Z.shape[1])
+        share = (rate / n_seen)[:, None, None]
+        Z, Y = Z.double(), Y.double()
+        weighted = (Z * share).mT
+        self.gram.baddbmm_(weighted, Z, beta=1.0 - rate)
+        self.cross.baddbmm_(weighted, Y, beta=1.0 - rate)
+        self.square.lerp_((Y * Y).sum(1) / n_seen[:, None], rate)
+        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / Z.shape[1]
+        self.n_steps += 1
+
+    def total(self, n_rows: Tensor) -> Statistics:
+        """Estimates of the sums over n_rows (K,) rows."""
+        averages = Statistics(self.gram, self.cross, self.square, torch.ones_like(n_rows))
+        return averages.scaled_to(n_rows)

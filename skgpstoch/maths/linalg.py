@@ -1,0 +1,174 @@
+"""Dense linear algebra: float64 factorisations with a jitter ladder and an error that explains.
+
+Every M×M or D×D matrix of the package is factorised here, in float64 whatever the data's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BLOCK_ROWS = 4096
+"""Rows that are summed, or predicted, at a time."""
+
+
+LEAF = 64
+"""Size up to which :func:`inverse_cholesky` calls LAPACK."""
+
+
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Multiples of the mean diagonal that :func:`cholesky` adds, in the order it tries them."""
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A covariance matrix could not be factorised; the message names the likely causes."""
+
+
+def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = None) -> Tensor:
+    """Lower Cholesky factor of A in float64, with as little jitter as it takes.
+
+    Parameters
+    ----------
+    A : Tensor of shape (..., N, N)
+        Symmetric matrices.
+    name : str, default="covariance matrix"
+        What A is, for the error message.
+    scale : Tensor of the batch's shape or None, default=None
+        What the jitter is relative to; None is the mean diagonal. A residual covariance has to say
+        the prior variance, as it may be nothing but that variance's rounding.
+
+    Returns
+    -------
+    L : Tensor of shape (..., N, N)
+        float64, A + jitter·scale·I = L Lᵀ.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If A is not finite, or stays indefinite with the largest jitter.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skgpstoch.linalg import cholesky
+    >>> cholesky(torch.tensor([[4.0, 2.0], [2.0, 2.0]]))
+    tensor([[2., 0.],
+            [1., 1.]], dtype=torch.float64)
+    """
+    A = A.double()
+    if not bool(torch.isfinite(A).all()):
+        raise NotPositiveDefiniteError(
+            f"The {name} has NaN or infinite entries: the inputs or the target are probably on an "
+            "extreme scale, or the learning rate is too large."
+        )
+    scale = A.diagonal(dim1=-2, dim2=-1).mean(-1) if scale is None else scale
+    for jitter in JITTERS:
+        L, info = torch.linalg.cholesky_ex(add_diagonal(A, jitter * scale) if jitter else A)
+        if not bool(info.any()):
+            return L
+    raise NotPositiveDefiniteError(
+        f"The {name} of shape {tuple(A.shape)} is not positive definite, even with a jitter of "
+        f"{JITTERS[-1]:g} times its mean diagonal. Likely causes: duplicated rows or points, "
+        "inputs on very different scales (use StandardScaler), a length-scale far larger than the "
+        "data's range, or a noise variance that is too small."
+    )
+
+
+def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:
+    """L⁻¹ for A = LLᵀ, without waiting to see whether there is one.
+
+    By halves, [[L₁, 0], [L₂₁, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ L₂₁ L₁⁻¹, L₂⁻¹]], mostly products of
+    matrices: three fifths of the time of a decomposition and an inversion at N = 512.
+
+    Parameters
+    ----------
+    A : Tensor of shape (..., N, N)
+        Symmetric positive definite matrices.
+
+    Returns
+    -------
+    R : Tensor of shape (..., N, N)
+        L⁻¹, lower triangular.
+    failed : Tensor of shape (...)
+        Whether A is not positive definite; R is of no use then.
+    """
+    R = torch.zeros_like(A)
+    return R, _inverse_cholesky(A, R)
+
+
+def _inverse_cholesky(A: Tensor, R: Tensor) -> Tensor:
+    n = A.shape[-1]
+    if n <= LEAF:
+        L, info = torch.linalg.cholesky_ex(A)
+        identity = torch.eye(n, dtype=A.dtype, device=A.device).expand_as(L)
+        R.copy_(tri_solve(L, identity))
+        return info != 0
+    h = n // 2
+    R_1, R_2 = R[..., :h, :h], R[..., h:, h:]
+    failed = _inverse_cholesky(A[..., :h, :h], R_1)
+    L_21 = A[..., h:, :h] @ R_1.mT
+    failed = failed | _inverse_cholesky(A[..., h:, h:] - L_21 @ L_21.mT, R_2)
+    R[..., h:, :h] = -R_2 @ (L_21 @ R_1)
+    return failed
+
+
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (..., N), ascending, and eigenvectors (..., N, N) of symmetric A (..., N, N).
+
+    LAPACK's divide-and-conquer fails to converge on rare, nearly diagonal matrices; a relative
+    perturbation of the order of rounding, which moves no eigenvalue by more, lets it pass.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If it does not converge all the same.
+    """
+    scale = A.diagonal(dim1=-2, dim2=-1).abs().mean(-1)
+    for jitter in JITTERS[:3]:
+        try:
+            values, vectors = torch.linalg.eigh(add_diagonal(A, jitter * scale) if jitter else A)
+        except torch.linalg.LinAlgError:
+            continue
+        return values, vectors
+    raise NotPositiveDefiniteError(
+        f"The eigendecomposition of a matrix of shape {tuple(A.shape)} did not converge. Likely "
+        "causes: inputs on very different scales (use StandardScaler), or duplicated columns."
+    )
+
+
+def add_diagonal(A: Tensor, values: Tensor | float) -> Tensor:
+    """A + diag(values): A of shape (..., N, N), values a scalar or of the batch's shape."""
+    A = A.clone()
+    values = torch.as_tensor(values, dtype=A.dtype, device=A.device)
+    A.diagonal(dim1=-2, dim2=-1).add_(values[..., None])
+    return A
+
+
+def tri_solve(L: Tensor, B: Tensor, transpose: bool = False) -> Tensor:
+    """L⁻¹B, or L⁻ᵀB: L (..., N, N) lower triangular, B (..., N, K)."""
+    if transpose:
+        return torch.linalg.solve_triangular(L.mT, B, upper=True)
+    return torch.linalg.solve_triangular(L, B, upper=False)
+
+
+def log_det(L: Tensor) -> Tensor:
+    """log|LLᵀ| of Cholesky factors L (..., N, N), of the batch's shape."""
+    return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS) -> None:
+    """Call fn on consecutive blocks of rows, in smaller ones where a GPU's memory runs out."""
+    start = 0
+    while start < n_rows:
+        block = slice(start, min(start + size, n_rows))
+        try:
+            fn(block)
+        except torch.cuda.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = max(1, size // 4)
+            torch.cuda.empty_cache()
+            continue
+        start = block.stop

@@ -1,0 +1,263 @@
+"""BSGD: the marginal likelihood of the minibatch alone, the biased baseline.
+
+Chen, Zheng, Al Kontar & Raskutti, "Stochastic gradient descent in correlated settings: a study on
+Gaussian processes", NeurIPS 2020; Shoham & Avron, sec. 4.2. On a finite kernel this is SCGD with
+F̃ = Z_SᵀZ_S + λI, without the factor n/b. It needs no features, only the kernel matrix of the
+minibatch, and so is also the way to learn a kernel that has none.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from numbers import Integral
+from typing import Any, ClassVar
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import Interval
+from torch import Tensor, nn
+
+from .. import kernels
+from ..estimators.finite import FiniteGPRegressor, load_fitted
+from ..estimators.finite_docs import documented
+from ..features.base import FeatureMap, check_length_scales
+from ..features.fourier import has_features
+from ..likelihoods.real import Gaussian
+from ..maths.gaussian import LOG_2PI
+from ..maths.linalg import add_diagonal, cholesky, log_det
+from ..objectives.base import Objective, surrogate
+from ..objectives.evidence import FiniteObjective
+from ..posteriors.exact import ExactPosterior
+
+MAX_EXACT_ROWS = 10_000
+"""Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
+
+
+EVALUATION_ROWS = 2_000
+"""Training rows that an iterate's held-out score is based on, where a posterior costs O(n³)."""
+
+
+class BSGDObjective(FiniteObjective):
+    """BSGD: the NLML of the minibatch alone, by its b×b matrix C = ZZᵀ + λI.
+
+    2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π in O(b³ + b²D) time and O(b² + bD)
+    memory. Rows that a member does not see are zero, and taken out again of log|C|.
+    """
+
+    def loss(
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+    ) -> Tensor:
+        noise, ridge = self.noise_variance, self.ridge
+        with torch.no_grad():
+            Zd = Z.double()
+            L = self.factor(self.ridged(Zd @ Zd.mT, ridge))  # (K, P, b, b)
+            C_inv = torch.cholesky_inverse(L)
+            alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
+            fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
+            b = torch.as_tensor(Z.shape[1] - unseen, device=Z.device).clamp_min(1).expand(len(Z), 1)
+            log_det_C = log_det(L) - unseen * ridge.log()  # an unseen row has λ on the diagonal
+            log_scale = (noise / ridge).log()
+            value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
+
+            dC = C_inv.sum(1) - (alpha * (ridge / noise)) @ alpha.mT  # 2·∂NLML/∂C, (K, b, b)
+            gradients = [(Z, (dC @ Zd / b[..., None]).to(Z))]  # paper, A.3
+            if self.noise == "learned":  # λ = σ²
+                trace = C_inv.diagonal(dim1=-2, dim2=-1).sum(-1) - unseen / ridge
+                d_log_noise = 0.5 * (trace - alpha.square().sum(1)) * noise / b
+                gradients.append((self.log_noise, d_log_noise.mean(0)))
+        return surrogate(value, *gradients)
+
+
+class KernelBSGDObjective(Objective):
+    """NLML of the minibatch under any kernel on a network's outputs, with noise σ² for each output.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k, on the outputs of the network.
+    network : nn.Module
+        g: (N, d) → (N, D).
+    n_outputs : int
+        P.
+    noise_variance : float
+        Initial σ².
+    noise_bounds : tuple of float
+        Interval that σ² is kept in; equal bounds fix it.
+    weight_decay : float
+        Decoupled decay of the network's parameters.
+    """
+
+    def __init__(
+        self,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        n_outputs: int,
+        *,
+        noise_variance: float,
+        noise_bounds: tuple[float, float],
+        weight_decay: float,
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.network = network
+        self.noise_bounds = noise_bounds
+        self.weight_decay = weight_decay
+        noise = torch.full((n_outputs,), noise_variance, dtype=torch.float64)
+        self.likelihood = Gaussian(noise)
+        self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        rest = [*self.kernel.parameters(), *self.likelihood.parameters()]
+        return [
+            {
+                "params": [p for p in self.network.parameters() if p.requires_grad],
+                "weight_decay": self.weight_decay,
+            },
+            {"params": [p for p in rest if p.requires_grad]},
+        ]
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        K = self.kernel(self.network(X).double())  # (b, b)
+        y = targets[:, :-1].double()
+        noise = self.likelihood.noise_variance  # (P,)
+        C = add_diagonal(K.detach().expand(len(noise), -1, -1), noise.detach())
+        with torch.no_grad():
+            L = cholesky(C, "kernel matrix of a minibatch")
+            C_inv = torch.cholesky_inverse(L)
+            alpha = (C_inv @ y.mT[..., None])[..., 0]  # C⁻¹y, (P, b)
+            b = len(X)
+            value = 0.5 * ((y.mT * alpha).sum(1) + log_det(L) + b * LOG_2PI).sum() / b
+            dC = 0.5 * (C_inv - alpha[:, :, None] * alpha[:, None]) / b  # (P, b, b)
+            d_log_noise = dC.diagonal(dim1=-2, dim2=-1).sum(-1) * noise
+        return surrogate(value, (K, dC.sum(0)), (self.likelihood.log_noise, d_log_noise))
+
+    def step_end(self) -> None:
+        self.kernel.clamp_()
+        low, high = map(math.log, self.noise_bounds)
+        self.likelihood.log_noise.data.clamp_(low, high)
+
+    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+        """Held-out NLPD, or NLML without validation rows, from a subset of the training rows."""
+        fold = targets[:, -1]
+        rows = (fold < 0).nonzero()[:EVALUATION_ROWS, 0]
+        posterior = self.solution(X[rows], targets[rows])
+        held_out = (fold >= 0).nonzero()[:, 0]
+        if len(held_out) == 0:
+            return float(-posterior.log_evidence().sum()) / len(rows)
+        with torch.no_grad():
+            q = posterior.marginals(X[held_out].double())
+            return float(-posterior.likelihood.log_predictive(targets[held_out, :-1], q).mean())
+
+    def solution(self, X: Tensor, targets: Tensor) -> ExactPosterior:
+        fitted = copy.deepcopy(self).double().eval()
+        y = targets[:, :-1].double()
+        return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X.double(), y)
+
+
+@documented
+class BSGDGaussianProcessRegressor(FiniteGPRegressor):
+    """Gaussian-process regression by biased stochastic gradients of the minibatch likelihood.
+
+    With a kernel that has finite or random Fourier features the model is that of
+    :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
+    ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and
+    so limited to 10,000 rows.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SCGDGaussianProcessRegressor : Without the bias.
+
+    References
+    ----------
+    .. [1] H. Chen, L. Zheng, R. Al Kontar, G. Raskutti, "Stochastic gradient descent in correlated
+       settings: A study on Gaussian processes", NeurIPS 2020.
+    .. [2] N. Shoham, H. Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite
+       Dimensional RKHS", sec. 4.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process.kernels import ExpSineSquared, WhiteKernel
+    >>> from skgpstoch import BSGDGaussianProcessRegressor
+    >>> X = np.linspace(0, 6, 300)[:, None]
+    >>> model = BSGDGaussianProcessRegressor(
+    ...     ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), hidden_layer_sizes=(), random_state=0
+    ... ).fit(X, np.sin(np.pi * X[:, 0]))
+    >>> bool(abs(model.predict([[8.5]])[0] - 1.0) < 0.1)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **FiniteGPRegressor._parameter_constraints,
+        "n_components": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def _is_general(self) -> bool:
+        """Whether the kernel is used as it is, not through features."""
+        expression, _ = self._split_kernel()
+        if expression is None:
+            return False
+        return self.n_components is None or not has_features(kernels.from_sklearn(expression))
+
+    def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
+        if not self._is_general():
+            return super()._objective(X, targets, generator)
+        if len(X) > MAX_EXACT_ROWS:
+            raise ValueError(
+                f"X has {len(X)} rows, but kernel={self.kernel} has no finite features here, and "
+                f"the exact predictor that it needs is limited to {MAX_EXACT_ROWS} rows. Use "
+                "n_components with a sum of products of RBF, Matern and constants, or fewer rows."
+            )
+        expression, _ = self._split_kernel()
+        network, width = self._network(X, generator, n_members=1)
+        kernel = kernels.from_sklearn(expression)
+        check_length_scales(kernel, width)
+        objective = KernelBSGDObjective(
+            kernel,
+            nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
+            targets.shape[1] - 1,
+            noise_variance=self._initial_noise(),
+            noise_bounds=self._noise_bounds(),
+            weight_decay=self._weight_decay(len(X)),
+        )
+        objective.has_user_module = self.feature_map is not None
+        if self._starts_warm():
+            for part in ("kernel", "network", "likelihood"):
+                load_fitted(getattr(objective, part), getattr(self.posterior_, part))
+        return objective
+
+    def _n_folds(self, n_rows: int) -> int:
+        if not self._is_general():
+            return super()._n_folds(n_rows)
+        if self.n_estimators not in ("auto", 1):
+            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
+        return 1
+
+    def _fitted_kernel(self) -> sk.Kernel:
+        if not isinstance(self.posterior_, ExactPosterior):
+            return super()._fitted_kernel()
+        exact = self.posterior_
+        noise = float(exact.likelihood.noise_variance.detach().mean())
+        fitted = kernels.to_sklearn(exact.kernel)
+        return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
+
+    def _check_streams(self) -> None:
+        if self._is_general():
+            raise ValueError(
+                f"partial_fit needs a kernel with finite or random Fourier features, got "
+                f"kernel={self.kernel} with n_components={self.n_components}."
+            )
+
+    def _method(
+        self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any
+    ) -> BSGDObjective:
+        return BSGDObjective(features, targets, **options)

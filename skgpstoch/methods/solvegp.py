@@ -1,0 +1,108 @@
+"""SOLVE-GP and ODVGP: orthogonal inducing points beside the ordinary ones.
+
+Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes", 2020. The
+residual process f⊥ of SVGP, of covariance c(a, b) = k(a, b) − k(a, Z) K_uu⁻¹ k(Z, b), gets inducing
+points O of its own. With C_vv = c(O, O) = L_v L_vᵀ their whitened features are those that a block
+Cholesky decomposition makes of Z ∪ O,
+
+    P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
+
+two decompositions of M points instead of one of 2M. The model is that of :mod:`skgpstoch.svgp`,
+with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..estimators.orthogonal import WithOrthogonalGP
+from ..estimators.sparse_docs import documented
+from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SolveGP(WithOrthogonalGP):
+    """What regressor and classifier share."""
+
+    orthogonal_covariance: str = "free"
+
+    def _covariance_there(self) -> str:
+        return self.orthogonal_covariance
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SolveGPRegressor(SolveGP, SparseGPRegressor):
+    """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
+
+    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPRegressor : With inducing points of one kind.
+
+    References
+    ----------
+    .. [1] J. Shi, M. Titsias, A. Mnih, "Sparse orthogonal variational inference for Gaussian
+       processes", AISTATS 2020.
+    .. [2] H. Salimbeni, C.-A. Cheng, B. Boots, M. Deisenroth, "Orthogonally decoupled variational
+       Gaussian processes", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import SolveGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
+    >>> model = SolveGPRegressor(n_inducing=10, n_orthogonal=10, random_state=0).fit(X, y)
+    >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
+    array([0., 1.])
+    >>> model.orthogonal_points_.shape
+    (10, 1)
+    """
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SolveGPClassifier(SolveGP, SparseGPClassifier):
+    """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
+
+    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SVGPClassifier : With inducing points of one kind.
+
+    References
+    ----------
+    .. [1] J. Shi, M. Titsias, A. Mnih, "Sparse orthogonal variational inference for Gaussian
+       processes", AISTATS 2020.
+    .. [2] H. Salimbeni, C.-A. Cheng, B. Boots, M. Deisenroth, "Orthogonally decoupled variational
+       Gaussian processes", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import SolveGPClassifier
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = SolveGPClassifier(n_inducing=10, n_orthogonal=10, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    """

@@ -1,0 +1,103 @@
+"""SGPR and SVGP: sparse variational Gaussian processes on inducing points.
+
+Titsias, "Variational learning of inducing variables in sparse Gaussian processes", AISTATS 2009;
+Hensman, Matthews & Ghahramani, "Scalable variational Gaussian process classification", AISTATS
+2015. With inducing points Z, K_uu = k(Z, Z) = LLᵀ and P = k(X, Z) L⁻ᵀ
+(:class:`~skgpstoch.inducing.InducingFeatures`),
+
+    f(x) = P(x)ᵀw + r(x),   w ~ N(0, I),   var r(x) = k(x, x) − ‖P(x)‖²,   q(w) = N(m, S),
+
+S a full matrix. Its bound is (B2) of :mod:`skgpstoch.sparse`; at the best q(w), for a Gaussian
+likelihood, Titsias' own
+
+    log N(y | 0, PPᵀ + σ²I) − tr(K − PPᵀ)/(2σ²)                                                 (B3)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..estimators.sparse import VariationalGP
+from ..estimators.sparse_docs import documented
+from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SVGPRegressor(VariationalGP, SparseGPRegressor):
+    """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
+
+    Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
+    row.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SolveGPRegressor : Twice the points for less than the price of a matrix of that size.
+    SCGDGaussianProcessRegressor : Networks with an exact marginal likelihood.
+
+    References
+    ----------
+    .. [1] M. Titsias, "Variational learning of inducing variables in sparse Gaussian processes",
+       AISTATS 2009.
+    .. [2] J. Hensman, A. Matthews, Z. Ghahramani, "Scalable variational Gaussian process
+       classification", AISTATS 2015.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import SVGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
+    >>> model = SVGPRegressor(n_inducing=20, random_state=0).fit(X, y)
+    >>> mean, std = model.predict([[0.0], [1.5]], return_std=True)
+    >>> np.round(mean, 1) + 0.0
+    array([0., 1.])
+    >>> bool((std < 0.15).all())
+    True
+    """
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class SVGPClassifier(VariationalGP, SparseGPClassifier):
+    """Sparse variational Gaussian-process classification on inducing points (SVGP).
+
+    Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    See Also
+    --------
+    SolveGPClassifier : Twice the points for less than the price of a matrix of that size.
+
+    References
+    ----------
+    .. [1] J. Hensman, A. Matthews, Z. Ghahramani, "Scalable variational Gaussian process
+       classification", AISTATS 2015.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import SVGPClassifier
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = SVGPClassifier(n_inducing=20, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)
+    True
+    """

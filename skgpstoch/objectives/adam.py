@@ -1,0 +1,90 @@
+"""solver="adam": m and the roots of S are parameters like the others."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..features.base import Basis
+from ..features.inducing import whiten
+from ..posteriors.blocks import Moments, VariationalWeights, identities, make_roots, moments_of
+from ..posteriors.sites import Sites
+from .sparse import SparsePosterior
+from .variational import VariationalObjective
+
+
+class GradientObjective(VariationalObjective):
+    """m and R_b, S_b = R_b R_bᵀ, as parameters, in the coordinates of w or (whiten=False) of u.
+
+    Without whitening u = L w has the mean Lm and the root LR, so that w's come from those of u as
+    features come from covariances.
+    """
+
+    def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.whiten = whiten
+        model, P = self.model, len(self.model.mean.value)
+        like = model.features.points.detach()
+        self.means = nn.ParameterList(like.new_zeros(size, P) for size in model.features.blocks)
+        factors = [root.to(like) for root in self.factors()]
+        self.roots = make_roots(factors, P, model.has_prior_covariance)
+
+    def factors(self) -> list[Tensor]:
+        """L of every block: I in the coordinates of w."""
+        features = self.model.features
+        if self.whiten:
+            return identities(features)
+        factors = features.basis(features.inducing_points[:1]).factors
+        return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        posterior = copy.deepcopy(posterior).to(self.n_rows.device)
+        means = posterior.weights.mean.split(posterior.weights.sizes)
+        for b, L in enumerate(self.factors()):
+            self.means[b].copy_(L.double() @ means[b])
+            root = posterior.weights.roots[b]
+            if root is not None:
+                self.roots[b].copy_(L.double() @ root)
+
+    def present_sites(self) -> Sites:
+        """Of the present q(w): of several blocks, without what is between them."""
+        q = self.q().to(torch.float64)
+        P = q.mean.shape[1]
+        if self.model.loss.covariance(self.model.likelihood) != "sites":  # m is all that counts
+            return self.model.zero_sites(q.mean.device)._replace(cross=q.mean)
+        blocks = []
+        for size, S in zip(q.sizes, q.covariances, strict=True):
+            identity = torch.eye(size, dtype=torch.float64, device=q.mean.device).repeat(P, 1, 1)
+            blocks.append(0.0 * identity if S is None else torch.linalg.inv(S) - identity)
+        precision = torch.stack([torch.block_diag(*parts) for parts in zip(*blocks, strict=True)])
+        return Sites(precision, q.mean + torch.einsum("bij,jb->ib", precision, q.mean))
+
+    def weights(self, basis: Basis) -> VariationalWeights:
+        """q(w), in the coordinates of w."""
+        means, roots = list(self.means), [root.tril() for root in self.roots]
+        if not self.whiten:
+            for b, (K, inverse) in enumerate(basis.factors):
+                P, size = len(roots[b]), means[b].shape[0]
+                rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
+                white = whiten(rows, K, inverse)
+                means[b], roots[b] = white[:P].mT, white[P:].reshape(P, size, size).mT
+        pairs = zip(roots, self.model.has_prior_covariance, strict=True)
+        free = [None if is_prior else root for root, is_prior in pairs]
+        return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        weights, residual = self.weights(basis), basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        q = q._replace(mean=q.mean + self.model.offset(basis))
+        total, _ = self.model.data_term_of(rows, q, residual, generator)
+        return self.per_row(total, len(X), weights.kl().sum(), generator)
+
+    @torch.no_grad()
+    def q(self) -> Moments:
+        features = self.model.features
+        return moments_of(self.weights(features.basis(features.inducing_points[:1])))

@@ -1,0 +1,104 @@
+"""What training minimises."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..posteriors.base import Posterior
+
+
+class Objective(nn.Module):
+    """A loss per row whose state (parameters and buffers) is all that training changes.
+
+    A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that
+    do nothing. Whatever must survive a checkpoint, a rollback, or the choice of the best iterate
+    has to be a parameter or a buffer.
+    """
+
+    has_user_module: bool = False
+    """Whether a module of the user's is inside, whose layers may draw from the global generator."""
+
+    def forward(self, X: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """Loss of a minibatch, in nats per row: X (b, d), y (b, P)."""
+        raise NotImplementedError
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups for the optimiser; a dual variable's group says ``"maximize": True``."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+
+    def step_end(self) -> None:
+        """Called after every optimiser step: projections, profiles, natural or dual steps."""
+
+    def epoch_end(self) -> None:
+        """Called after every epoch: penalties, schedules of the objective's own."""
+
+    def epoch_loss(self, mean: float) -> float:
+        """What the loss curve records for an epoch, given the mean of its minibatches' losses."""
+        return mean
+
+    def is_closed(self) -> bool:
+        """Whether there is nothing to train, only to solve."""
+        return not any(group["params"] for group in self.param_groups())
+
+    def is_finite(self) -> bool:
+        """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
+        free = all(bool(torch.isfinite(p).all()) for p in self.parameters())
+        # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
+        return free and all(bool((b < math.inf).all()) for b in self.buffers())
+
+    def evaluate(self, X: Tensor, y: Tensor) -> float:
+        """What the best iterate is the best of, lower is better: nats per row, of all rows."""
+        raise NotImplementedError
+
+    def refine(self, X: Tensor, y: Tensor) -> None:
+        """Choices that are left when the best iterate is, before the closing pass."""
+
+    def solution(self, X: Tensor, y: Tensor) -> Posterior:
+        """The closing exact pass over all rows."""
+        raise NotImplementedError
+
+    # ---- streams -----------------------------------------------------------------------------
+
+    def attach(self, X: Tensor, y: Tensor) -> None:
+        """Go on with other rows, of a stream."""
+
+    def detach_rows(self) -> None:
+        """Forget references to the rows, which must not be kept with the estimator."""
+
+    def stream_rate(self, batch_size: int) -> float:
+        """Most of the learning rate that the averages of a stream can follow."""
+        return 1.0
+
+    def running_solution(self) -> Posterior:
+        """What is known without a pass over all rows."""
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from streams")
+
+
+class _Surrogate(torch.autograd.Function):
+    """A third of the time of ``value + s − s.detach()``, s = Σ⟨x, dx⟩, at every step."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.gradients = tensors[len(tensors) // 2 :]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        scale = outputs[0]
+        given = [(scale * dx).to(dx) for dx in ctx.gradients]
+        return None, *given, *(None for _ in given)
+
+
+def surrogate(value: Tensor, *gradients: tuple[Tensor, Tensor]) -> Tensor:
+    """A scalar equal to `value` whose gradient by each tensor is the one given with it.
+
+    For losses whose gradient is known in closed form, or is not that of any loss.
+    """
+    if not gradients:
+        return value
+    tensors, given = zip(*gradients, strict=True)
+    return _Surrogate.apply(value, *tensors, *given)

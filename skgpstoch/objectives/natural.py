@@ -1,0 +1,254 @@
+"""q(w) from running averages over minibatches: natural-gradient and Newton's steps.
+
+With step size γ and n rows, a minibatch of b rows with features P moves the averages of the sites
+(:mod:`skgpstoch.sites`) by
+
+    G ← (1 − γ)G + γ(n/b) Pᵀdiag(κ)P,      c ← (1 − γ)c + γ(n/b) Pᵀ(κ(μ − mean) + α),
+
+and q(w) follows from them. Features change meanwhile, so that averages are of features as they were
+up to a window ago: the gradient of all else is taken at the mean that has seen the minibatch.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..features.base import Basis
+from ..losses import Rows
+from ..maths.gaussian import Marginals
+from ..maths.linalg import inverse_cholesky
+from ..posteriors.blocks import (
+    Moments,
+    VariationalWeights,
+    free_roots,
+    identities,
+    make_roots,
+    moments_of,
+)
+from ..posteriors.sites import Sites, best_mean, conjugate_sites
+from .sparse import SparsePosterior
+from .variational import VariationalObjective
+
+STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
+
+
+WINDOW = 5  # rows that running averages look back on, in units of D
+
+
+MIN_WINDOW = 2500
+
+
+PROFILE_RATE = 0.3  # of the learning rate, for all but networks, where S is learned by gradients
+
+
+MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
+
+
+class RunningObjective(VariationalObjective):
+    """q(w) from running averages of the sites of minibatches.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of :class:`VariationalObjective`.
+    conjugate : bool
+        Whether averages are of PᵀP and Pᵀy, without the noise ("collapsed").
+    averaging : float or "auto", default="auto"
+        Weight of the present minibatch; "auto" looks back on 5 D rows, 2,500 at least.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    mean: Tensor
+    kl: Tensor
+    failed: Tensor
+
+    def __init__(
+        self, *args: Any, conjugate: bool, averaging: float | str = "auto", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.conjugate = conjugate
+        self.averaging = averaging
+        self.n_steps = 0
+        device = self.model.features.points.device
+        zero = self.model.zero_sites(device)
+        self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
+        self.register_buffer("cross", zero.cross)
+        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
+        self.keep(self.model.moments(zero, dtype=self.model.features.points.dtype))
+
+    def get_extra_state(self) -> int:
+        return self.n_steps
+
+    def set_extra_state(self, state: int) -> None:
+        self.n_steps = state
+
+    def rate(self, batch_size: int) -> float:
+        """γ of the next step: at first, an average over all that has been seen."""
+        most = max(WINDOW * self.model.features.n_features, MIN_WINDOW)
+        window = min(most, float(self.n_rows))
+        rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
+        if self.averaging != "auto":
+            return float(self.averaging)
+        if self.conjugate:
+            return max(rate, 1.0 / (self.n_steps + 1.0))
+        return min(max(rate, 1.0 / (self.n_steps + 2.0)), MOST)
+
+    def stream_rate(self, batch_size: int) -> float:
+        return self.rate(batch_size)
+
+    def keep(self, q: Moments) -> None:
+        """Make q the present one."""
+        self.register_buffer("mean", q.mean)
+        self.register_buffer("kl", q.kl)
+        for b, S in enumerate(q.covariances):
+            self.register_buffer(f"covariance_{b}", S)
+
+    def q(self) -> Moments:
+        sizes = self.model.features.blocks
+        covariances = tuple(getattr(self, f"covariance_{b}") for b in range(len(sizes)))
+        return Moments(self.mean, covariances, sizes, self.kl)
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        if self.conjugate:
+            self.average_conjugate(self.predicting(X, basis), rows.y)
+            total, _, _ = self.model.data_term(basis, rows, self.q(), generator)
+        else:
+            total = self.after_natural_step(self.predicting(X, basis), basis, rows, generator)
+        return self.per_row(total, len(X), self.kl, generator)
+
+    def after_natural_step(
+        self, seen: Basis, basis: Basis, rows: Rows, generator: torch.Generator
+    ) -> Tensor:
+        """The data term at the mean that a step leads to, and at the covariances before it.
+
+        At the mean before it, which follows from features that have changed since, hyper-parameters
+        would learn to do without features.
+        """
+        q = self.q()
+        with torch.no_grad():
+            products = q.products(seen.phi)
+            _, term, marginals = self.model.data_term(seen, rows, q, generator, products)
+            self.average(self.model.sites(seen, term, marginals), len(rows.y))
+        q = q._replace(mean=self.mean)
+        known = products if seen is basis else None
+        return self.model.data_term(basis, rows, q, generator, known)[0]
+
+    def predicting(self, X: Tensor, basis: Basis) -> Basis:
+        """The basis that a stream predicts with, from these averages alone.
+
+        It differs from that in training where a user's module has layers such as BatchNorm.
+        """
+        if not (self.streams and self.has_user_module):
+            return basis
+        self.model.eval()
+        with torch.no_grad():
+            basis = self.model.features.basis(X)
+        self.model.train()
+        return basis
+
+    def present_sites(self) -> Sites:
+        n = float(self.n_rows)
+        if self.conjugate:
+            return conjugate_sites(self.gram[0], self.cross, self.model.site_noise / n)
+        return Sites(n * self.gram, n * self.cross)
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        posterior, n = copy.deepcopy(posterior).to(self.gram.device), posterior.n_rows
+        sites = posterior.sites
+        noise = self.model.site_noise if self.conjugate else torch.ones_like(sites.cross[0])
+        self.gram.copy_((sites.precision * noise[:, None, None] / n)[: len(self.gram)])
+        self.cross.copy_(sites.cross * noise / n)
+        self.solve()
+        self.n_steps = STARTED
+
+    @torch.no_grad()
+    def average_conjugate(self, basis: Basis, y: Tensor) -> None:
+        """PᵀP and Pᵀ(y − mean), with the present minibatch among them."""
+        phi = basis.phi.detach()
+        gram, cross = phi.mT @ phi, phi.mT @ (y - self.model.offset(basis)).to(phi)
+        self.average(Sites(gram[None], cross), len(y))
+
+    @torch.no_grad()
+    def average(self, sites: Sites, n_batch: int) -> None:
+        """A step of natural gradients."""
+        rate = self.rate(n_batch)
+        self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / n_batch)
+        self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / n_batch)
+        self.solve()
+
+    def solve(self) -> None:
+        """The q(w) of the present averages."""
+        sites, dtype = self.present_sites(), self.model.features.points.dtype
+        self.keep(self.model.moments(sites, inverse_factor=self.inverse_factor, dtype=dtype))
+        self.n_steps += 1
+
+    def inverse_factor(self, A: Tensor) -> Tensor:
+        """L⁻¹ for LLᵀ; a failure is only recorded, for the loop to find after the epoch."""
+        R, failed = inverse_cholesky(A)
+        self.failed |= failed.any()
+        return R
+
+    def is_finite(self) -> bool:
+        return not bool(self.failed) and super().is_finite()
+
+
+class ProfiledObjective(RunningObjective):
+    """m from running averages, R_b from gradients: for losses that give S no closed form."""
+
+    rest_rate = PROFILE_RATE
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, conjugate=False, **kwargs)
+        model, P = self.model, len(self.model.mean.value)
+        self.roots = make_roots(identities(model.features), P, model.has_prior_covariance)
+
+    def weights(self) -> VariationalWeights:
+        """q(w)."""
+        roots = free_roots(self.roots, self.model.has_prior_covariance)
+        return VariationalWeights(self.mean, roots, self.model.features.blocks)
+
+    def q(self) -> Moments:
+        return moments_of(self.weights())
+
+    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+        weights, residual = self.weights(), basis.residual()
+        q = weights.marginals(basis.phi, residual)
+        self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
+        q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
+        total, _ = self.model.data_term_of(rows, q, residual, generator)
+        return self.per_row(total, len(X), self.weights().kl().sum(), generator)
+
+    @torch.no_grad()
+    def newton_step(
+        self, seen: Basis, basis: Basis, rows: Rows, q: Marginals, generator: torch.Generator
+    ) -> None:
+        """With these rows among the averages; q(f) is without the offset of the mean."""
+        residual = seen.residual()
+        q = q if seen is basis else self.weights().marginals(seen.phi, residual)
+        q = q._replace(mean=q.mean + self.model.offset(seen))
+        term = self.model.loss.data_term(rows, q, residual, generator)
+        self.average(self.model.sites(seen, term, q), len(rows.y))
+
+    def keep(self, q: Moments) -> None:
+        self.register_buffer("mean", q.mean)
+
+    def solve(self) -> None:
+        sizes, dtype = self.model.features.blocks, self.model.features.points.dtype
+        mean, _ = best_mean(self.present_sites(), sizes, self.inverse_factor)
+        self.register_buffer("mean", mean.to(dtype))
+        self.n_steps += 1
+
+    @torch.no_grad()
+    def start_from(self, posterior: SparsePosterior) -> None:
+        super().start_from(posterior)
+        for ours, fitted in zip(self.roots, posterior.weights.roots, strict=True):
+            if fitted is not None:
+                ours.copy_(fitted)

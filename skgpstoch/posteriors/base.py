@@ -1,0 +1,56 @@
+"""What a finished fit leaves behind: posteriors of f, and of the weights of features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..likelihoods.base import Likelihood
+from ..maths.gaussian import Marginals
+
+
+class Posterior(nn.Module):
+    """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
+
+    likelihood: Likelihood
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of data."""
+        raise NotImplementedError
+
+    def log_evidence(self) -> Tensor:
+        """log p(y | X) of each output, (P,) nats."""
+        raise NotImplementedError
+
+    def refit(self, X: Tensor, y: Tensor) -> Posterior:
+        """The posterior of other data, with the same hyper-parameters."""
+        raise NotImplementedError
+
+    def marginals(self, X: Tensor) -> Marginals:
+        """q(f) at each row of X: X (N, d), mean and var (1, N, P)."""
+        raise NotImplementedError
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Joint covariance of f at the rows of X, one for each output: (P, N, N)."""
+        raise NotImplementedError
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws of f at the rows of X: (n_samples, N, P)."""
+        raise NotImplementedError
+
+
+class Weights(nn.Module):
+    """q(w): what the features' weights are believed to be, one set for each of P outputs."""
+
+    def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:
+        """q(f) at each row: phi (N, D), residual (N,) → mean and var (1, N, P)."""
+        raise NotImplementedError
+
+    def covariance(self, phi: Tensor) -> Tensor:
+        """Joint covariance of φᵀw at the rows of phi: (P, N, N)."""
+        raise NotImplementedError
+
+    def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Draws of w: (n_samples, D, P)."""
+        raise NotImplementedError

@@ -1,0 +1,319 @@
+"""The only training loop of the package."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..maths.linalg import NotPositiveDefiniteError
+from ..objectives.base import Objective
+from .checkpoint import Checkpoint
+from .optimizers import Schedule
+
+MAX_ROLLBACKS = 10
+
+
+HARM = 0.5
+"""Nats per row by which the start must be better than every iterate to be preferred to them."""
+
+
+@dataclass
+class History:
+    """What a training run did, epoch by epoch."""
+
+    loss_curve: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    scored_epochs: list[int] = field(default_factory=list)
+    start_score: float = math.inf
+    best_score: float = math.inf
+    best_iter: int = 0
+    improved_iter: int = 0
+    n_rollbacks: int = 0
+    status: str = "running"
+
+    @property
+    def n_iter(self) -> int:
+        """Completed epochs."""
+        return len(self.loss_curve)
+
+
+@dataclass
+class Trainer:
+    """The state of a run: :func:`train` is its only user."""
+
+    objective: Objective
+    optimizer: Optimizer | None
+    X: Tensor
+    y: Tensor
+    max_iter: int
+    batch_size: int
+    schedule: Schedule
+    generator: torch.Generator
+    evaluate: Callable[[], float] | None = None
+    evaluate_every: int = 1
+    n_iter_no_change: float = math.inf
+    tol: float = 0.0
+    on_epoch: Callable[[History], bool] | None = None
+    checkpoint: Checkpoint | None = None
+    verbose: bool = False
+    history: History = field(default_factory=History)
+    start_state: dict[str, Tensor] | None = None
+    best_state: dict[str, Tensor] | None = None
+    safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
+    failure: Exception | None = None  # the last that an epoch ended with
+    step: int = 0
+    rate: float = 1.0  # halved by every rollback
+
+    @property
+    def n_batches(self) -> int:
+        return math.ceil(len(self.X) / self.batch_size)
+
+    def fit_loop(self) -> None:
+        """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
+        if self.history.n_iter == 0:
+            self.score_start()
+        self.safe = self.state_dict()
+        while self.history.status == "running":
+            if self.history.n_iter >= self.max_iter:
+                self.history.status = "max_iter"
+            elif self.should_stop():
+                self.history.status = "converged"
+            elif not self.run_sound_epoch():
+                self.roll_back()
+            elif self.on_epoch is not None and self.on_epoch(self.history):
+                self.history.status = "callback"
+
+    def is_due(self) -> bool:
+        """Whether this is an epoch after which to evaluate and save."""
+        n_iter = self.history.n_iter
+        return n_iter % self.evaluate_every == 0 or n_iter == self.max_iter
+
+    def run_sound_epoch(self) -> bool:
+        """An epoch and its evaluation; whether all is finite after it."""
+        try:
+            loss = self.run_epoch()
+            if not (math.isfinite(loss) and self.objective.is_finite()):
+                return False
+            self.history.loss_curve.append(loss)
+            if self.is_due() and not self.score():
+                return False
+        except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
+            self.failure = error
+            return False
+        if self.verbose:
+            self.report()
+        if self.is_due():
+            self.safe = self.state_dict()
+            if self.checkpoint is not None:
+                self.checkpoint.save(self.safe)
+        return True
+
+    def roll_back(self) -> None:
+        """Return to a state that was sound, with half the learning rate."""
+        rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
+        if n_rollbacks > MAX_ROLLBACKS:
+            raise NotPositiveDefiniteError(
+                f"Training diverged {n_rollbacks} times, the last at {2 * rate:.1e} times "
+                "learning_rate_init. Likely causes: inputs or a target on an extreme scale (use "
+                "StandardScaler), or a learning_rate_init that is far too large."
+                + (f" The last failure: {self.failure}" if self.failure else "")
+            ) from self.failure
+        state = self.generator.get_state()  # goes on: other minibatches may do
+        self.load_state_dict(self.safe)
+        self.generator.set_state(state)
+        self.rate, self.history.n_rollbacks = rate, n_rollbacks
+
+    def run_epoch(self) -> float:
+        """One pass over a permutation of the rows; mean loss in nats per row."""
+        self.objective.train()
+        if self.objective.has_user_module:
+            torch.manual_seed(self.draw_seed())  # for its stochastic layers; see train()
+        n = len(self.X)
+        permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.X.device)
+        for rows in permutation.tensor_split(self.n_batches):
+            loss = self.train_step(self.X.index_select(0, rows), self.y.index_select(0, rows))
+            total += loss * len(rows)
+        self.objective.epoch_end()
+        return self.objective.epoch_loss(float(total) / n)
+
+    def train_step(self, X: Tensor, y: Tensor) -> Tensor:
+        if self.optimizer is None:
+            loss = self.objective(X, y, self.generator)
+        else:
+            factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
+            for group in self.optimizer.param_groups:
+                group["lr"] = factor * group["initial_lr"]
+            step = cast(Callable[..., Tensor], self.optimizer.step)  # torch's type says float
+            loss = step(lambda: self.loss_with_gradient(X, y))
+        self.objective.step_end()
+        self.step += 1
+        return loss.detach()
+
+    def loss_with_gradient(self, X: Tensor, y: Tensor) -> Tensor:
+        """What an optimiser may ask for more than once at a step."""
+        self.objective.zero_grad()
+        loss = self.objective(X, y, self.generator)
+        loss.backward()
+        return loss
+
+    def draw_seed(self) -> int:
+        return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))
+
+    def score(self) -> bool:
+        """Score the current iterate, lower is better, and keep the best; whether it is finite."""
+        if self.evaluate is None:
+            return True
+        self.objective.eval()
+        score, h = self.evaluate(), self.history
+        if not math.isfinite(score):
+            return False
+        h.scores.append(score)
+        h.scored_epochs.append(h.n_iter)
+        if score < h.best_score - self.tol:
+            h.improved_iter = h.n_iter
+        if score < h.best_score:
+            h.best_score, h.best_iter = score, h.n_iter
+            self.best_state = copy.deepcopy(self.objective.state_dict())
+        return True
+
+    def score_start(self) -> None:
+        """Score the start, which is what remains where training only does harm."""
+        if self.evaluate is None:
+            return
+        start = copy.deepcopy(self.objective.state_dict())
+        self.objective.eval()
+        self.history.start_score = self.evaluate()
+        self.start_state = copy.deepcopy(self.objective.state_dict())
+        self.objective.load_state_dict(start)
+
+    def choose(self) -> None:
+        """Leave the objective at its best iterate, or at the start where that is far better."""
+        h = self.history
+        if self.start_state is not None and h.start_score < h.best_score - HARM:
+            h.best_score, h.best_iter, self.best_state = h.start_score, 0, self.start_state
+        if self.best_state is not None:
+            self.objective.load_state_dict(self.best_state)
+        self.objective.eval()
+
+    def should_stop(self) -> bool:
+        """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs."""
+        h = self.history
+        if math.isinf(self.n_iter_no_change):
+            return False
+        if self.evaluate is not None:
+            if not h.scores:
+                return False
+            # Counted to the last score: epochs that are not scored cannot be improvements.
+            return h.scored_epochs[-1] - h.improved_iter >= self.n_iter_no_change
+        recent = int(self.n_iter_no_change)
+        past = h.loss_curve[:-recent]
+        return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
+
+    def report(self) -> None:
+        h = self.history
+        score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
+        print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that :meth:`load_state_dict` needs to go on to the bitwise same result."""
+        state = {
+            "objective": self.objective.state_dict(),
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "history": asdict(self.history),
+        }
+        return {
+            **copy.deepcopy(state),
+            "start_state": self.start_state,
+            "best_state": self.best_state,
+            "step": self.step,
+            "rate": self.rate,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.objective.load_state_dict(state["objective"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.history = History(**copy.deepcopy(state["history"]))
+        self.start_state = state["start_state"]
+        self.best_state = state["best_state"]
+        self.step = state["step"]
+        self.rate = state["rate"]
+        self.generator.set_state(state["generator"].cpu())
+
+    def interrupt(self) -> None:
+        """After Ctrl-C: go on with the better of the best and the current iterate."""
+        warnings.warn(
+            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; the "
+            "model is the best iterate so far.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+        if not self.objective.is_finite():
+            self.load_state_dict(self.safe)
+        elif self.history.n_iter not in self.history.scored_epochs:
+            self.score()
+        self.history.status = "interrupted"
+
+
+def train(
+    objective: Objective,
+    X: Tensor,
+    y: Tensor,
+    *,
+    optimizer: Optimizer | None,
+    checkpoint: Checkpoint | None = None,
+    **options: Any,
+) -> History:
+    """Minimise an objective over minibatches, in place.
+
+    Parameters
+    ----------
+    objective : Objective
+        Left at the best iterate if `evaluate` is given, at the last one otherwise.
+    X, y : Tensors of shape (N, d) and (N, P)
+        On the device where training happens; they are never moved.
+    optimizer : Optimizer or None
+        From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
+    checkpoint : Checkpoint or None, default=None
+        Where to resume from and save to.
+    **options
+        The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
+        `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
+        `on_epoch`, `verbose`.
+
+    Returns
+    -------
+    history : History
+        Loss per epoch, scores, the best iteration and why training ended.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If training keeps diverging after ten halvings of the learning rate.
+    """
+    trainer = Trainer(objective, optimizer, X, y, checkpoint=checkpoint, **options)
+    if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
+        trainer.load_state_dict(state)
+    # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
+    # restored after it. The fork is not safe among threads, so it is made only for such layers.
+    devices = [X.device] if X.device.type == "cuda" else []
+    with torch.random.fork_rng(devices, enabled=objective.has_user_module):
+        try:
+            trainer.fit_loop()
+        except KeyboardInterrupt:
+            trainer.interrupt()
+    trainer.choose()
+    if checkpoint is not None and trainer.history.status != "interrupted":
+        checkpoint.remove()
+    return trainer.history

@@ -25,3 +25,6 @@ __all__ = [
     "SquareLoss",
 ]
 __version__ = "0.1.0"
+
+for _name in __all__:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

@@ -28,28 +28,14 @@ from sklearn.utils._param_validation import (
 )
 from torch import Tensor
 
+from .data.rows import Rows
 from .likelihoods.base import Likelihood
 from .likelihoods.real import AdditiveNoise, Gaussian
 from .maths.gaussian import LOG_2PI, Marginals
 
 __all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
 
-TINY = 1e-12
-
-
-class Rows(NamedTuple):
-    """Targets of some rows, and the likelihood of those rows.
-
-    Parameters
-    ----------
-    y : Tensor of shape (N, P)
-        Targets.
-    likelihood : Likelihood
-        With the exposures of these rows, if there are any.
-    """
-
-    y: Tensor
-    likelihood: Likelihood
+LEAST_ERROR = 1e-12  # squared, that a curvature is divided by
 
 
 class DataTerm(NamedTuple):
@@ -75,6 +61,10 @@ class DataTerm(NamedTuple):
     residual: Tensor
     curvature: Tensor
 
+    def weighted(self, rows: Rows) -> DataTerm:
+        """Of rows that count more than once, or less."""
+        return self if rows.weight is None else DataTerm(*(rows.weighted(part) for part in self))
+
 
 class Loss(BaseEstimator):
     """The loss of a row, as estimators take it: a parameter that has parameters, and no state.
@@ -88,11 +78,27 @@ class Loss(BaseEstimator):
     """Whether what is maximised, with β = 1, is the evidence or a bound on it."""
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
-        """Minus the loss of rows, and its derivatives; `residual` (N,) is a part of the variance.
+        """Minus the loss of rows, and its derivatives.
 
-        Without a generator, with which draws are made in training, it is exact.
+        Parameters
+        ----------
+        y : Tensor of shape (N, P)
+            Targets.
+        likelihood : Likelihood
+            That of these rows, with their exposures.
+        q : Marginals of shape (1, N, P)
+            q(f).
+        residual : Tensor of shape (N,)
+            The part of the variance that features leave unexplained.
+        generator : torch.Generator or None, default=None
+            Where draws come from in training; without it, the value is exact.
         """
         raise NotImplementedError(f"{type(self).__name__} must define data_term")
 
@@ -113,12 +119,15 @@ class Loss(BaseEstimator):
         return False
 
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """κ, (N or 1, P), and twice the loss without κ((y − μ)² + explained variance), ()."""
+        """κ, and twice the loss without κ((y − μ)² + explained variance), (N, P or 1).
+
+        κ is (P,) where it is the same for all rows, and (N, P) where it is not.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
-    def of_predictions(self, rows: Rows, q: Marginals) -> Tensor:
+    def of_predictions(self, y: Tensor, likelihood: Likelihood, q: Marginals) -> Tensor:
         """What held-out rows are judged by, (N,): their negative log predictive density."""
-        return -rows.likelihood.log_predictive(rows.y, q)
+        return -likelihood.log_predictive(y, q)
 
     def check(self, likelihood: Likelihood) -> None:
         """Raise a ValueError unless parameters are valid, and the likelihood is one it is for."""
@@ -140,11 +149,16 @@ class ExpectedLogLikelihood(Loss):
     bounds_evidence = True
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
-        value = rows.likelihood.expected_log_prob(rows.y, q)
+        value = likelihood.expected_log_prob(y, q)
         with torch.no_grad():
-            _, mean, var = rows.likelihood.expected_gradients(rows.y, q)
+            _, mean, var = likelihood.expected_gradients(y, q)
         return DataTerm(value, mean, var, var, -2.0 * var)
 
     def covariance(self, likelihood: Likelihood) -> str:
@@ -159,7 +173,7 @@ class ExpectedLogLikelihood(Loss):
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         noise = cast(Gaussian, likelihood).noise_variance
         constant = LOG_2PI + noise.log() + self.unexplained(residual[:, None] / noise)
-        return noise.reciprocal()[None], constant.sum()
+        return noise.reciprocal(), constant
 
     def unexplained(self, ratio: Tensor) -> Tensor:
         """Twice what the residual variance costs, given its ratio to σ²."""
@@ -173,11 +187,16 @@ class TighterBound(ExpectedLogLikelihood):
     """
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
         r = residual[:, None]
-        term = super().data_term(rows, Marginals(q.mean, q.var - r), residual)
-        noise = cast(Gaussian, rows.likelihood).noise_variance
+        term = super().data_term(y, likelihood, Marginals(q.mean, q.var - r), residual)
+        noise = cast(Gaussian, likelihood).noise_variance
         value = term.value - 0.5 * self.unexplained(r / noise).sum(1)
         return term._replace(value=value, residual=-0.5 / (noise.detach() + r))
 
@@ -199,11 +218,16 @@ class FullyIndependent(Loss):
     bounds_evidence = True
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
         r = residual[:, None]
-        noise = cast(Gaussian, rows.likelihood).noise_variance + r  # Λ, (N, P)
-        error = rows.y - q.mean[0]
+        noise = cast(Gaussian, likelihood).noise_variance + r  # Λ, (N, P)
+        error = y - q.mean[0]
         square = error.square() + q.var[0] - r
         value = -0.5 * (LOG_2PI + noise.log() + square / noise).sum(1)
         with torch.no_grad():
@@ -219,7 +243,7 @@ class FullyIndependent(Loss):
 
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         noise = cast(Gaussian, likelihood).noise_variance + residual[:, None]
-        return noise.reciprocal(), (LOG_2PI + noise.log()).sum()
+        return noise.reciprocal(), LOG_2PI + noise.log()
 
 
 class LogLoss(Loss):
@@ -261,15 +285,22 @@ class LogLoss(Loss):
         self.jitter = jitter
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
         if generator is None or self.gradient == "exact":
-            value, mean, var = rows.likelihood.predictive_gradients(rows.y, q)
+            value, mean, var = likelihood.predictive_gradients(y, q)
         elif self.gradient == "product":
-            value, mean, var = product_gradients(rows, q, self.n_samples, generator)
+            value, mean, var = product_gradients(y, likelihood, q, self.n_samples, generator)
         else:
             jitter = self.jitter if self.gradient == "smoothed" else 0.0
-            value, mean, var = monte_carlo_gradients(rows, q, self.n_samples, jitter, generator)
+            value, mean, var = monte_carlo_gradients(
+                y, likelihood, q, self.n_samples, jitter, generator
+            )
         return DataTerm(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
 
     def is_noisy(self) -> bool:
@@ -285,37 +316,42 @@ class LogLoss(Loss):
 
 
 def monte_carlo_gradients(
-    rows: Rows, q: Marginals, n_samples: int, jitter: float, generator: torch.Generator
+    y: Tensor,
+    likelihood: Likelihood,
+    q: Marginals,
+    n_samples: int,
+    jitter: float,
+    generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log (jitter + (1/S) Σ_s p(y | f_s)), f_s = μ + √v ε_s, and its derivatives (bMC)."""
     shape = (n_samples, *q.mean.shape[1:])
     draws = torch.randn(shape, generator=generator, dtype=torch.float64, device=q.mean.device)
 
     def log_mean(y: Tensor, q: Marginals) -> Tensor:
-        log_p = rows.likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
+        log_p = likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
         value = torch.logsumexp(log_p, 0) - math.log(n_samples)
         if jitter:
             value = torch.logaddexp(value, value.new_tensor(math.log(jitter)))
         return value.sum(-1)
 
-    return rows.likelihood.differentiate(log_mean, rows.y, q)
+    return likelihood.differentiate(log_mean, y, q)
 
 
 def product_gradients(
-    rows: Rows, q: Marginals, n_samples: int, generator: torch.Generator
+    y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """An estimate of the value, E[(f − μ)/v] and ½E[(f − μ)²/v² − 1/v] under q(f) p(y | f) (uPS).
 
     ∇ log E_q[p(y | f)] = E[∇ log q(f)] + E[∇ log p(y | f)], the second for the likelihood's
     parameters: unbiased however few draws there are. The value is that of bMC.
     """
-    y, exact = rows.y.double(), q.double()
+    y, exact = y.double(), q.double()
     with torch.no_grad():
-        value, _, _ = monte_carlo_gradients(rows, exact, n_samples, 0.0, generator)
-        f = rows.likelihood.product_samples(y, exact, n_samples, generator).f
+        value, _, _ = monte_carlo_gradients(y, likelihood, exact, n_samples, 0.0, generator)
+        f = likelihood.product_samples(y, exact, n_samples, generator).f
         score = (f - exact.mean) / exact.var  # (S, N, P)
         mean, var = score.mean(0), 0.5 * (score.square().mean(0) - exact.var[0].reciprocal())
-    log_p = rows.likelihood.log_prob(y, f).mean(0).sum(-1)
+    log_p = likelihood.log_prob(y, f).mean(0).sum(-1)
     value = value + (log_p - log_p.detach())
     dtype = q.mean.dtype
     return value.to(dtype), mean.to(dtype), var.to(dtype)
@@ -346,17 +382,22 @@ class SquareLoss(Loss):
     """
 
     def data_term(
-        self, rows: Rows, q: Marginals, residual: Tensor, generator: torch.Generator | None = None
+        self,
+        y: Tensor,
+        likelihood: Likelihood,
+        q: Marginals,
+        residual: Tensor,
+        generator: torch.Generator | None = None,
     ) -> DataTerm:
-        if isinstance(rows.likelihood, AdditiveNoise):
-            error = rows.y - q.mean[0]
+        if isinstance(likelihood, AdditiveNoise):
+            error = y - q.mean[0]
             none = torch.zeros_like(error)
             return DataTerm(
                 -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
             )
-        error, mean, var = rows.likelihood.differentiate(rows.likelihood.squared_error, rows.y, q)
+        error, mean, var = likelihood.differentiate(likelihood.squared_error, y, q)
         # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ.
-        kappa = 0.5 * mean.square() / (error.detach()[:, None] + TINY)
+        kappa = 0.5 * mean.square() / (error.detach()[:, None] + LEAST_ERROR)
         return DataTerm(-error, -mean, -var, -var, kappa)
 
     def covariance(self, likelihood: Likelihood) -> str:
@@ -372,11 +413,11 @@ class SquareLoss(Loss):
 
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         noise = cast(AdditiveNoise, likelihood).noise_variance
-        return torch.full_like(noise, 2.0)[None], noise.new_zeros(())
+        return torch.full_like(noise, 2.0), residual.new_zeros(len(residual), 1)
 
-    def of_predictions(self, rows: Rows, q: Marginals) -> Tensor:
+    def of_predictions(self, y: Tensor, likelihood: Likelihood, q: Marginals) -> Tensor:
         """The squared error itself."""
-        return rows.likelihood.squared_error(rows.y, q)
+        return likelihood.squared_error(y, q)
 
 
 _NAMES: dict[str, Callable[[], Loss]] = {

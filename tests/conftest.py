@@ -1,9 +1,25 @@
-"""One thread, no drawing on screens, and the fixtures that several test modules share."""
+"""One thread, no drawing on screens, and what several test modules share; what keeps tests quick.
+
+Families. A promise that a family's common code keeps is tested with one class of the family, or
+with COVERING, three classes of the sparse family that have all its parts among them;
+tests/test_families.py shows that the other classes have no code of their own there. What depends on
+a method's own objective is marked every_finite, every_regressor and so on.
+
+Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
+every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
+
+The guard. A test that is not marked slow, or gpu, fails if its call takes more than CPU_SECONDS of
+this process's time; fixtures and child processes do not count. Make it smaller, or mark it slow.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
+import time
+from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -24,6 +40,12 @@ CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
 DIRECT = [cls for cls in SPARSE if "hyperparameters" in cls().get_params()]
 BOUNDS = [cls for cls in SPARSE_REGRESSORS if cls not in [*DIRECT, skgpstoch.FITCRegressor]]
+
+FINITE_ONE = skgpstoch.SCGDGaussianProcessRegressor
+SPARSE_ONE = skgpstoch.SVGPRegressor
+COVERING = [SPARSE_ONE, skgpstoch.SolveGPRegressor, skgpstoch.DLMClassifier]
+
+CPU_SECONDS = 3.0
 
 QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
 QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}
@@ -52,9 +74,32 @@ def has(cls, params):
     )
 
 
+_fits: dict[str, Any] = {}
+
+
+def fitted_once(model, *data, method="fit"):
+    """A copy of this new estimator, fitted to these data once a session."""
+    key = joblib.hash((model, data, method))
+    if key not in _fits:
+        _fits[key] = getattr(model, method)(*data)
+    return copy.deepcopy(_fits[key])
+
+
 def named(cls):
     """The id of tests with this class."""
     return cls.__name__.replace("GaussianProcessRegressor", "Gaussian")
+
+
+def on_each(fixture, classes):
+    """A mark of tests that are for each of these classes, not for the one that stands for them."""
+    return pytest.mark.parametrize(fixture, classes, ids=named, indirect=True)
+
+
+every_regressor = on_each("regressor", FINITE + SPARSE_REGRESSORS)
+every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, skgpstoch.DLMRegressor])
+every_finite = on_each("finite", FINITE)
+every_bound = on_each("sparse_regressor", BOUNDS)
+every_classifier = on_each("classifier", CLASSIFIERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,15 +111,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """A test of the default run that takes long fails."""
+    start = time.process_time()
+    result = yield
+    seconds = time.process_time() - start
+    allowed = any(item.get_closest_marker(name) for name in ("slow", "gpu"))
+    if seconds > CPU_SECONDS and not allowed:
+        pytest.fail(
+            f"took {seconds:.1f} s of CPU time, more than the {CPU_SECONDS:g} s of a test that is "
+            "not marked slow",
+            pytrace=False,
+        )
+    return result
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Modules that a test makes are the same whatever ran before it."""
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=FINITE + SPARSE_REGRESSORS, ids=named)
+@pytest.fixture(params=[FINITE_ONE, SPARSE_ONE], ids=named)
 def regressor(request):
-    """Each of the public regressors' classes."""
+    """A regressor's class of each family."""
     return request.param
 
 
@@ -84,9 +145,9 @@ def quick(regressor):
     return constructor(regressor)
 
 
-@pytest.fixture(params=FINITE, ids=named)
+@pytest.fixture(params=[FINITE_ONE], ids=named)
 def finite(request):
-    """Each of the classes of the finite-dimensional family."""
+    """A class of the finite-dimensional family."""
     return request.param
 
 
@@ -96,9 +157,9 @@ def quick_finite(finite):
     return constructor(finite)
 
 
-@pytest.fixture(params=BOUNDS, ids=named)
+@pytest.fixture(params=[SPARSE_ONE], ids=named)
 def sparse_regressor(request):
-    """Each of the regressors that maximise a bound, for any likelihood, by default."""
+    """A regressor that maximises a bound, for any likelihood, by default."""
     return request.param
 
 
@@ -108,9 +169,9 @@ def quick_sparse(sparse_regressor):
     return constructor(sparse_regressor)
 
 
-@pytest.fixture(params=CLASSIFIERS, ids=named)
+@pytest.fixture(params=[skgpstoch.SVGPClassifier], ids=named)
 def classifier(request):
-    """Each of the public classifiers' classes."""
+    """A classifier's class."""
     return request.param
 
 

@@ -1,12 +1,32 @@
-"""scikit-learn's own checks, on every public estimator as its default constructor makes it."""
+"""scikit-learn's own checks, on every public estimator.
 
-from conftest import DIRECT, ESTIMATORS
+As its constructor makes it by default, these are slow; in the default run it is made small.
+"""
+
+import pytest
+from conftest import CLASSIFIERS, DIRECT, ESTIMATORS, FINITE
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
 FEWER_STEPS = {cls: {"max_iter": 50} for cls in DIRECT}
 
 
-@parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
+def small(cls):
+    """An estimator that passes all checks, with few parameters and epochs."""
+    if cls in FINITE:
+        return cls(hidden_layer_sizes=(8,), n_estimators=1, max_iter=2)
+    few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
+    if cls in CLASSIFIERS:
+        return cls(**few, max_iter=2)
+    return cls(**few, batch_size=50, max_iter=5, learning_rate_init=0.1)
+
+
+@parametrize_with_checks([small(cls) for cls in ESTIMATORS])
 def test_sklearn_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
+def test_sklearn_check_of_the_defaults(estimator, check):
     check(estimator)

@@ -3,8 +3,6 @@
 import copy
 import itertools
 import pickle
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -12,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import DIRECT, constructor, named
+from conftest import DIRECT, constructor, fitted_once, named, on_each
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -69,10 +67,19 @@ POSTERIORS = {
 }
 
 
-@pytest.fixture(params=DIRECT, ids=named)
-def quick_direct(request):
-    """Constructor of a quick estimator of each class."""
-    return constructor(request.param)
+every_direct = on_each("direct", DIRECT)
+
+
+@pytest.fixture(params=[DLMRegressor], ids=named)
+def direct(request):
+    """A class of the family, which have all but labels in common."""
+    return request.param
+
+
+@pytest.fixture
+def quick_direct(direct):
+    """Constructor of a quick estimator."""
+    return constructor(direct)
 
 
 def quick(**params):
@@ -158,6 +165,7 @@ def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
     assert (interval[:, 0] <= interval[:, 1]).all()
 
 
+@every_direct
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 def test_posteriors(quick_direct, sine, posterior, hyperparameters):
@@ -171,6 +179,7 @@ def test_posteriors(quick_direct, sine, posterior, hyperparameters):
     assert np.isfinite(results(model)).all()
 
 
+@every_direct
 def test_names_and_instances_of_losses_agree(quick_direct, sine):
     for name, loss in {
         "elbo": ExpectedLogLikelihood(),
@@ -269,6 +278,7 @@ def test_the_grid_is_the_papers():
         assert_array_equal(ratios, np.where(grid[:-1] > 500.0, 4.0, 2.0))
 
 
+@every_direct
 def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     model = quick_direct(beta="auto", max_iter=1, validation_fraction=0.25, n_inducing=3)
     X, y = (a[:40] for a in labelled(model, sine))
@@ -278,6 +288,7 @@ def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     assert model.beta == "auto"
 
 
+@every_direct
 @pytest.mark.parametrize("loss", ["log", "square", "elbo"])
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperparameters):
@@ -310,15 +321,6 @@ def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperpara
     assert kept.beta_ == model.beta_
     assert kept.posterior_.n_rows == 180
     assert_array_equal(results(kept), results(alone[int(np.argmin(kept.validation_scores_))]))
-
-
-def test_processes_give_the_same_bits(sine):
-    module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
-    params = {"beta": BETAS, "hyperparameters": "fixed", "feature_map": module}
-    one, two = (quick(**params, n_jobs=n_jobs).fit(*sine) for n_jobs in (None, 2))
-    assert_array_equal(one.validation_scores_, two.validation_scores_)
-    assert_array_equal(results(one), results(two))
-    assert one.loss_curve_ == two.loss_curve_
 
 
 @pytest.mark.parametrize(
@@ -370,7 +372,7 @@ def test_fixed_hyper_parameters_are_those_of_the_elbo(quick_direct, sine, poster
     params = {"solver": solver, "max_iter": 8, **POSTERIORS[posterior]}
     model = quick_direct(hyperparameters="fixed", beta=0.01, **params)
     X, y = labelled(model, sine)
-    elbo = quick_direct(loss="elbo", **params).fit(X, y)
+    elbo = fitted_once(quick_direct(loss="elbo", **params), X, y)
     model.fit(X, y)
     assert_allclose(model.kernel_.theta, elbo.kernel_.theta, rtol=1e-6, atol=1e-6)
     assert_allclose(model.inducing_points_, elbo.inducing_points_, rtol=1e-6, atol=1e-6)
@@ -450,7 +452,7 @@ def test_labels_in_the_choice(sine, labels):
 
 def test_containers_in_the_choice(sine):
     X, y = sine
-    reference = quick(beta=[0.1, 1.0], max_iter=2).fit(X, y)
+    reference = fitted_once(quick(beta=[0.1, 1.0], max_iter=2), X, y)
     names = ["speed", "load"]
     frames = [pd.DataFrame(X, columns=names, index=np.arange(200)[::-1])]
     frames.append(pl.DataFrame(dict(zip(names, X.T, strict=True))))
@@ -472,6 +474,7 @@ def test_outputs_in_the_choice(sine):
         assert model.validation_scores_.shape == (3,)
 
 
+@every_direct
 def test_few_rows_in_the_choice(quick_direct):
     X = np.arange(12.0).reshape(6, 2)
     for n_rows in (3, 4, 6):
@@ -483,6 +486,7 @@ def test_few_rows_in_the_choice(quick_direct):
 
 
 # ------------------------------------------------------------------------------------- deep kernels
+@every_direct
 def test_networks_learn_features(quick_direct):
     """A function of a product, which a network finds in a few hundred rows."""
     rng = np.random.default_rng(0)
@@ -505,6 +509,7 @@ def test_modules_are_copied(quick_direct, sine):
 
 
 # ---------------------------------------------------------------------------- streams, warm starts
+@every_direct
 def test_streams(quick_direct, sine):
     model = quick_direct(beta=0.5, batch_size=50)
     X, y = labelled(model, sine)
@@ -550,6 +555,7 @@ def test_square_losses_of_classes_can_be_streamed(two_classes):
     assert model.score(X, y) > 0.7
 
 
+@every_direct
 def test_warm_start(quick_direct, sine):
     model = quick_direct(warm_start=True, max_iter=10, learning_rate="constant")
     X, y = labelled(model, sine)
@@ -581,6 +587,7 @@ def test_a_choice_forgets_a_stream(sine, refit):
 
 
 # ---------------------------------------------------------------------------------- no side effects
+@every_direct
 def test_a_choice_leaves_everything_as_it_was(quick_direct, sine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loss, betas = LogLoss("product", n_samples=3), [0.1, 1.0]
@@ -600,7 +607,7 @@ def test_a_choice_leaves_everything_as_it_was(quick_direct, sine, tmp_path, monk
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_users_default_dtype_is_no_obstacle_to_a_choice(sine, dtype):
-    reference = quick(beta=[0.1, 1.0], max_iter=2).fit(*sine)
+    reference = fitted_once(quick(beta=[0.1, 1.0], max_iter=2), *sine)
     torch.set_default_dtype(dtype)
     try:
         model = quick(beta=[0.1, 1.0], max_iter=2).fit(*sine)
@@ -650,7 +657,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name
     params = {"max_iter": 6, "batch_size": 25, "n_inducing": 5, **RESUMED[name]}
     model = quick(**params, checkpoint_dir=tmp_path / "new")
     X, y = (a[:60] for a in sine)
-    reference = quick(**params).fit(X, y)
+    reference = fitted_once(quick(**params), X, y)
     kill(model, (X, y), epoch, monkeypatch)
     model.fit(X, y)
     assert_array_equal(model.validation_scores_, reference.validation_scores_)
@@ -658,12 +665,14 @@ def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_processes_share_a_checkpoint_dir(sine, tmp_path):
-    params = {"beta": BETAS, "max_iter": 3}
-    model = quick(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*sine)
-    reference = quick(**params).fit(*sine)
-    assert_array_equal(model.validation_scores_, reference.validation_scores_)
-    assert_array_equal(results(model), results(reference))
+def test_processes_give_the_same_bits_and_share_a_checkpoint_dir(sine, tmp_path):
+    module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
+    params = {"beta": BETAS, "hyperparameters": "fixed", "feature_map": module, "max_iter": 3}
+    one = quick(**params).fit(*sine)
+    two = quick(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*sine)
+    assert_array_equal(one.validation_scores_, two.validation_scores_)
+    assert_array_equal(results(one), results(two))
+    assert one.loss_curve_ == two.loss_curve_
 
 
 class Faulty(nn.Module):
@@ -686,6 +695,7 @@ class Faulty(nn.Module):
         return self.network(X)
 
 
+@every_direct
 def test_ctrl_c_in_a_fit_leaves_a_usable_model(quick_direct, sine):
     module = Faulty(KeyboardInterrupt(), 13)
     model = quick_direct(feature_map=module, early_stopping=False, max_iter=30)
@@ -727,7 +737,7 @@ def test_a_failed_choice_leaves_the_estimator_as_it_was(quick_direct, sine, batc
     model = quick_direct(max_iter=6)
     X, y = labelled(model, sine)
     if before:
-        model.fit(X, y)
+        model = fitted_once(model, X, y)
     module = Faulty(ZeroDivisionError(), batch)
     model.set_params(feature_map=module, beta=BETAS, early_stopping=False)
     attributes = dict(vars(model))
@@ -850,6 +860,7 @@ def test_robustmax_has_no_sampled_gradients(three_classes, gradient):
     assert np.isfinite(results(model.set_params(loss="log").fit(*three_classes))).all()
 
 
+@every_direct
 def test_a_choice_refuses_bad_data_as_a_fit_does(quick_direct, sine):
     model = quick_direct(beta=[0.1, 1.0], max_iter=1)
     X, y = labelled(model, sine)
@@ -879,6 +890,7 @@ def test_losses_can_be_searched(quick_direct, sine):
     assert model.loss.gradient == "exact"  # clones have their own
 
 
+@every_direct
 def test_clone_pickle_and_repr(quick_direct, sine):
     model = quick_direct(loss=LogLoss("biased", 3), beta=[0.1, 1.0], max_iter=2)
     assert "LogLoss(gradient='biased', n_samples=3)" in repr(model)
@@ -918,7 +930,8 @@ def test_callbacks_see_every_epoch_of_a_choice(sine):
     calls = Calls()
     model = quick(beta=[0.1, 1.0], max_iter=2).set_callbacks(calls).fit(*sine)
     assert len([seen for seen in calls.seen if isinstance(seen, int)]) == 6
-    assert_array_equal(results(model), results(quick(beta=[0.1, 1.0], max_iter=2).fit(*sine)))
+    plain = fitted_once(quick(beta=[0.1, 1.0], max_iter=2), *sine)
+    assert_array_equal(results(model), results(plain))
 
 
 # ------------------------------------------------------------------------------------------- FITC
@@ -944,45 +957,8 @@ def test_fitc_has_a_fixed_noise(sine):
         FITCRegressor(solver="collapsed").fit(*sine)
 
 
-# ----------------------------------------------------------------------------------------- memory
-MEMORY = """
-import resource
-import numpy as np, torch
-import skgpstoch
-torch.set_num_threads(1)
-rng = np.random.default_rng(0)
-X = rng.normal(size=(30_000, 3))
-y = X[:, 0] + 0.1 * rng.normal(size=len(X))
-common = {"n_inducing": 20, "max_iter": 1, "random_state": 0, "batch_size": 2000}
-common["inducing_points"] = "random"
-loss = skgpstoch.LogLoss("product", n_samples=2)
-models = {
-    "square": skgpstoch.DLMRegressor(loss="square", beta=[0.1, 1.0], **common),
-    "log": skgpstoch.DLMRegressor(hyperparameters="fixed", **common),
-    "product": skgpstoch.DLMClassifier(loss=loss, **common),
-}
-for name, model in models.items():
-    target = y > 0 if name == "product" else y
-    model.fit(X[:3000], target[:3000]).log_predictive_density(X[:3000], target[:3000])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    model.fit(X, target).log_predictive_density(X, target)
-    print(name, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux")
-def test_memory_does_not_grow_with_the_square_of_the_rows():
-    """30,000² numbers would be 7 GB; copies of the data are 1 MB each."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    megabytes = {name: float(mb) for name, mb in map(str.split, done.stdout.splitlines())}
-    assert len(megabytes) == 3
-    assert {name: mb for name, mb in megabytes.items() if mb > 100} == {}
-
-
 @pytest.mark.gpu
+@every_direct
 @pytest.mark.parametrize("params", [*RESUMED.values(), {"likelihood": StudentT()}], ids=str)
 def test_cuda(quick_direct, sine, params):
     model = quick_direct(device="cuda", max_iter=5)

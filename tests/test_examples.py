@@ -1,4 +1,7 @@
-"""The gallery runs as a user runs it: a script in a process of its own, without a warning."""
+"""The gallery runs as a user runs it: a script in a process of its own, without a warning.
+
+The quick start is in the default run; the others are slow, and run with the documentation.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ def run(script: Path, *arguments: str, cwd: Path) -> str:
     return finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [s for s in SCRIPTS if s not in (QUICKSTART, SNELSON, CALIBRATION, COUNTS, BIAS)],
@@ -56,6 +60,7 @@ def test_example_runs_without_a_warning(script, tmp_path):
     run(script, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_snelson_bounds_are_ordered_as_theory_says(tmp_path):
     output = run(SNELSON, cwd=tmp_path)
 
@@ -66,6 +71,7 @@ def test_snelson_bounds_are_ordered_as_theory_says(tmp_path):
     assert many - solve < 0.1 * (many - few)
 
 
+@pytest.mark.slow
 def test_product_sampling_alone_is_unbiased(tmp_path):
     output = run(BIAS, cwd=tmp_path)
 
@@ -80,6 +86,7 @@ def test_product_sampling_alone_is_unbiased(tmp_path):
     assert bias["bMC", 1] > bias["bMC", 10] > bias["bMC", 100]
 
 
+@pytest.mark.slow
 @needs_flights
 @pytest.mark.parametrize(
     ("script", "gain"),

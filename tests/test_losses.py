@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.special import gammaln, log_ndtr, logsumexp
 from scipy.stats import kstest, norm, t
+from skgpstoch.objectives.sparse import SparsePosterior
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from test_sparse import (
@@ -50,7 +51,6 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective
-from skgpstoch.objectives.sparse import SparsePosterior
 from skgpstoch.posteriors.blocks import Moments
 
 F64 = torch.float64

@@ -14,7 +14,19 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from conftest import FINITE, SPARSE_REGRESSORS, constructor, named
+from conftest import (
+    FINITE,
+    FINITE_ONE,
+    SPARSE_ONE,
+    SPARSE_REGRESSORS,
+    constructor,
+    every_finite,
+    every_objective,
+    every_regressor,
+    fitted_once,
+    named,
+    on_each,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -129,6 +141,7 @@ def global_state():
     }
 
 
+@every_finite
 @pytest.mark.parametrize("random_state", [None, 0])
 @pytest.mark.parametrize("kind", ["network", "fourier", "dropout"])
 def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, monkeypatch):
@@ -147,6 +160,7 @@ def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, m
     assert {name for name in before if before[name] != after[name]} == set()
 
 
+@every_objective
 @pytest.mark.parametrize("random_state", [0, None])
 def test_the_global_seeds_have_no_influence(quick, sine, random_state):
     """With an int nothing but it matters; with None the seed is fresh, whatever the global one."""
@@ -163,18 +177,21 @@ def test_the_global_seeds_have_no_influence(quick, sine, random_state):
     assert same == [True, True] if random_state == 0 else same == [False, False]
 
 
-@pytest.mark.parametrize("kind", ["network", "fourier", "general kernel"])
-def test_the_users_default_dtype_is_no_obstacle(quick_finite, finite, sine, kind):
+GENERAL = {"kernel": RationalQuadratic() + WhiteKernel(), "hidden_layer_sizes": ()}
+
+
+@pytest.mark.parametrize(
+    ("finite", "params"),
+    [(FINITE_ONE, {}), (FINITE_ONE, FOURIER), (BSGDGaussianProcessRegressor, GENERAL)],
+    ids=["network", "fourier", "general kernel"],
+    indirect=["finite"],
+)
+def test_the_users_default_dtype_is_no_obstacle(quick_finite, sine, params):
     X, y = sine
-    params = FOURIER if kind == "fourier" else {}
-    if kind == "general kernel":
-        if finite is not BSGDGaussianProcessRegressor:
-            pytest.skip("needs features")
-        params = {"kernel": RationalQuadratic() + WhiteKernel(), "hidden_layer_sizes": ()}
     torch.set_default_dtype(torch.float64)
     try:
         model = quick_finite(**params).fit(X, y)
-        if kind != "general kernel":
+        if params is not GENERAL:
             model.partial_fit(X, y)
         assert torch.get_default_dtype() == torch.float64
     finally:
@@ -192,6 +209,21 @@ def test_fits_where_gradients_are_off(quick, sine, context):
 
 
 # -------------------------------------------------------------------------------- reproducibility
+def each_kind(kinds):
+    """A mark: one class of the finite family with all kinds, the others with the first."""
+    first = next(iter(kinds))
+    return pytest.mark.parametrize(
+        ("finite", "params"),
+        [
+            pytest.param(cls, params, id=f"{named(cls)}-{kind}")
+            for cls in FINITE
+            for kind, params in kinds.items()
+            if cls is FINITE_ONE or kind == first
+        ],
+        indirect=["finite"],
+    )
+
+
 REPRODUCIBLE = {
     "network": {},
     "ensemble": {"n_estimators": 3},
@@ -201,7 +233,7 @@ REPRODUCIBLE = {
 }
 
 
-@pytest.mark.parametrize("params", REPRODUCIBLE.values(), ids=REPRODUCIBLE)
+@each_kind(REPRODUCIBLE)
 def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
     X, y = sine
     params = {**params, "max_iter": 10}
@@ -238,10 +270,10 @@ def fit_predict(model, X, y, grid):
 def test_other_processes_get_the_same_bits(quick_finite, sine):
     X, y = sine
     models = [quick_finite(), quick_finite(**FOURIER), quick_finite(n_estimators=2)]
-    with joblib.parallel_config("loky", inner_max_num_threads=1):
-        there = joblib.Parallel(n_jobs=2)(
-            joblib.delayed(fit_predict)(clone(model), X, y, GRID) for model in models
-        )
+    models.append(constructor(SPARSE_ONE)())
+    there = joblib.Parallel(n_jobs=2)(
+        joblib.delayed(fit_predict)(clone(model), X, y, GRID) for model in models
+    )
     for model, expected in zip(models, there, strict=True):
         assert_array_equal(everything_of(model.fit(X, y), GRID), expected)
 
@@ -250,10 +282,10 @@ def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
     """Networks of our own need no global generator, which threads could only share."""
     before = torch.get_rng_state()
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(quick().fit, *sine) for _ in range(8)]
+        futures = [pool.submit(quick(max_iter=10).fit, *sine) for _ in range(8)]
         models = [future.result() for future in futures]
     assert torch.equal(torch.get_rng_state(), before)
-    expected = everything_of(quick().fit(*sine), GRID)
+    expected = everything_of(quick(max_iter=10).fit(*sine), GRID)
     for model in models:
         assert_array_equal(everything_of(model, GRID), expected)
 
@@ -330,7 +362,7 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick, sine, failure, meth
         pytest.skip("a stream goes on with the features that it started with")
     model = quick(max_iter=5, batch_size=40)
     if before != "nothing":
-        getattr(model, before)(X, y)
+        model = fitted_once(model, X, y, method=before)
         predictions = everything_of(model, grid)
     model.set_params(**params)
     attributes = dict(vars(model))
@@ -372,7 +404,7 @@ def test_a_stream_goes_on_after_a_failed_chunk(quick, sine, start):
 
 def test_a_failed_closing_pass_leaves_the_estimator_as_it_was(quick, sine, monkeypatch):
     X, y = sine
-    model = quick().fit(X, y)
+    model = fitted_once(quick(), X, y)
     attributes = dict(vars(model))
     for error in (ZeroDivisionError, KeyboardInterrupt):
         monkeypatch.setattr(type(model), "_finish", throw(error()))
@@ -414,7 +446,7 @@ class Calls:
 def test_a_failing_callback_leaves_the_estimator_as_it_was(quick, sine, hook):
     pytest.importorskip("sklearn.callback")
     X, y = sine
-    model = quick().fit(X, y)
+    model = fitted_once(quick(), X, y)
     callback = Calls(throw(ZeroDivisionError()), hook=hook)
     model.set_callbacks(callback)
     attributes = dict(vars(model))
@@ -459,7 +491,8 @@ def test_ctrl_c_in_a_callback_keeps_the_best_iterate(quick, sine):
     assert model.score(X, y) > 0.5
 
 
-@pytest.mark.parametrize("batch", [0, 1, 5, 31])
+@every_objective
+@pytest.mark.parametrize("batch", [0, 1, 31])
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_ctrl_c_in_a_batch(quick, sine, batch, early_stopping):
     """Two batches make an epoch; in the first of them there is no iterate but the initial one."""
@@ -488,10 +521,12 @@ def test_ctrl_c_in_an_evaluation(quick, sine):
     assert_usable(model, X, y)
 
 
-def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, regressor, sine):
-    """The interrupted epoch has already made NaN of the parameters."""
-    if regressor is MinimaxGaussianProcessRegressor:
-        pytest.skip("its projection notices within the step")
+@on_each("regressor", [FINITE_ONE, BSGDGaussianProcessRegressor, *SPARSE_REGRESSORS])
+def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
+    """The interrupted epoch has already made NaN of the parameters.
+
+    MINIMAX notices within the step, by its projection.
+    """
     X, y = sine
 
     def hook(module, Z):
@@ -611,7 +646,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
     assert first == expected.get(how, first)
 
 
-@pytest.mark.parametrize("params", RESUMED.values(), ids=RESUMED)
+@each_kind(RESUMED)
 def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, params):
     params = {**params, "max_iter": 12}
     reference = quick_finite(**params).fit(*sine)
@@ -683,6 +718,7 @@ def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@every_finite
 def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(
     quick_finite, sine, tmp_path, monkeypatch
 ):
@@ -715,7 +751,7 @@ OTHER_FITS = {
     "outputs": lambda p, X, y: (p, X, np.column_stack([y, y])),
     "seed": lambda p, X, y: ({**p, "random_state": 5}, X, y),
     "batch_size": lambda p, X, y: ({**p, "batch_size": 99}, X, y),
-    "max_iter": lambda p, X, y: ({**p, "max_iter": 13}, X, y),
+    "max_iter": lambda p, X, y: ({**p, "max_iter": 8}, X, y),
     "learning rate": lambda p, X, y: ({**p, "learning_rate_init": 0.01000001}, X, y),
     "dtype": lambda p, X, y: ({**p, "dtype": "float64"}, X, y),
     "length scale": lambda p, X, y: ({**p, "kernel": RBF(1.00001) + WhiteKernel(0.1)}, X, y),
@@ -739,7 +775,8 @@ def test_other_fits_do_not_resume(sine, tmp_path, monkeypatch, other):
         "kernel": RBF() + WhiteKernel(0.1),
         "feature_map": make_module(1),
         "n_components": 20,
-        "max_iter": 12,
+        "n_estimators": 1,
+        "max_iter": 7,
         "random_state": 0,
     }
     kill(cls(**first, checkpoint_dir=tmp_path), sine, "after the fifth epoch", monkeypatch)
@@ -812,10 +849,10 @@ def victim(folder):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 2))
     model = SCGDGaussianProcessRegressor(
-        hidden_layer_sizes=(32,),
+        hidden_layer_sizes=(8,),
         n_estimators=1,
         max_iter=25,
-        batch_size=32,
+        batch_size=64,
         random_state=0,
         checkpoint_dir=folder,
         verbose=1,
@@ -854,6 +891,7 @@ def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsy
 
 
 # ----------------------------------------------------------------------------- non-finite training
+@every_objective
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_loss_that_is_not_finite_once_is_rolled_back(quick, sine, batch, value):
@@ -919,11 +957,10 @@ def test_training_that_keeps_diverging_says_why(quick, sine, method):
         getattr(model, method)(*sine)
 
 
-@pytest.mark.parametrize("rate", [1e3, 1e6, 1e30])
-@pytest.mark.parametrize("kind", ["network", "fourier", "learned noise"])
-def test_absurd_learning_rates_recover_or_say_why(quick_finite, sine, rate, kind):
+@pytest.mark.parametrize("rate", [1e3, 1e30])
+@each_kind({"network": {}, "fourier": FOURIER, "learned noise": {"noise": "learned"}})
+def test_absurd_learning_rates_recover_or_say_why(quick_finite, sine, rate, params):
     X, y = sine
-    params = {"network": {}, "fourier": FOURIER, "learned noise": {"noise": "learned"}}[kind]
     model = quick_finite(**params, learning_rate_init=rate, max_iter=10)
     try:
         model.fit(X, y)
@@ -965,9 +1002,11 @@ SPARSE_KINDS = {
     "adam": {"solver": "adam", "whiten": False},
 }
 SOME_KINDS = {  # of the others, as they share their code with these
-    SolveGPRegressor: ("collapsed", "network"),
-    DLMRegressor: ("collapsed", "network"),  # which are "natural" there
-    FITCRegressor: ("network", "lbfgs"),
+    BSGDGaussianProcessRegressor: ("network",),
+    MinimaxGaussianProcessRegressor: ("network",),
+    SolveGPRegressor: ("collapsed",),
+    DLMRegressor: ("network",),
+    FITCRegressor: ("lbfgs",),
 }
 ALL_KINDS = {
     f"{named(cls)}, {name}": (cls, params)
@@ -989,7 +1028,7 @@ def finds_noise_at_once(model):
     return isinstance(model, tuple(FINITE)) or model.solver_ == "lbfgs"
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0, -1e8, 1e-8])
+@pytest.mark.parametrize("value", [0.0, -1e8, 1e-8])
 def test_constant_target(quick_kind, sine, value):
     X, _ = sine
     y = np.full(len(X), value)
@@ -1047,10 +1086,10 @@ def test_more_columns_than_rows(quick_kind):
     sound(model.fit(X, y), X, y)
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e-8, 1e8, 1e150])
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
 def test_scale_of_the_target(quick_kind, sine, scale):
     X, y = sine
-    unit = quick_kind(max_iter=5).fit(X, y)
+    unit = fitted_once(quick_kind(max_iter=5), X, y)
     model = sound(quick_kind(max_iter=5).fit(X, scale * y), X, scale * y)
     assert_allclose(model.predict(GRID) / scale, unit.predict(GRID), rtol=1e-2, atol=1e-3)
     assert_allclose(model.predict_std(GRID) / scale, unit.predict_std(GRID), rtol=1e-2)
@@ -1062,25 +1101,24 @@ def test_offset_of_the_inputs(quick_kind, sine, offset):
     X, y = sine
     if "DotProduct" in repr(quick_kind().kernel):
         pytest.skip("depends on where the origin is")
-    near, far = quick_kind().fit(X, y), quick_kind().fit(X + offset, y)
+    near, far = fitted_once(quick_kind(), X, y), quick_kind().fit(X + offset, y)
     sound(far, X + offset, y)
     assert far.score(X + offset, y) == pytest.approx(near.score(X, y), abs=0.02)
 
 
 def test_offset_of_the_target(quick, sine):
     X, y = sine
-    near, far = quick().fit(X, y), quick().fit(X, y + 1e9)
+    near, far = fitted_once(quick(), X, y), quick().fit(X, y + 1e9)
     assert_allclose(far.predict(GRID) - 1e9, near.predict(GRID), atol=1e-2)
     assert_allclose(far.predict_std(GRID), near.predict_std(GRID), rtol=1e-2)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8, 1e30])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
     X, y = sine
     model = sound(quick().fit(X * [scale, 1.0], y), X * [scale, 1.0], y)
-    assert model.score(X * [scale, 1.0], y) == pytest.approx(
-        quick().fit(X, y).score(X, y), abs=0.05
-    )
+    plain = fitted_once(quick(), X, y).score(X, y)
+    assert model.score(X * [scale, 1.0], y) == pytest.approx(plain, abs=0.05)
 
 
 def test_outliers(quick_kind, sine):
@@ -1115,7 +1153,7 @@ def test_new_rows_far_away(quick_finite, sine):
         assert (std > 0.01).all()
 
 
-# ---------------------------------------------------------------------------------- devices, memory
+# ---------------------------------------------------------------------------------------- devices
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
@@ -1129,13 +1167,13 @@ def test_a_gpu_that_is_not_there_is_named(quick, sine, device):
 
 @without_gpu
 def test_auto_is_the_cpu_where_there_is_no_gpu(quick, sine, close_to):
-    close_to(quick(device="auto").fit(*sine), quick().fit(*sine), GRID)
+    close_to(quick(device="auto").fit(*sine), fitted_once(quick(), *sine), GRID)
 
 
 @without_gpu
 def test_what_a_gpu_fitted_predicts_on_the_cpu(quick, sine):
     X, y = sine
-    model = quick().fit(X, y)
+    model = fitted_once(quick(), X, y)
     there = pickle.loads(pickle.dumps(copy.deepcopy(model).set_params(device="cuda")))
     for name, args in {
         "predict": (X,),
@@ -1170,47 +1208,6 @@ def test_predictions_survive_a_gpu_without_memory(quick_finite, sine, monkeypatc
     assert_allclose(everything_of(model, X[:300]), expected[0], rtol=1e-10, atol=1e-10)
 
 
-MEMORY = """
-import resource, sys
-import numpy as np, torch
-from sklearn.gaussian_process.kernels import RBF
-import skgpstoch
-torch.set_num_threads(1)
-rng = np.random.default_rng(0)
-X = rng.normal(size=(150_000, 3))
-y = X[:, 0]
-model = skgpstoch.SCGDGaussianProcessRegressor(
-    RBF(2.0), hidden_layer_sizes=(), n_components=160, max_iter=1, random_state=0
-)
-calls = {
-    "fit": lambda: model.fit(X, y),
-    "predict": lambda: model.predict(X, return_std=True),
-    "predict_interval": lambda: model.predict_interval(X),
-    "log_predictive_density": lambda: model.log_predictive_density(X, y),
-    "log_marginal_likelihood": lambda: model.log_marginal_likelihood(X, y),
-    "sample_y": lambda: model.sample_y(X),
-}
-model.fit(X[:1000], y[:1000])
-model.predict(X[:1000])
-for name, call in calls.items():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    call()
-    print(name, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux")
-def test_memory_does_not_grow_with_rows_times_features():
-    """150,000 rows of 160 features would be 190 MB, of kernel values 180 GB."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    megabytes = {name: float(mb) for name, mb in map(str.split, done.stdout.splitlines())}
-    assert len(megabytes) == 6
-    assert {name: mb for name, mb in megabytes.items() if mb > 100} == {}
-
-
 # -------------------------------------------------------------------------------------------- GPU
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_cpu(quick_kind, sine, close_to):
@@ -1229,6 +1226,7 @@ def test_cuda_agrees_with_the_cpu(quick_kind, sine, close_to):
 
 
 @pytest.mark.gpu
+@every_regressor
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_what_cuda_fitted_loads_without_a_gpu(quick, sine, tmp_path, method):
     X, y = sine
@@ -1250,6 +1248,7 @@ def test_what_cuda_fitted_loads_without_a_gpu(quick, sine, tmp_path, method):
 
 
 @pytest.mark.gpu
+@every_regressor
 def test_cuda_streams_resume_and_checkpoint(quick, sine, tmp_path, monkeypatch):
     X, y = sine
     stream = quick(device="cuda").partial_fit(X, y).partial_fit(X, y)
@@ -1261,6 +1260,7 @@ def test_cuda_streams_resume_and_checkpoint(quick, sine, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
+@every_regressor
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_generators_of_cuda_are_untouched(quick, sine, device):
     torch.cuda.manual_seed_all(3)

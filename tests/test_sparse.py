@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from skgpstoch.objectives.sparse import ConstantMean, SparseModel, SparsePosterior
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from torch import distributions
@@ -23,7 +24,6 @@ from skgpstoch.objectives import sparse
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.objectives.sparse import ConstantMean, SparseModel, SparsePosterior
 from skgpstoch.posteriors.blocks import Moments
 from skgpstoch.posteriors.sites import Sites, best_moments, conjugate_sites
 

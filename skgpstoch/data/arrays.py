@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,18 +33,24 @@ class Scaling(NamedTuple):
         return cls(np.zeros(n_columns), np.ones(n_columns))
 
     @classmethod
-    def centered(cls, A: np.ndarray) -> Scaling:
+    def centered(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
         """To mean 0."""
-        return cls(cls.standard(A).offset, np.ones(A.shape[1]))
+        return cls(cls.standard(A, weight).offset, np.ones(A.shape[1]))
 
     @classmethod
-    def standard(cls, A: np.ndarray) -> Scaling:
+    def standard(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
         """To mean 0 and variance 1; columns that are constant to rounding are only centred."""
-        n = len(A)
-        top = np.max([np.abs(A[rows]).max(0) for rows in row_blocks(n)], axis=0)
+        blocks = list(row_blocks(len(A)))
+        top = np.max([np.abs(A[rows]).max(0) for rows in blocks], axis=0)
         top = np.where(top > 0, top, 1.0).astype(np.float64)  # squares must not overflow
-        mean = sum((A[rows] / top).sum(0) for rows in row_blocks(n)) / n
-        std = np.sqrt(sum(np.square(A[rows] / top - mean).sum(0) for rows in row_blocks(n)) / n)
+
+        def mean_of(values: Callable[[slice], np.ndarray]) -> np.ndarray:
+            if weight is None:
+                return sum(values(rows).sum(0) for rows in blocks) / len(A)
+            return sum(weight[rows] @ values(rows) for rows in blocks) / weight.sum()
+
+        mean = mean_of(lambda rows: A[rows] / top)
+        std = np.sqrt(mean_of(lambda rows: np.square(A[rows] / top - mean)))
         constant = std <= 10 * np.finfo(A.dtype).eps * np.abs(mean)
         return cls(mean * top, np.where(constant, 1.0, std * top))
 

@@ -2,77 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..posteriors.base import Posterior
-from .base import BaseGP
+from ..data.rows import Data
+from .base import BaseGP, validate_inputs
+from .validation import check_weight
 
 
 class GPClassifier(ClassifierMixin, BaseGP):
-    """Predictions of a classifier: classes, probabilities, and the latent functions."""
+    """Predictions of a classifier: classes, probabilities, and the latent functions.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    """
 
     classes_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> Any:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X or y is invalid, or training diverges; the estimator is then as it was
-            before.
-        """
-        return super().fit(X, y)
-
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Parameters and X, checked, and the codes of the classes, (n, 1)."""
+    def _validate(
+        self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
+    ) -> Data:
+        """Parameters, X and weights, checked, and the codes of the classes, (n, 1)."""
         self._validate_params()
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            dtype=(np.float64, np.float32),
-            ensure_min_samples=2 if reset else 1,
-        )
+        least = 2 if reset else 1
+        X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_classification_targets(y)
         self._y_shape = ()
-        if reset and not hasattr(self, "_announced"):
-            self.classes_ = np.unique(y)
-        elif reset:
-            self.classes_ = self._announced
+        data = check_weight(Data(X, y), sample_weight, least)
+        if reset:
+            self.classes_ = np.unique(data.y) if classes is None else classes
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
-        codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[codes] != y
+        codes = np.searchsorted(self.classes_, data.y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[codes] != data.y
         if unknown.any():
             raise ValueError(
-                f"y has the class {np.asarray(y)[unknown][:1].tolist()[0]!r}, but the classes are "
-                f"{self.classes_.tolist()}."
+                f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, but the classes "
+                f"are {self.classes_.tolist()}."
             )
-        return X, codes.astype(np.float64)[:, None]
+        return replace(data, y=codes.astype(np.float64)[:, None])
 
     def _marginals(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and variance of the latent functions, and the mean of y: each (n, P)."""
@@ -118,7 +98,7 @@ class GPClassifier(ClassifierMixin, BaseGP):
             Nats, in the order of `classes_`.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        X = validate_inputs(self, X, reset=False)
         codes = np.arange(len(self.classes_), dtype=np.float64)
         return self._log_probabilities(X, np.broadcast_to(codes, (len(X), len(codes))))
 
@@ -182,12 +162,5 @@ class GPClassifier(ClassifierMixin, BaseGP):
             Nats.
         """
         check_is_fitted(self)
-        X, codes = self._validate(X, y, reset=False)
-        return self._log_probabilities(X, codes)[:, 0]
-
-    def _labelled(self, X: Any, y: Any) -> tuple[Tensor, Tensor, Posterior]:
-        """X and the codes of y, validated, as float64 tensors, and the posterior."""
-        check_is_fitted(self)
-        X, codes = self._validate(X, y, reset=False)
-        rows, posterior = self._located(X)
-        return rows, torch.as_tensor(codes, device=rows.device), posterior
+        data = self._validate(X, y, reset=False)
+        return self._log_probabilities(data.X, data.y)[:, 0]

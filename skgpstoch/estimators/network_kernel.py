@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import copy
-from numbers import Integral, Real
+from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from .. import kernels
+from ..data.arrays import Scaling
 from ..features.network import ACTIVATIONS, multilayer_perceptron, output_width
+from .parameters import AUTO, NOT_NEGATIVE, POSITIVE_INTEGER
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
-
-
 MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 
 
-class DeepKernelMixin:
-    """`kernel` on `hidden_layer_sizes` and `activation`, or on `feature_map`; and its noise."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class NetworkKernel:
+    """A kernel, and a network below it.
 
-    kernel: sk.Kernel | None
-    hidden_layer_sizes: Any
-    activation: str
-    feature_map: nn.Module | None
-    noise_variance: float
-    weight_decay: float | str
+    Parameters
+    ----------
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
+        Activation after every layer, the last included.
+    feature_map : torch.nn.Module or None, default=None
+        Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
+        sees the inputs as they are.
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3.
+    """
+
+    kernel: sk.Kernel | None = field(default=None, kw_only=False)
+    hidden_layer_sizes: Any = ()
+    activation: str = "relu"
+    feature_map: nn.Module | None = None
+    weight_decay: float | str = "auto"
+
+    _standardises: ClassVar[bool] = False  # whether the default kernel has standardised inputs
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernel": [sk.Kernel, None],
-        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "feature_map": [nn.Module, None],
-        "noise_variance": [Interval(Real, 0, None, closed="neither")],
-        "weight_decay": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+        "weight_decay": [NOT_NEGATIVE, AUTO],
     }
 
     def _layers(self) -> tuple[int, ...]:
@@ -61,6 +74,20 @@ class DeepKernelMixin:
         network = multilayer_perceptron(X.shape[1], layers, self.activation, generator, n_members)
         return network.to(X), layers[-1] if layers else X.shape[1]
 
+    def _has_network(self) -> bool:
+        return self.feature_map is not None or bool(self._layers())
+
+    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Standard for networks of ours; else centred, where the kernel does not change by it."""
+        expression, _ = self._split_kernel()
+        if self.feature_map is not None:
+            return Scaling.identity(X.shape[1])
+        if self._layers() or (expression is None and self._standardises):
+            return Scaling.standard(X, weight)
+        if expression is not None and "DotProduct" in repr(expression):
+            return Scaling.identity(X.shape[1])
+        return Scaling.centered(X, weight)
+
     def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
         """The kernel without its top-level WhiteKernel, which is the noise."""
         if self.kernel is None:
@@ -70,7 +97,8 @@ class DeepKernelMixin:
     def _initial_noise(self) -> float:
         """σ² to start from, that of a top-level WhiteKernel if there is one."""
         _, white = self._split_kernel()
-        level = self.noise_variance if white is None else white.noise_level
+        level = getattr(self, "noise_variance", NOISE_BOUNDS[0])
+        level = level if white is None else white.noise_level
         return float(np.clip(level, *self._noise_bounds()))
 
     def _noise_bounds(self) -> tuple[float, float]:
@@ -82,7 +110,14 @@ class DeepKernelMixin:
         low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
         return max(low, MIN_NOISE), max(high, MIN_NOISE)
 
-    def _weight_decay(self, n_rows: int) -> float:
+    def _weight_decay(self, n_rows: float) -> float:
         if self.weight_decay != "auto":
             return float(self.weight_decay)
         return min(0.3, 2000 / n_rows)
+
+
+def freeze_as(parameters: list[nn.Parameter], module: nn.Module | None) -> None:
+    """Train those of a copy of the user's module that the user left free."""
+    if module is not None:
+        for user, ours in zip(module.parameters(), parameters, strict=True):
+            ours.requires_grad_(user.requires_grad)

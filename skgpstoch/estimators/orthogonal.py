@@ -1,108 +1,78 @@
-"""Orthogonal inducing points, as constructor parameters say."""
+"""Orthogonal inducing points beside the ordinary ones, as constructor parameters say."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
-from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
-from ..features.points import choose_points
-from .sparse import VariationalGP, input_unit
+from .parameters import OrthogonalParameters
+from .plan import Plan, given_number, n_others
+from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class WithOrthogonalGP(VariationalGP):
-    """Models that may have orthogonal points."""
-
-    n_orthogonal: int | str = "auto"
-    orthogonal_points: Any = None
+class WithOrthogonalPoints(OrthogonalParameters):
+    """Models that may have orthogonal points, before the family in the order of bases."""
 
     @abstractmethod
     def _covariance_there(self) -> str | None:
         """Of q at the orthogonal points: "free" or "prior"; None: there are no such points."""
 
-    def _resolve(self, n_rows: float) -> None:
-        super()._resolve(n_rows)
-        if self._is_decoupled() and self.solver == "auto" and self.solver_ == "lbfgs":
-            self.solver_ = "collapsed"
-        if self._is_decoupled() and self.solver_ == "lbfgs":
-            raise ValueError(
-                "solver='lbfgs' needs whiten=True with the prior's covariance at orthogonal "
-                "points: without, the price of the mean is a random estimate."
-            )
-
-    def _is_decoupled(self) -> bool:
+    def _is_decoupled(self: Any) -> bool:
+        """Whether the mean there is learned by coefficients of kernel functions."""
         return self._covariance_there() == "prior" and not self.whiten
 
+    def _needs_minibatches(self) -> bool:
+        return self._is_decoupled()
+
     def _prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
-        return tuple(
-            b > 0 and self._covariance_there() == "prior" for b in range(len(features.blocks))
-        )
+        is_prior = self._covariance_there() == "prior"
+        return tuple(b > 0 and is_prior for b in range(len(features.blocks)))
 
-    def _n_points(self, n_rows: int) -> int:
-        M, chosen = super()._n_points(n_rows), isinstance(self.inducing_points, str)
-        if self.n_inducing == "auto" and chosen and self._covariance_there() is not None:
-            return min(M, max(1, n_rows // 2))
-        return M
-
-    def _n_others(self, n_rows: int, M: int) -> int:
-        """M₂."""
-        if self._starts_warm():
-            return self._same_number(
-                "n_orthogonal", len(cast(OrthogonalFeatures, self._start_model().features).others)
-            )
-        if self.orthogonal_points is not None:
-            return self._same_number("n_orthogonal", len(np.asarray(self.orthogonal_points)))
-        M2 = min(M, max(1, n_rows - M)) if self.n_orthogonal == "auto" else int(self.n_orthogonal)
-        if n_rows < M2:
-            raise ValueError(
-                f"n_orthogonal={self.n_orthogonal} must be at most the number of rows to train on, "
-                f"{n_rows}."
-            )
-        return M2
-
-    def _features(self, X: Tensor, n_latents: int, generator: torch.Generator) -> InducingFeatures:
+    def _n_points(
+        self: Any, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False
+    ) -> tuple[int, int]:
         if self._covariance_there() is None:
-            return super()._features(X, n_latents, generator)
-        network, width = self._network(X, generator)
-        kernel = self._kernel_module(self._embedded(network.eval(), X)).to(X.device)
-        M = self._n_points(len(X))
-        M2 = self._n_others(len(X), M)
-        inducing, others = self._both_kinds(X, M, M2, kernel, network, generator)
-        args = (kernel, network, inducing, input_unit(X), width)
-        if self._is_decoupled():
-            return DecoupledFeatures(
-                *args, orthogonal_points=others, n_outputs=n_latents, n_columns=max(M, 256)
-            )
-        return OrthogonalFeatures(*args, orthogonal_points=others)
+            return super()._n_points(n_rows, n_given, n_untrained, start)  # type: ignore[misc]
+        M, _ = super()._n_points(n_rows, n_given, n_untrained, start, True)  # type: ignore[misc]
+        if start is not None:
+            others = getattr(start.model.features, "others", None)
+            if others is None:
+                raise ValueError(
+                    "warm_start=True goes on from a model without orthogonal points, but they are "
+                    "asked for now; set that back, or fit with warm_start=False."
+                )
+            return M, given_number(self.n_orthogonal, "n_orthogonal", len(others))
+        if self.orthogonal_points is not None:
+            given = len(np.asarray(self.orthogonal_points))
+            return M, given_number(self.n_orthogonal, "n_orthogonal", given)
+        return M, n_others(self, n_rows - n_untrained, n_given - n_untrained, M)
 
-    def _both_kinds(
-        self,
-        X: Tensor,
-        M: int,
-        M2: int,
-        kernel: Any,
-        network: nn.Module,
-        generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Z and O: where neither is given, two parts of one set if there are rows for it."""
-        inducing = self._start_points("inducing_points", X)
-        others = self._start_points("orthogonal_points", X)
-        if inducing is None and others is None and len(X) >= M + M2:
-            method = self.inducing_points
-            points = choose_points(method, X, M + M2, kernel, network, generator)
-            if method != "conditional_variance":  # of which the first are the best
-                points = points[torch.randperm(M + M2, generator=generator, device=X.device)]
-            return points[:M], points[M:]
-        if inducing is None:
-            inducing = choose_points(self.inducing_points, X, M, kernel, network, generator)
-        if others is None:
-            method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
-            others = choose_points(method, X, M2, kernel, network, generator)
-        return inducing, others
+    def _features(
+        self: Any, X: Tensor, rows: Rows, n_latents: int, plan: Plan, fitted: Any, generator: Any
+    ) -> InducingFeatures:
+        if self._covariance_there() is None:
+            return super()._features(X, rows, n_latents, plan, fitted, generator)  # type: ignore[misc]
+        network, width = self._network(X, generator)
+        kernel = make_kernel(self._split_kernel()[0], network, X, rows)
+        method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
+        points, others = both_kinds(
+            method,
+            X,
+            rows,
+            plan.n_inducing,
+            plan.n_orthogonal,
+            self._start_points("inducing_points", X, fitted),
+            self._start_points("orthogonal_points", X, fitted),
+            kernel,
+            network.eval(),
+            generator,
+        )
+        arguments = (kernel, network, points, input_unit(X, rows), width)
+        return orthogonal_features(arguments, others, n_latents, self._is_decoupled())

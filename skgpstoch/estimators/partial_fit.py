@@ -3,71 +3,108 @@
 from __future__ import annotations
 
 import copy
-import math
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data.arrays import resolve_device, resolve_seed
+from ..data.rows import Rows
 from ..objectives.base import Objective
 from ..training.loop import train
-from .base import BaseGP, fitting
+from ..training.optimizers import make_optimizer
+from .base import fitting
+from .persistence import representations
+from .plan import Plan
 
 STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
 
 
-class StreamsMixin(BaseGP):
+class Stream(NamedTuple):
+    """What one call leaves to the next."""
+
+    objective: Objective
+    optimizer: dict[str, Any]  # its state
+    parameters: dict[str, str]  # those of the estimator
+
+
+class StreamsMixin:
     """An objective that is kept between calls, and goes on with the rows of each."""
 
-    _stream: tuple[Any, dict[str, Any]]
+    _shape_parameters: ClassVar[tuple[str, ...]] = ()
+    """Parameters that say what the model is made of, and cannot change from call to call."""
+
+    _stream: Stream
+    _fitted_parameters: dict[str, str]
 
     def _check_streams(self) -> None:
         """Raise a ValueError where partial_fit is impossible."""
 
     def _stream_objective(
-        self, X: Tensor, targets: Tensor, generator: torch.Generator
+        self, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
     ) -> Objective:
-        """Where the last call left off; else from the fitted model; else a new one."""
+        """From the fitted model, if there is one, or a new one."""
         raise NotImplementedError
 
     @fitting
-    def _partial_fit(self, X: Any, y: Any) -> Any:
+    def _partial_fit(self: Any, X: Any, y: Any, *of_rows: Any) -> Any:
         self._check_streams()
         first = not hasattr(self, "posterior_")
-        X, y = self._validate(X, y, reset=first)
-        self._resolve(math.inf)
+        data = self._validate(X, y, first, *of_rows)
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)
         generator = torch.Generator(device).manual_seed(seed)
+        plan = self._plan(data, len(data), None, streams=True)
         if first:
-            self._set_scalings(X, y)
-        rows, y_rows = self._tensors(X, y, device)
-        targets = torch.cat([y_rows, torch.full_like(y_rows[:, :1], -1.0)], 1)
-        if hasattr(self, "_stream"):
-            objective = copy.deepcopy(self._stream[0]).to(device)
-            objective.attach(rows, targets)
+            self._set_scalings(data, None)
         else:
-            objective = self._stream_objective(rows, targets, generator).to(device)
-        optimizer = self._optimizer(objective)
-        if optimizer is not None and hasattr(self, "_stream"):
-            optimizer.load_state_dict(copy.deepcopy(self._stream[1]))
-        batch_size = self._budget(len(rows))[1]
+            self._check_shape()
+        X, rows = self._tensors(data, plan, device)
+        objective, optimizer = self._streaming(X, rows, plan, generator)
         history = train(
             objective,
+            X,
             rows,
-            targets,
             optimizer=optimizer,
             max_iter=1,
-            batch_size=batch_size,
+            batch_size=plan.batch_size,
             # Features must not change faster than the averages of them follow.
-            schedule=lambda *_: min(STREAM_RATE, objective.stream_rate(batch_size)),
+            schedule=lambda *_: min(STREAM_RATE, objective.stream_rate(plan.batch_size)),
             generator=generator,
         )
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
-        self._finish(objective.running_solution(), history)
+        self._finish(objective.running_solution(), history, plan)
         objective.detach_rows()
-        self._stream = (objective.cpu(), _on_cpu(optimizer))
+        self._stream = Stream(objective.cpu(), _on_cpu(optimizer), representations(self))
         return self
+
+    def _streaming(
+        self: Any, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
+    ) -> tuple[Objective, torch.optim.Optimizer | None]:
+        """Where the last call left off; else, as after other parameters, the fitted model."""
+        kept = getattr(self, "_stream", None)
+        if kept is not None and kept.parameters != representations(self):
+            kept = None  # its steps and averages are not those that are asked for now
+        if kept is None:
+            objective = self._stream_objective(X, rows, plan, generator).to(X.device)
+        else:
+            objective = copy.deepcopy(kept.objective).to(X.device)
+            objective.attach(X, rows)
+        groups = objective.param_groups()
+        optimizer = make_optimizer(plan.solver, groups, self.learning_rate_init)
+        if optimizer is not None and kept is not None:
+            optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
+        return objective, optimizer
+
+    def _check_shape(self: Any) -> None:
+        """Raise a ValueError if the model that was fitted is not the one that is asked for now."""
+        now, before = representations(self), self._fitted_parameters
+        changed = [name for name in self._shape_parameters if now[name] != before[name]]
+        if changed:
+            named = ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in changed)
+            raise ValueError(
+                f"partial_fit goes on with the model that was fitted before, but {named} asks for "
+                "another one; fit anew, or set it back."
+            )
 
 
 def _on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:

@@ -10,42 +10,94 @@ import numpy as np
 import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_seed
+from ..data.arrays import resolve_seed
+from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
-from .base import BaseGP
+from .base import BaseGP, validate_inputs
+from .validation import check_column, check_weight, check_y_std
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
-    """Predictions of a regressor: mean, standard deviation, intervals, draws and densities."""
+    """Predictions of a regressor: mean, standard deviation, intervals, draws and densities.
+
+    Attributes
+    ----------
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y.
+    """
+
+    # ---- what is known of rows ---------------------------------------------------------------
 
     def _target_is_scaled(self) -> bool:
-        return bool(self.normalize_y)
+        return bool(getattr(self, "normalize_y", False))
 
     def _check_exposed(self, exposure: Any) -> None:
         """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
+        if exposure is None and getattr(self, "_fitted_with_exposure", False):
+            raise ValueError(
+                "exposure must be given, as the model was fitted with one: without it y cannot be "
+                "judged."
+            )
 
-    def _target_scaling(self, y: np.ndarray) -> Scaling:
-        scaled = self._target_is_scaled()
-        return Scaling.standard(y) if scaled else Scaling.identity(y.shape[1])
+    def _validate(
+        self,
+        X: Any,
+        y: Any,
+        reset: bool,
+        sample_weight: Any = None,
+        exposure: Any = None,
+        y_std: Any = None,
+    ) -> Data:
+        """Parameters, and what is known of rows, checked."""
+        self._validate_params()
+        options = {"multi_output": True, "y_numeric": True}
+        least = 2 if reset else 1
+        X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
+        if y.dtype.kind not in "fiub":
+            raise ValueError(f"y must be numeric, got an array of dtype {y.dtype}.")
+        shape = y.shape[1:]
+        if reset:
+            self._y_shape = shape
+        elif shape != self._y_shape:
+            raise ValueError(
+                f"y must have shape {('n_samples', *self._y_shape)}, as at the first call, "
+                f"got {('n_samples', *shape)}."
+            )
+        y = np.ascontiguousarray(y, dtype=np.float64).reshape(len(y), -1)
+        if exposure is not None:
+            exposure = check_column(exposure, len(X), "exposure")
+        if y_std is not None:
+            y_std = check_y_std(y_std, y.shape)
+        data = Data(X, y, None, exposure, y_std)
+        return check_weight(data, sample_weight, least)
 
     def _likelihoods(
-        self, posterior: Posterior, exposure: Any, rows: Tensor
+        self, posterior: Posterior, X: Tensor, exposure: Any, y_std: Any
     ) -> Callable[[slice], Likelihood]:
         """p(y | f) of blocks of rows."""
-        if exposure is None:
-            return lambda block: posterior.likelihood
-        e = torch.as_tensor(check_exposure(exposure, len(rows)), device=rows.device)
-        return lambda block: posterior.likelihood.given(e[block])
+        e = s = None
+        if exposure is not None:
+            e = torch.tensor(check_column(exposure, len(X), "exposure")).to(X)
+        if y_std is not None:
+            shape = (len(X), len(self._y_scaling.scale))
+            s = torch.tensor(check_y_std(y_std, shape) / self._y_scaling.scale).to(X).square()
+        rows = Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
+        return lambda block: posterior.likelihood.of(rows[block])
 
-    def _moments(self, X: Any, latent: bool, exposure: Any) -> tuple[np.ndarray, np.ndarray]:
+    # ---- predictions -------------------------------------------------------------------------
+
+    def _moments(
+        self, X: Any, latent: bool, exposure: Any, y_std: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
         rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, exposure, rows)
+        likelihood = self._likelihoods(posterior, rows, exposure, y_std)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
             q = posterior.marginals(rows[block])
@@ -70,6 +122,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         *,
         latent: bool = False,
         exposure: Any = None,
+        y_std: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Mean of y, and if asked its standard deviation or joint covariance.
 
@@ -85,6 +138,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Whether these are of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -98,13 +153,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
         if return_cov:
-            return self._mean_and_covariance(X, latent)
-        mean, std = self._moments(X, latent, exposure)
+            return self._mean_and_covariance(X, latent, y_std)
+        mean, std = self._moments(X, latent, exposure, y_std)
         if return_std:
             return self._shaped(mean), self._shaped(std)
         return self._shaped(mean)
 
-    def _mean_and_covariance(self, X: Any, latent: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _mean_and_covariance(
+        self, X: Any, latent: bool, y_std: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         rows, posterior = self._query(X)
         if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
             raise ValueError(
@@ -115,14 +172,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with torch.no_grad():
             q, cov = posterior.marginals(rows), posterior.covariance(rows)
             if not latent:
-                noise = posterior.likelihood.moments(q).var - q.var  # (1, N, P)
+                likelihood = self._likelihoods(posterior, rows, None, y_std)(slice(None))
+                noise = likelihood.moments(q).var - q.var  # (1, N, P)
                 cov.diagonal(dim1=-2, dim2=-1).add_(noise[0].mT)
         offset, scale = self._y_scaling
         mean = q.mean[0].cpu().numpy() * scale + offset
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
         return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
 
-    def predict_std(self, X: Any, *, latent: bool = False, exposure: Any = None) -> np.ndarray:
+    def predict_std(
+        self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
+    ) -> np.ndarray:
         """Standard deviation of y at each row.
 
         Parameters
@@ -133,16 +193,24 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Whether it is that of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
         y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             In the units of y.
         """
-        return self._shaped(self._moments(X, latent, exposure)[1])
+        return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
     def predict_interval(
-        self, X: Any, coverage: Any = 0.95, *, latent: bool = False, exposure: Any = None
+        self,
+        X: Any,
+        coverage: Any = 0.95,
+        *,
+        latent: bool = False,
+        exposure: Any = None,
+        y_std: Any = None,
     ) -> np.ndarray:
         """Central interval that y is in with the given probability.
 
@@ -156,6 +224,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Whether the interval is that of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -165,7 +235,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
             raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
         rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, exposure, rows)
+        likelihood = self._likelihoods(posterior, rows, exposure, y_std)
         tail = 0.5 - 0.5 * float(coverage)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
@@ -189,6 +259,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         *,
         latent: bool = False,
         exposure: Any = None,
+        y_std: Any = None,
     ) -> np.ndarray:
         """Joint draws of y at the rows of X from the posterior.
 
@@ -204,6 +275,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Whether the draws are of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -213,7 +286,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if not isinstance(n_samples, Integral) or n_samples < 1:
             raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
         rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, exposure, rows)(slice(None))
+        likelihood = self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
         generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
         with torch.no_grad():
             f = posterior.sample(rows, int(n_samples), generator)  # (n_samples, N, P)
@@ -223,7 +296,33 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         draws = f.cpu().numpy() * scale + offset
         return self._shaped(np.moveaxis(draws, 0, -1))
 
-    def log_predictive_density(self, X: Any, y: Any, *, exposure: Any = None) -> np.ndarray:
+    # ---- judgements --------------------------------------------------------------------------
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
+        """Coefficient of determination R² of the predicted mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Weights of the rows.
+        exposure : float or array-like of shape (n_samples,), default=None
+            As for `fit`; needed if the model was fitted with one.
+
+        Returns
+        -------
+        score : float
+            At most 1.
+        """
+        self._check_exposed(exposure)
+        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
+
+    def log_predictive_density(
+        self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
+    ) -> np.ndarray:
         """Log density log p(y | x, data) of each row, summed over outputs.
 
         Parameters
@@ -234,31 +333,38 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Targets.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
         log_density : ndarray of shape (n_samples,)
             Nats, for y in the units of the user; of counts, the log probability.
         """
-        self._check_exposed(exposure)
-        rows, targets, posterior = self._labelled(X, y)
-        likelihood = self._likelihoods(posterior, exposure, rows)
+        X, rows, posterior = self._judged(X, y, None, exposure, y_std)
 
         def compute(block: slice) -> tuple[Tensor]:
-            q = posterior.marginals(rows[block])
-            return (likelihood(block).log_predictive(targets[block], q),)
+            q, of_block = posterior.marginals(X[block]), rows[block]
+            return (posterior.likelihood.of(of_block).log_predictive(of_block.y, q),)
 
-        (density,) = self._collect(len(rows), compute)
+        (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()
 
-    def _labelled(self, X: Any, y: Any) -> tuple[Tensor, Tensor, Posterior]:
-        """X and y, validated and scaled, as float64 tensors, and the posterior."""
+    def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
+        """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
-        X, y = self._validate(X, y, reset=False)
-        rows, posterior = self._located(X)
-        return rows, self._y_scaling.tensor(y, torch.float64, rows.device), posterior
+        self._check_exposed(of_rows[1])
+        return self._labelled(self._validate(X, y, False, *of_rows))
 
-    def log_marginal_likelihood(self, X: Any, y: Any, *, exposure: Any = None) -> float:
+    def log_marginal_likelihood(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
+    ) -> float:
         """Log p(y | X) of the data given, or the bound on it, with the fitted hyper-parameters.
 
         Parameters
@@ -267,45 +373,27 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
         log_likelihood : float
             Nats, summed over rows and outputs, for y in the units of the user.
         """
-        self._check_exposed(exposure)
-        rows, targets, posterior = self._labelled(X, y)
-        if exposure is not None:
-            e = torch.as_tensor(check_exposure(exposure, len(rows)), device=rows.device)
-            posterior.likelihood.given(e)
-            targets = torch.cat([targets, e, torch.zeros_like(e)], 1)  # as in training, with a fold
+        X, rows, posterior = self._judged(X, y, sample_weight, exposure, y_std)
         with torch.no_grad():
-            return self._log_evidence(posterior.refit(rows, targets))
+            value = self._evidence_of(posterior, X, rows)
+        return self._in_units(value, rows.n_effective)
 
-    def _log_evidence(self, posterior: Posterior) -> float:
-        """log p(y | X) for y in the units of the user, summed over rows and outputs."""
-        jacobian = posterior.n_rows * float(np.log(self._y_scaling.scale).sum())
-        return float(posterior.log_evidence().sum()) - jacobian
+    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
+        """log p(y | X) of other rows, or the bound on it, for the scaled y."""
+        raise NotImplementedError
 
-
-def check_exposure(exposure: Any, n_rows: int) -> np.ndarray:
-    """Exposures of n_rows rows, (n, 1).
-
-    Raises
-    ------
-    ValueError
-        If they are not positive numbers, one for each row.
-    """
-    try:
-        e = np.array(exposure, dtype=np.float64)  # a copy: torch warns of arrays that are read-only
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"exposure must be numeric, got {exposure!r}.") from error
-    if e.ndim == 0:
-        e = np.full(n_rows, e)
-    if e.shape not in ((n_rows,), (n_rows, 1)):
-        raise ValueError(f"exposure must have shape ({n_rows},), one for each row, got {e.shape}.")
-    if not (np.isfinite(e) & (e > 0.0)).all():
-        raise ValueError("exposure must be positive and finite, got other values.")
-    return e.reshape(-1, 1)
+    def _in_units(self, log_density: float, n_rows: float) -> float:
+        """The log density of n_rows rows of the scaled y, for y in the units of the user."""
+        return log_density - n_rows * float(np.log(self._y_scaling.scale).sum())

@@ -7,28 +7,47 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.metrics import r2_score
-from torch import Tensor
 
 from ..likelihoods import make_likelihood
 from ..likelihoods.base import Likelihood
 from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise
-from ..training.checkpoint import Checkpoint
 from .classifier import GPClassifier
-from .regressor import GPRegressor, check_exposure
+from .plan import Plan
+from .regressor import GPRegressor
 from .sparse import SparseGP
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SparseGPRegressor(SparseGP, GPRegressor):
-    """Regression and counts."""
+    """Regression and counts.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
+        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
+        kernel (nu=1.5) with a length-scale for each input, started from the data. A top-level
+        WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside; results are in its own units. Counts are not.
+    likelihood : str or Likelihood, default="auto"
+        "gaussian", "student_t", "laplace", or "poisson" for counts; or an instance of a class of
+        :mod:`skgpstoch.likelihoods`. "auto" is "gaussian".
+
+    Attributes
+    ----------
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y; of Gaussian, Student-t and Laplace noise.
+    """
 
     normalize_y: bool = True
 
-    _parameter_constraints: ClassVar[dict[str, list]] = SparseGP._parameter_constraints
+    _parameter_constraints: ClassVar[dict[str, list]] = {"normalize_y": ["boolean"]}
 
-    def fit(self, X: Any, y: Any, exposure: Any = None) -> Any:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
         """Fit the model.
 
         Parameters
@@ -37,8 +56,13 @@ class SparseGPRegressor(SparseGP, GPRegressor):
             Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets; counts for likelihood="poisson".
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the noise that is
+            learned; for a Gaussian likelihood. None is 0.
 
         Returns
         -------
@@ -48,12 +72,14 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         Raises
         ------
         ValueError
-            If a parameter, X, y or exposure is invalid, or training diverges; the estimator is then
-            as it was before.
+            If a parameter or what is given of rows is invalid, or training diverges; the estimator
+            is then as it was before.
         """
-        return self._with_exposure(super().fit, X, y, exposure)
+        return self._fit_to(X, y, sample_weight, exposure, y_std)
 
-    def partial_fit(self, X: Any, y: Any, exposure: Any = None) -> Any:
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
         """One pass over more rows, for streams.
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
@@ -66,7 +92,11 @@ class SparseGPRegressor(SparseGP, GPRegressor):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            As for `fit`.
         exposure : float or array-like of shape (n_samples,), default=None
+            As for `fit`.
+        y_std : float or array-like of the shape of y, default=None
             As for `fit`.
 
         Returns
@@ -77,54 +107,28 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         Raises
         ------
         ValueError
-            If a parameter, X, y or exposure is invalid, or solver, loss or beta not for streams.
+            If a parameter or what is given of rows is invalid, solver, loss or beta not for
+            streams, or what the model is made of has changed since the first call.
         """
-        return self._with_exposure(self._partial_fit, X, y, exposure)
+        return self._partial_fit(X, y, sample_weight, exposure, y_std)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
-        """Coefficient of determination R² of the predicted mean.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            Weights of the rows.
-        exposure : float or array-like of shape (n_samples,), default=None
-            As for `fit`; needed if the model was fitted with one.
-
-        Returns
-        -------
-        score : float
-            At most 1.
-        """
-        self._check_exposed(exposure)
-        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
-
-    def _check_exposed(self, exposure: Any) -> None:
-        if exposure is None and getattr(self, "_fitted_with_exposure", False):
-            raise ValueError(
-                "exposure must be given, as the model was fitted with one: without it y cannot be "
-                "judged."
-            )
-
-    def _with_exposure(self, method: Any, X: Any, y: Any, exposure: Any) -> Any:
-        if exposure is not None:
-            self._make_likelihood().given(torch.ones(1, 1))
-            self._exposure = exposure
-        try:
-            method(X, y)
-        finally:
-            self.__dict__.pop("_exposure", None)
-        self._fitted_with_exposure = exposure is not None
-        return self
-
-    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = super()._validate(X, y, reset)
-        self._make_likelihood().check_targets(y)
-        return X, y
+    def _validate(
+        self,
+        X: Any,
+        y: Any,
+        reset: bool,
+        sample_weight: Any = None,
+        exposure: Any = None,
+        y_std: Any = None,
+    ) -> Any:
+        data = super()._validate(X, y, reset, sample_weight, exposure, y_std)
+        likelihood = self._make_likelihood()
+        likelihood.check_targets(data.y)
+        one = torch.ones(1, 1, dtype=torch.float64)
+        likelihood.given(None if exposure is None else one, None if y_std is None else one)
+        if reset:
+            self._fitted_with_exposure = exposure is not None
+        return data
 
     def _make_likelihood(self) -> Likelihood:
         name = "gaussian" if self.likelihood == "auto" else self.likelihood
@@ -139,26 +143,11 @@ class SparseGPRegressor(SparseGP, GPRegressor):
     def _target_is_scaled(self) -> bool:
         return bool(self.normalize_y) and isinstance(self._make_likelihood(), AdditiveNoise)
 
-    def _tensors(
-        self, X: np.ndarray, y: np.ndarray, device: torch.device, order: np.ndarray | None = None
-    ) -> tuple[Tensor, Tensor]:
-        rows, targets = super()._tensors(X, y, device, order)
-        exposure = self._checked_exposure(len(X))
-        exposure = exposure if order is None else exposure[order]
-        return rows, torch.cat([targets, torch.as_tensor(exposure).to(targets)], 1)
-
-    def _checked_exposure(self, n_rows: int) -> np.ndarray:
-        """Of the rows that are being fitted, (n, 1); (n, 0) where there is none."""
-        if not hasattr(self, "_exposure"):
-            return np.empty((n_rows, 0))
-        return check_exposure(self._exposure, n_rows)
-
-    def _checkpoint(self, X: np.ndarray, y: np.ndarray, seed: int) -> Checkpoint | None:
-        return super()._checkpoint(X, np.hstack([y, self._checked_exposure(len(X))]), seed)
-
-    def _set_fitted(self) -> None:
-        super()._set_fitted()
-        self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
+    def _set_fitted(self, plan: Plan) -> None:
+        super()._set_fitted(plan)
+        value = self.log_marginal_likelihood_value_
+        self.log_marginal_likelihood_value_ = self._in_units(value, self.posterior_.n_rows)
+        self.__dict__.pop("noise_variance_", None)
         if isinstance(self.likelihood_, AdditiveNoise):
             self.likelihood_ = self.likelihood_.in_units(torch.as_tensor(self._y_scaling.scale))
             noise = self.likelihood_.noise_variance.detach().numpy()
@@ -166,12 +155,42 @@ class SparseGPRegressor(SparseGP, GPRegressor):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SparseGPClassifier(GPClassifier, SparseGP):
-    """Two classes or more."""
+class SparseGPClassifier(SparseGP, GPClassifier):
+    """Two classes or more.
 
-    _parameter_constraints: ClassVar[dict[str, list]] = SparseGP._parameter_constraints
+    Parameters
+    ----------
+    likelihood : str or Likelihood, default="auto"
+        "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
+        :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax".
+    """
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid, or training diverges; the estimator is
+            then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """One pass over more rows, for streams.
 
         The scaling of X is that of the first call (or of `fit`). The posterior is that of the
@@ -186,6 +205,8 @@ class SparseGPClassifier(GPClassifier, SparseGP):
             Labels.
         classes : array-like of shape (n_classes,) or None, default=None
             All the labels that may come, at the first call; None for those of `y`.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            As for `fit`.
 
         Returns
         -------
@@ -195,23 +216,19 @@ class SparseGPClassifier(GPClassifier, SparseGP):
         Raises
         ------
         ValueError
-            If a parameter, X, y or classes is invalid, or solver, loss or beta not for streams.
+            If a parameter, X, y, classes or sample_weight is invalid, solver, loss or beta not for
+            streams, or what the model is made of has changed since the first call.
         """
-        if classes is None:
-            return self._partial_fit(X, y)
-        classes = np.unique(classes)
-        if len(classes) < 2:
-            raise ValueError(f"classes must list two labels at least, got {classes.tolist()}.")
-        if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
-            raise ValueError(
-                f"classes must be those of the first call, {self.classes_.tolist()}, got "
-                f"{classes.tolist()}."
-            )
-        self._announced = classes
-        try:
-            return self._partial_fit(X, y)
-        finally:
-            self.__dict__.pop("_announced", None)
+        if classes is not None:
+            classes = np.unique(classes)
+            if len(classes) < 2:
+                raise ValueError(f"classes must list two labels at least, got {classes.tolist()}.")
+            if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
+                raise ValueError(
+                    f"classes must be those of the first call, {self.classes_.tolist()}, got "
+                    f"{classes.tolist()}."
+                )
+        return self._partial_fit(X, y, sample_weight, classes)
 
     def _make_likelihood(self) -> Likelihood:
         n_classes = len(self.classes_)

@@ -5,20 +5,42 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .. import kernels
+
+
+class Basis(NamedTuple):
+    """What a feature map says of rows."""
+
+    phi: Tensor  # P, (N, D)
+    prior: Tensor  # k(x, x), (N,); ‖φ‖² for a finite map, so that the residual is 0
+    shift: Tensor | None = None  # a mean that does not depend on w, (N, P)
+    factors: tuple[tuple[Tensor, Tensor], ...] = ()  # K and L⁻¹ of every block
+
+    def residual(self) -> Tensor:
+        """ρ(x) = diag(K − PPᵀ), what the features leave unexplained, (N,)."""
+        return (self.prior - self.phi.square().sum(1)).clamp_min(0.0)
+
+    def detach(self) -> Basis:
+        """Without a graph, and without factors."""
+        shift = None if self.shift is None else self.shift.detach()
+        return Basis(self.phi.detach(), self.prior.detach(), shift)
 
 
 class FeatureMap(nn.Module):
     """φ: rows of X to features, with the variance ρ(x) that the features leave unexplained.
 
     A map may be an ensemble of K members with D features each. Training sees them apart; φ joins
-    them, so that the kernel φ(x)ᵀφ(x') is the mean of the members' kernels.
+    them, so that the kernel φ(x)ᵀφ(x') is the mean of the members' kernels. A finite map defines
+    :meth:`members`; one with a residual overrides :meth:`basis` as well.
     """
 
     n_features: int  # D
     n_members: int = 1  # K
+    blocks: tuple[int, ...]  # D_b: the features that share a covariance of q(w)
+    amplitude: float = 1.0
 
     def members(self, X: Tensor) -> Tensor:
         """Each member's features: (K, N, D)."""
@@ -30,14 +52,52 @@ class FeatureMap(nn.Module):
         phi = Z[0] if len(Z) == 1 else Z.permute(1, 0, 2).flatten(1) / math.sqrt(len(Z))
         return phi if columns is None else phi[:, columns]
 
+    def basis(self, X: Tensor) -> Basis:
+        """φ(X), k(x, x) and the shift of the mean."""
+        phi = self(X) if self.amplitude == 1.0 else self.amplitude * self(X)
+        return Basis(phi, phi.square().sum(1))
+
     def network_parameters(self) -> list[nn.Parameter]:
         """Those that weight decay applies to."""
         named = self.named_parameters()
         return [p for name, p in named if "network." in name and p.requires_grad]
 
-    def residual(self, X: Tensor, phi: Tensor) -> Tensor:
-        """ρ(x), (N,): zero for a finite-dimensional kernel."""
-        return phi.new_zeros(len(phi))
+    def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor | None:
+        """Joint covariance of r at rows, (N, N); None where there is none."""
+        return None
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
+        """What the shift costs, in nats: a KL divergence; an estimate of it, given a generator."""
+        return None
+
+    # ---- for training and after it -----------------------------------------------------------
+
+    def clamp_(self) -> None:
+        """Bring hyper-parameters of the kernel, if there is one, back within their bounds."""
+        kernel = getattr(self, "kernel", None)
+        if kernel is not None:
+            kernel.clamp_()
+
+    def is_sound(self) -> bool:
+        """Whether no factorisation has failed since the last :meth:`forgive`."""
+        return True
+
+    def forgive(self) -> None:
+        """Forget failures of the past."""
+
+    def close(self) -> None:
+        """No more training: from now on an error at once, and the least jitter, if any."""
+
+    def freeze(self) -> None:
+        """Keep what rows are conditioned on, for predictions with parameters that stay."""
+
+    def reopen(self) -> None:
+        """Undo :meth:`close`, :meth:`freeze` and :meth:`scale_variance`."""
+        self.amplitude = 1.0
+
+    def scale_variance(self, factor: float) -> None:
+        """Multiply k by a factor, for predictions."""
+        self.amplitude *= math.sqrt(factor)
 
 
 class JoinedFeatures(FeatureMap):
@@ -49,9 +109,13 @@ class JoinedFeatures(FeatureMap):
         super().__init__()
         self.features = features
         self.n_features = features.n_members * features.n_features
+        self.blocks = (self.n_features,)
 
     def members(self, X: Tensor) -> Tensor:
         return self.features(X)[None]
+
+    def clamp_(self) -> None:
+        self.features.clamp_()
 
 
 def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:
@@ -63,16 +127,3 @@ def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:
                 f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
                 f"{n_inputs} features for {kernels.to_sklearn(kernel)}."
             )
-
-
-class Basis(NamedTuple):
-    """What a sparse model knows of rows."""
-
-    phi: Tensor  # P, (N, D)
-    prior: Tensor  # k(x, x), (N,)
-    shift: Tensor | None = None  # a mean that does not depend on w, (N, P)
-    factors: tuple[tuple[Tensor, Tensor], ...] = ()  # K and L⁻¹ of every block
-
-    def residual(self) -> Tensor:
-        """diag(K − PPᵀ), what the features leave unexplained, (N,)."""
-        return (self.prior - self.phi.square().sum(1)).clamp_min(0.0)

@@ -73,6 +73,7 @@ class KernelFeatures(FeatureMap):
         ]
         self.terms = nn.ModuleList(terms)
         self.n_features = sum(term.n_features for term in terms)
+        self.blocks = (self.n_features,)
 
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)

@@ -20,7 +20,7 @@ from ..kernels import Kernel, scaled
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 from .base import Basis, FeatureMap, check_length_scales
 
-JITTERS = {torch.float32: 1e-5, torch.float64: 1e-8}
+TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
 
 
@@ -103,9 +103,9 @@ class InducingFeatures(FeatureMap):
         self.points = nn.Parameter(points / unit)
         self.register_buffer("unit", unit)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=points.device))
-        self.jitter = JITTERS[points.dtype]
+        self.jitter = TRAINING_JITTER[points.dtype]
         self.n_features = len(points)
-        self.blocks: tuple[int, ...] = (len(points),)
+        self.blocks = (len(points),)
         self.n_frozen = 0
         self.trained_kernel: Kernel | None = None
 
@@ -128,7 +128,6 @@ class InducingFeatures(FeatureMap):
         return list(G.reshape(-1, G.shape[-1]).split([len(r) for r in rows]))
 
     def basis(self, X: Tensor) -> Basis:
-        """P(X), k(x, x) and the shift of the mean."""
         if self.n_frozen:
             (G,) = self.embed(X)
             state = [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
@@ -137,8 +136,11 @@ class InducingFeatures(FeatureMap):
             state = [*points, *self.condition(*points)]
         return self.project(G, *state)
 
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """K and L⁻¹ of every block."""
+        return self.basis(self.inducing_points[:1]).factors
+
     def freeze(self) -> None:
-        """Keep what rows are conditioned on, for predictions with parameters that stay."""
         with torch.no_grad():
             points = self.embed(*self.all_points())
             state = [*points, *self.condition(*points)]
@@ -146,20 +148,25 @@ class InducingFeatures(FeatureMap):
             self.register_buffer(f"frozen_{i}", value)
         self.n_frozen = len(state)
 
-    def thaw(self) -> None:
-        """Undo :meth:`freeze`."""
+    def reopen(self) -> None:
         for i in range(self.n_frozen):
             delattr(self, f"frozen_{i}")
         self.n_frozen = 0
-
-    def scale_variance(self, factor: float) -> None:
-        """Multiply k by a factor, for predictions; :meth:`unscale` undoes it."""
-        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
-
-    def unscale(self) -> None:
-        """Go back to the kernel that was trained."""
+        self.jitter = TRAINING_JITTER[self.points.dtype]
         if self.trained_kernel is not None:
             self.kernel, self.trained_kernel = self.trained_kernel, None
+
+    def close(self) -> None:
+        self.jitter = None
+
+    def is_sound(self) -> bool:
+        return not bool(self.failed)
+
+    def forgive(self) -> None:
+        self.failed.fill_(False)
+
+    def scale_variance(self, factor: float) -> None:
+        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
 
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu and L⁻¹, in float64."""
@@ -190,15 +197,6 @@ class InducingFeatures(FeatureMap):
     def members(self, X: Tensor) -> Tensor:
         return self.basis(X).phi[None]
 
-    def residual(self, X: Tensor, phi: Tensor) -> Tensor:
-        (G,) = self.embed(X)
-        return (self.kernel.diag(G) - phi.square().sum(1)).clamp_min(0.0)
-
     def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor:
-        """Joint covariance of r at rows, (N, N)."""
         (G,) = self.embed(X)
         return self.kernel(G) - phi @ phi.mT
-
-    def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
-        """What the shift costs, in nats: a KL divergence; an estimate of it, given a generator."""
-        return None

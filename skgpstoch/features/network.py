@@ -49,6 +49,7 @@ class NetworkFeatures(FeatureMap):
         self.register_buffer("scale", torch.ones(()))
         self.n_features = n_features + (skip + 1 if skip else 0)
         self.n_members = n_members
+        self.blocks = (self.n_features,)
 
     def members(self, X: Tensor) -> Tensor:
         Z = self.network(X)

@@ -126,12 +126,12 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         super().scale_variance(factor)
         self.coefficients.data /= factor  # C_vv a stays as it is
 
-    def unscale(self) -> None:
+    def reopen(self) -> None:
         if self.trained_kernel is not None:
             x = self.inducing_points[:1]
             (G,) = self.embed(x)
             self.coefficients.data *= self.kernel.diag(G) / self.trained_kernel.diag(G)
-        super().unscale()
+        super().reopen()
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""

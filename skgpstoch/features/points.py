@@ -26,6 +26,7 @@ def choose_points(
     kernel: Kernel,
     network: nn.Module,
     generator: torch.Generator,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Inducing points from the rows X (N, d), N ≥ n_points: (n_points, d).
 
@@ -43,6 +44,8 @@ def choose_points(
         k and g, for "conditional_variance".
     generator : torch.Generator
         For "kmeans".
+    weight : Tensor of shape (N,) or None, default=None
+        How often each row counts, for "kmeans".
     """
     candidates = X[: max(CANDIDATE_ROWS * n_points, 2000)]
     if n_points == len(X) or method == "random":
@@ -52,13 +55,17 @@ def choose_points(
         return candidates[largest_conditional_variances(kernel, G, n_points)]
     seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
     rows = candidates.cpu().double().numpy()
-    offset, unit = Scaling.standard(rows)
+    counts = None if weight is None else weight[: len(rows)].cpu().double().numpy()
+    offset, unit = Scaling.standard(rows, counts)
     kmeans = MiniBatchKMeans(
         n_points, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than points
-        centres = kmeans.fit((rows - offset) / unit).cluster_centers_ * unit + offset
+        centres = (
+            kmeans.fit((rows - offset) / unit, sample_weight=counts).cluster_centers_ * unit
+            + offset
+        )
     return torch.as_tensor(centres).to(X)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes
 from .rejection import Draws, Envelope, accept_reject
 
@@ -190,11 +191,25 @@ class Likelihood(nn.Module):
         """The likelihood of these of the rows."""
         return self
 
-    def given(self, exposure: Tensor | None) -> Likelihood:
-        """The likelihood of rows with these exposures, (N, 1); parameters stay shared."""
+    def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Likelihood:
+        """That of rows with exposures (N, 1), or errors of variance `noise` (N, P) besides its own.
+
+        Parameters stay shared.
+        """
         if exposure is not None:
             raise ValueError(f"exposure must be None with {self!r}; only Poisson counts have one")
+        if noise is not None:
+            raise ValueError(
+                f"y_std must be None with {self!r}; only to Gaussian noise can a known error be "
+                "added"
+            )
         return self
+
+    def of(self, rows: Rows) -> Likelihood:
+        """That of these rows; parameters stay shared."""
+        if rows.exposure is None and rows.noise is None:
+            return self
+        return self.given(rows.exposure, rows.noise)
 
     def for_outputs(self, n_outputs: int) -> Likelihood:
         """A deep copy, each parameter of which has shape (n_outputs,)."""
@@ -208,12 +223,12 @@ class Likelihood(nn.Module):
             parameter.data = parameter.data.expand(n_outputs).clone()
         return other
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
-        """Constant latent mean that fits y (N, P) as a whole: (n_latents,)."""
-        return y.mean(0)
+    def initial_mean(self, rows: Rows) -> Tensor:
+        """Constant latent mean that fits the targets of rows as a whole: (n_latents,)."""
+        return rows.mean(rows.y)
 
-    def initialise(self, y: Tensor) -> None:
-        """Set the parameters, in place, from the targets y (N, P); by default nothing."""
+    def initialise(self, rows: Rows) -> None:
+        """Set the parameters, in place, from the targets of rows; by default nothing."""
 
     def check_targets(self, y: np.ndarray) -> None:
         """Raise ValueError if targets y (n, P) are impossible; by default nothing is."""

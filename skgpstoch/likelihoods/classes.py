@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.rows import Rows
 from ..maths.gaussian import (
     Marginals,
     log_half_moment,
@@ -131,9 +132,9 @@ class Bernoulli(Likelihood):
         signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
         return mixture_log_mean(self._log_mean(signed).sum(-1))
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    def initial_mean(self, rows: Rows) -> Tensor:
         """Link of the share of ones, half a row added to either class."""
-        share = (y.sum(0) + 0.5) / (len(y) + 1.0)
+        share = (rows.weighted(rows.y).sum(0) + 0.5) / (rows.n_effective + 1.0)
         return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
 
 
@@ -293,9 +294,10 @@ class Categorical(Likelihood):
         target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])
         return (target - self.moments(q).mean).square().mean(0).sum(-1)
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    def initial_mean(self, rows: Rows) -> Tensor:
         """Logarithms of the shares of the classes, half a row added to each, centred."""
-        counts = F.one_hot(y[:, 0].long(), self.n_latents(1)).sum(0).to(y.dtype)
+        codes = F.one_hot(rows.y[:, 0].long(), self.n_latents(1)).to(rows.y.dtype)
+        counts = rows.weighted(codes).sum(0)
         log_counts = (counts + 0.5).log()
         return log_counts - log_counts.mean()
 

@@ -12,6 +12,7 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
 from .base import REACH, Gradients, Likelihood, check_link, check_probability, mixture_log_mean
 
@@ -58,8 +59,8 @@ class Poisson(Likelihood):
         exposure = f", exposure={self.exposure:g}" if isinstance(self.exposure, float | int) else ""
         return f"link={self.link!r}{exposure}"
 
-    def given(self, exposure: Tensor | None) -> Poisson:
-        """The likelihood of rows with these exposures, (N, 1)."""
+    def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Poisson:
+        super().given(noise=noise)
         if exposure is None:
             return self
         other = copy.copy(self)
@@ -228,11 +229,10 @@ class Poisson(Likelihood):
 
         return cdf
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    def initial_mean(self, rows: Rows) -> Tensor:
         """g⁻¹ of the overall rate, half a count added."""
-        likelihood = self.given(exposure)
-        total = likelihood._log_exposure(y).exp().expand(len(y), 1).sum(0)
-        rate = (y.sum(0) + 0.5) / total
+        exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand(len(rows), 1)
+        rate = (rows.weighted(rows.y).sum(0) + 0.5) / rows.weighted(exposure).sum(0)
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
 
     def check_targets(self, y: np.ndarray) -> None:

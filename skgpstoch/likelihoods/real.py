@@ -11,6 +11,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
 from .base import Gradients, Likelihood, check_probability, mixture_log_mean
 from .rejection import Draws, Envelope, accept_reject
@@ -59,9 +60,9 @@ class AdditiveNoise(Likelihood):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high.to(q.mean.dtype)
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    def initial_mean(self, rows: Rows) -> Tensor:
         """Median of each output."""
-        return y.median(0).values
+        return rows.median(rows.y)
 
 
 class Gaussian(AdditiveNoise):
@@ -82,14 +83,15 @@ class Gaussian(AdditiveNoise):
     def __init__(self, noise_variance: Tensor | float = 0.1) -> None:
         super().__init__()
         self.log_noise = _log_parameter("noise_variance", noise_variance)  # (P,)
+        self.known: Tensor | None = None  # s², (N, P), where the rows are known
 
     def extra_repr(self) -> str:
-        return f"noise_variance={_numbers(self.noise_variance)}"
+        return f"noise_variance={_numbers(self.log_noise.exp())}"
 
     @property
     def noise_variance(self) -> Tensor:
-        """σ², of shape (P,)."""
-        return self.log_noise.exp()
+        """σ², of shape (P,); σ² + s² of rows with a known error, (N, P)."""
+        return self.log_noise.exp() if self.known is None else self.log_noise.exp() + self.known
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """log N(y | f, σ²), elementwise."""
@@ -149,9 +151,21 @@ class Gaussian(AdditiveNoise):
         """q(f) p(y | f) is Gaussian: no draw is rejected."""
         return _gaussian_draws(y, self.noise_variance, q, n_samples, generator)
 
-    def initial_mean(self, y: Tensor, exposure: Tensor | None = None) -> Tensor:
+    def initial_mean(self, rows: Rows) -> Tensor:
         """Mean of each output."""
-        return y.mean(0)
+        return rows.mean(rows.y)
+
+    def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
+        """With σ² + s² for σ²."""
+        super().given(exposure)
+        if noise is None:
+            return self
+        other = copy.copy(self)
+        other.known = noise
+        return other
+
+    def at_rows(self, rows: Tensor) -> Gaussian:
+        return self if self.known is None else self.given(noise=self.known[rows])
 
 
 class Laplace(AdditiveNoise):
@@ -246,9 +260,9 @@ class Laplace(AdditiveNoise):
         return _like(q, value, d_mean, d_var)
 
     @torch.no_grad()
-    def initialise(self, y: Tensor) -> None:
+    def initialise(self, rows: Rows) -> None:
         """s from the median absolute deviation, which is s·log 2."""
-        _set_scale(self.log_scale, y, math.log(2.0))
+        _set_scale(self.log_scale, rows, math.log(2.0))
 
 
 class StudentT(AdditiveNoise):
@@ -414,9 +428,9 @@ class StudentT(AdditiveNoise):
         return draws._replace(n_proposed=n_proposed)
 
     @torch.no_grad()
-    def initialise(self, y: Tensor) -> None:
+    def initialise(self, rows: Rows) -> None:
         """s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
-        _set_scale(self.log_scale, y, self.noise_quantile(0.75) / self.scale)
+        _set_scale(self.log_scale, rows, self.noise_quantile(0.75) / self.scale)
 
 
 def _log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:
@@ -434,10 +448,10 @@ def _numbers(value: Tensor) -> str:
     return f"[{', '.join(numbers)}]" if value.ndim else numbers[0]
 
 
-def _set_scale(log_scale: Tensor, y: Tensor, mad_of_unit_scale: Tensor | float) -> None:
+def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float) -> None:
     """Match the median absolute deviation of y, or the mean one where most of y is constant."""
-    deviation = (y - y.median(0).values).abs()
-    mad, mean = deviation.median(0).values, deviation.mean(0)
+    deviation = (rows.y - rows.median(rows.y)).abs()
+    mad, mean = rows.median(deviation), rows.mean(deviation)
     scale = torch.where(mad > 0.0, mad, mean) / mad_of_unit_scale
     log_scale.copy_(torch.where(scale > 0.0, scale.log(), log_scale).view_as(log_scale))
 

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from .linear_regression import Statistics
 
-STARTED = 1_000_000  # steps that running statistics count as when they start from exact ones
+SEASONED = 1_000_000
+"""Steps that running averages count as when they start from what is known of all rows."""
+
+
+def window_rate(batch_size: float, window: float) -> float:
+    """b_t of averages over `window` rows: b(2 − b_t)/b_t = window, and no less than a batch."""
+    return 2.0 * batch_size / (max(window, batch_size) + batch_size)
 
 
 class RunningStatistics(nn.Module):
@@ -62,29 +68,32 @@ class RunningStatistics(nn.Module):
         self.gram.copy_(statistics.gram / n[..., None])
         self.cross.copy_(statistics.cross / n[..., None])
         self.square.copy_(statistics.square / n)
-        self.n_steps = STARTED
+        self.n_steps = SEASONED
         self.inverse_rows = 1.0 / float(statistics.n_rows.mean())
 
-    def rate(self, batch_size: int) -> float:
+    def rate(self, batch_size: float) -> float:
         """b_t of the next step."""
         if self.averaging == "theory":
             return (self.n_steps + 1.0) ** -0.5
         if self.averaging == "auto":
-            rate = 2.0 * batch_size / (max(self.window, batch_size) + batch_size)
+            rate = window_rate(batch_size, self.window)
         else:
             rate = float(self.averaging)
         return max(rate, 1.0 / (self.n_steps + 1.0))
 
-    def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor) -> None:
-        """One step: features Z (K, b, D) and targets Y (K, b, P), zero but for n_seen (K,) rows."""
-        rate = self.rate(Z.shape[1])
+    def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor, n_batch: float) -> None:
+        """One step: features Z (K, b, D) and targets Y (K, b, P), which count for n_batch rows.
+
+        They are zero but for rows that count for n_seen (K,).
+        """
+        rate = self.rate(n_batch)
         share = (rate / n_seen)[:, None, None]
         Z, Y = Z.double(), Y.double()
         weighted = (Z * share).mT
         self.gram.baddbmm_(weighted, Z, beta=1.0 - rate)
         self.cross.baddbmm_(weighted, Y, beta=1.0 - rate)
         self.square.lerp_((Y * Y).sum(1) / n_seen[:, None], rate)
-        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / Z.shape[1]
+        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / n_batch
         self.n_steps += 1
 
     def total(self, n_rows: Tensor) -> Statistics:

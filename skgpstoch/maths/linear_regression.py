@@ -57,27 +57,28 @@ class Spectrum(NamedTuple):
         return Statistics(gram, self.vectors @ self.cross, self.square, self.n_rows)
 
 
-def batch_statistics(Z: Tensor, y: Tensor, keep: Tensor | None = None) -> Statistics:
-    """Statistics of Z (K, N, D) and y (N, P), of the rows where keep (K, N) is 1."""
+def batch_statistics(Z: Tensor, y: Tensor, weight: Tensor | None = None) -> Statistics:
+    """Statistics of Z (K, N, D) and y (N, P), of rows that count `weight` (K, N) times."""
     Z, Y = Z.double(), y.double().expand(len(Z), -1, -1)
-    if keep is None:
+    if weight is None:
         n_rows = Z.new_full((len(Z),), Z.shape[1])
     else:
-        Z, Y, n_rows = Z * keep[..., None], Y * keep[..., None], keep.sum(1).double()
+        weight = weight.double()
+        root = weight.sqrt()[..., None]
+        Z, Y, n_rows = Z * root, Y * root, weight.sum(1)
     return Statistics(Z.mT @ Z, Z.mT @ Y, Y.square().sum(1), n_rows)
 
 
 def exact_statistics(
-    members: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, keep: Tensor | None = None
+    members: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, weight: Tensor | None = None
 ) -> Statistics:
     """Statistics of all rows, streamed in blocks: `members` maps (N, d) to features (K, N, D)."""
     total: list[Tensor] = []
 
     @torch.no_grad()
     def add(block: slice) -> None:
-        part = batch_statistics(
-            members(X[block]), y[block], None if keep is None else keep[:, block]
-        )
+        of_block = None if weight is None else weight[:, block]
+        part = batch_statistics(members(X[block]), y[block], of_block)
         total[:] = [a + b for a, b in zip(total, part, strict=True)] if total else part
 
     map_blocks(add, len(X))
@@ -186,7 +187,7 @@ def predict_held_out(
     X, y : Tensors of shape (N, d) and (N, P)
         Validation rows.
     held_out : Tensor of shape (K, N)
-        1 where a row is unseen by a member, 0 elsewhere.
+        How often a row counts that is unseen by a member, 0 elsewhere.
     ridges : Tensor of shape (C,)
         Candidates for λ.
     """

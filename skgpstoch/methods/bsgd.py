@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -19,16 +20,20 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from .. import kernels
-from ..estimators.finite import FiniteGPRegressor, load_fitted
-from ..estimators.finite_docs import documented
+from ..data.rows import Rows
+from ..estimators.docs import public_estimator
+from ..estimators.finite import FiniteGPRegressor
+from ..estimators.plan import Plan
+from ..estimators.warm_start import load_fitted
 from ..features.base import FeatureMap, check_length_scales
 from ..features.fourier import has_features
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import add_diagonal, cholesky, log_det
-from ..objectives.base import Objective, surrogate
+from ..maths.linalg import cholesky, log_det
+from ..objectives.base import Objective, groups_of, surrogate
 from ..objectives.evidence import FiniteObjective
-from ..posteriors.exact import ExactPosterior
+from ..posteriors.base import Posterior
+from ..posteriors.exact import ExactPosterior, noisy, repetition
 
 MAX_EXACT_ROWS = 10_000
 """Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
@@ -42,11 +47,12 @@ class BSGDObjective(FiniteObjective):
     """BSGD: the NLML of the minibatch alone, by its b×b matrix C = ZZᵀ + λI.
 
     2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π in O(b³ + b²D) time and O(b² + bD)
-    memory. Rows that a member does not see are zero, and taken out again of log|C|.
+    memory. Rows that a member does not see are zero, and taken out again of log|C|; a row of weight
+    w has w times its squares, and counts w times.
     """
 
     def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
     ) -> Tensor:
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():
@@ -55,7 +61,8 @@ class BSGDObjective(FiniteObjective):
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
-            b = torch.as_tensor(Z.shape[1] - unseen, device=Z.device).clamp_min(1).expand(len(Z), 1)
+            b = Z.shape[1] - unseen  # (K, 1)
+            b = torch.where(b > 0.0, b, 1.0)
             log_det_C = log_det(L) - unseen * ridge.log()  # an unseen row has λ on the diagonal
             log_scale = (noise / ridge).log()
             value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
@@ -108,28 +115,25 @@ class KernelBSGDObjective(Objective):
         self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
 
     def param_groups(self) -> list[dict[str, Any]]:
-        rest = [*self.kernel.parameters(), *self.likelihood.parameters()]
-        return [
-            {
-                "params": [p for p in self.network.parameters() if p.requires_grad],
-                "weight_decay": self.weight_decay,
-            },
-            {"params": [p for p in rest if p.requires_grad]},
-        ]
+        network = [p for p in self.network.parameters() if p.requires_grad]
+        return groups_of(self, network, {"weight_decay": self.weight_decay})
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         K = self.kernel(self.network(X).double())  # (b, b)
-        y = targets[:, :-1].double()
+        y, n = rows.y.double(), rows.n_effective
         noise = self.likelihood.noise_variance  # (P,)
-        C = add_diagonal(K.detach().expand(len(noise), -1, -1), noise.detach())
         with torch.no_grad():
+            C = noisy(K, noise, rows)  # (P, b, b)
             L = cholesky(C, "kernel matrix of a minibatch")
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ y.mT[..., None])[..., 0]  # C⁻¹y, (P, b)
-            b = len(X)
-            value = 0.5 * ((y.mT * alpha).sum(1) + log_det(L) + b * LOG_2PI).sum() / b
-            dC = 0.5 * (C_inv - alpha[:, :, None] * alpha[:, None]) / b  # (P, b, b)
-            d_log_noise = dC.diagonal(dim1=-2, dim2=-1).sum(-1) * noise
+            evidence = (y.mT * alpha).sum(1) + log_det(L) + len(X) * LOG_2PI  # −2 log N(y | 0, C)
+            value = 0.5 * (evidence + repetition(noise, rows)).sum() / n
+            dC = 0.5 * (C_inv - alpha[:, :, None] * alpha[:, None]) / n  # (P, b, b)
+            of_rows = dC.diagonal(dim1=-2, dim2=-1)
+            if rows.weight is not None:
+                of_rows = of_rows / rows.weight.double()
+            d_log_noise = of_rows.sum(-1) * noise + 0.5 * (n - len(X)) / n
         return surrogate(value, (K, dC.sum(0)), (self.likelihood.log_noise, d_log_noise))
 
     def step_end(self) -> None:
@@ -137,25 +141,27 @@ class KernelBSGDObjective(Objective):
         low, high = map(math.log, self.noise_bounds)
         self.likelihood.log_noise.data.clamp_(low, high)
 
-    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Held-out NLPD, or NLML without validation rows, from a subset of the training rows."""
-        fold = targets[:, -1]
-        rows = (fold < 0).nonzero()[:EVALUATION_ROWS, 0]
-        posterior = self.solution(X[rows], targets[rows])
-        held_out = (fold >= 0).nonzero()[:, 0]
-        if len(held_out) == 0:
-            return float(-posterior.log_evidence().sum()) / len(rows)
-        with torch.no_grad():
-            q = posterior.marginals(X[held_out].double())
-            return float(-posterior.likelihood.log_predictive(targets[held_out, :-1], q).mean())
+        n_held_out = rows.n_held_out
+        some = slice(n_held_out, n_held_out + EVALUATION_ROWS)
+        posterior = self.solution(X[some], rows[some])
+        if not n_held_out:
+            return -float(posterior.log_evidence().sum()) / posterior.n_rows
+        held_out = rows[:n_held_out]
+        q = posterior.marginals(X[:n_held_out].double())
+        losses = -posterior.likelihood.log_predictive(held_out.y, q)
+        return float(held_out.weighted(losses).sum()) / held_out.n_effective
 
-    def solution(self, X: Tensor, targets: Tensor) -> ExactPosterior:
+    def solution(self, X: Tensor, rows: Rows) -> ExactPosterior:
         fitted = copy.deepcopy(self).double().eval()
-        y = targets[:, :-1].double()
-        return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X.double(), y)
+        X, rows = X.double(), rows.to(torch.float64)
+        return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X, rows)
 
 
-@documented
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     """Gaussian-process regression by biased stochastic gradients of the minibatch likelihood.
 
@@ -163,14 +169,6 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
     ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and
     so limited to 10,000 rows.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -197,7 +195,6 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     """
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        **FiniteGPRegressor._parameter_constraints,
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
@@ -208,9 +205,11 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
             return False
         return self.n_components is None or not has_features(kernels.from_sklearn(expression))
 
-    def _objective(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Objective:
+    def _objective(
+        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
+    ) -> Objective:
         if not self._is_general():
-            return super()._objective(X, targets, generator)
+            return super()._objective(X, rows, plan, start, generator)
         if len(X) > MAX_EXACT_ROWS:
             raise ValueError(
                 f"X has {len(X)} rows, but kernel={self.kernel} has no finite features here, and "
@@ -224,20 +223,20 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         objective = KernelBSGDObjective(
             kernel,
             nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
-            targets.shape[1] - 1,
+            rows.y.shape[1],
             noise_variance=self._initial_noise(),
             noise_bounds=self._noise_bounds(),
-            weight_decay=self._weight_decay(len(X)),
+            weight_decay=self._weight_decay(rows.n_effective),
         )
         objective.has_user_module = self.feature_map is not None
-        if self._starts_warm():
+        if start is not None:
             for part in ("kernel", "network", "likelihood"):
-                load_fitted(getattr(objective, part), getattr(self.posterior_, part))
+                load_fitted(getattr(objective, part), getattr(start, part))
         return objective
 
-    def _n_folds(self, n_rows: int) -> int:
+    def _n_members(self, n_rows: int, start: Any) -> int:
         if not self._is_general():
-            return super()._n_folds(n_rows)
+            return super()._n_members(n_rows, start)
         if self.n_estimators not in ("auto", 1):
             raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
         return 1
@@ -250,6 +249,11 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
 
+    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
+        if not isinstance(posterior, ExactPosterior):
+            return super()._evidence_of(posterior, X, rows)
+        return float(posterior.refit(X, rows).log_evidence().sum())
+
     def _check_streams(self) -> None:
         if self._is_general():
             raise ValueError(
@@ -257,7 +261,5 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
                 f"kernel={self.kernel} with n_components={self.n_components}."
             )
 
-    def _method(
-        self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any
-    ) -> BSGDObjective:
-        return BSGDObjective(features, targets, **options)
+    def _method(self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any) -> BSGDObjective:
+        return BSGDObjective(features, rows, **options)

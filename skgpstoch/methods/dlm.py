@@ -8,7 +8,7 @@ Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", 
 instead of the evidence lower bound, whose expected log-likelihood is below the logarithm of the
 expectation: what the bound loses by a wide q(f), predictions do not. β is chosen by rows held out.
 
-What is trained for is in :mod:`skgpstoch.losses`, and how in :mod:`skgpstoch.variational`; every
+What is trained for is in :mod:`skgpstoch.losses`, and how in :mod:`skgpstoch.objectives`; every
 estimator of the sparse variational family has `loss` and `beta`. Those here add the choice of β,
 and of what is trained.
 """
@@ -17,244 +17,44 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from ..data.arrays import resolve_seed
-from ..estimators.base import fitting
-from ..estimators.orthogonal import WithOrthogonalGP
-from ..estimators.regressor import check_exposure
-from ..estimators.sparse import SparseGP
-from ..estimators.sparse_docs import documented
+from ..data.rows import Data
+from ..estimators.docs import public_estimator
+from ..estimators.orthogonal import WithOrthogonalPoints
+from ..estimators.plan import Plan
+from ..estimators.sparse import LossChoice, SparseGP, Start
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
-from ..losses import Loss, Rows
+from ..losses import Loss
 from ..maths.linalg import NotPositiveDefiniteError
-from ..objectives.sparse import SparseModel, SparsePosterior
-from ..objectives.variational import VariationalObjective
+from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
-
-
 LEAST_BETA = 0.01
-
-
 COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
+VALIDATED = ("n_features_in_", "feature_names_in_", "classes_", "_y_shape", "_fitted_with_exposure")
 
 
-def beta_grid(n_rows: int) -> np.ndarray:
+# ---- the choice of β ---------------------------------------------------------------------------
+
+
+def beta_grid(n_rows: float) -> np.ndarray:
     """The paper's candidates: n/2, divided by 4 while above 500 and by 2 below, down to 0.01."""
     betas = [0.5 * n_rows]
     while (last := betas[-1] / (4.0 if betas[-1] > LARGE_BETA else 2.0)) >= LEAST_BETA:
         betas.append(last)
     return np.array(betas)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class DirectLossGP(WithOrthogonalGP):
-    """What regressor and classifier share."""
-
-    loss: str | Loss = "log"
-    beta: Any = 1.0
-    hyperparameters: str = "joint"
-    posterior: str = "svgp"
-    refit: bool = True
-    n_jobs: int | None = None
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        **SparseGP._parameter_constraints,
-        "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
-        "hyperparameters": [StrOptions({"joint", "fixed"})],
-        "posterior": [StrOptions(set(COVARIANCES))],
-        "refit": ["boolean"],
-        "n_jobs": [Integral, None],
-    }
-
-    def _covariance_there(self) -> str | None:
-        return COVARIANCES[self.posterior]
-
-    def _kl_weight(self) -> float:
-        return float(self.beta_)
-
-    # ---- hyper-parameters of an ELBO fit -----------------------------------------------------
-
-    def _starts_warm(self) -> bool:
-        return hasattr(self, "_elbo_fit") or super()._starts_warm()
-
-    def _start_model(self) -> SparseModel:
-        return (
-            self._elbo_fit._start_model() if hasattr(self, "_elbo_fit") else super()._start_model()
-        )
-
-    def _set_trainable(self, model: SparseModel, n_rows: int) -> None:
-        super()._set_trainable(model, n_rows)
-        if hasattr(self, "_elbo_fit"):
-            model.requires_grad_(False)
-
-    def _build(self, model: SparseModel, n_rows: int) -> VariationalObjective:
-        objective = super()._build(model, n_rows)
-        if hasattr(self, "_elbo_fit") and not objective.is_closed():
-            objective.start_from(cast(SparsePosterior, self._elbo_fit.posterior_))
-        return objective
-
-    def _fit_elbo(self, *data: Any) -> DirectLossGP | None:
-        """Where kernel, likelihood and points come from, unless they are trained for the loss."""
-        if self.hyperparameters == "joint":
-            return None
-        model = clone(self).set_params(loss="elbo", beta=1.0, hyperparameters="joint")
-        return model.fit(*data)
-
-    def _fit_given_beta(self, beta: float, elbo_fit: DirectLossGP | None, *data: Any) -> Any:
-        """Fit with this β."""
-        self.beta_ = beta
-        try:
-            if elbo_fit is not None:
-                self._elbo_fit, self._x_scaling = elbo_fit, elbo_fit._x_scaling
-            super().fit(*data)
-        finally:
-            self.__dict__.pop("_elbo_fit", None)
-        return self
-
-    # ---- β -----------------------------------------------------------------------------------
-
-    @fitting
-    def _fit(self, *data: Any) -> Any:
-        """Fit with the β that is given, or the one that suits held-out rows best."""
-        self._validate_params()
-        for name in ("beta_path_", "orthogonal_points_", "_stream"):  # which may not be set anew
-            self.__dict__.pop(name, None)
-        if isinstance(self.beta, Real):
-            return self._fit_both(float(self.beta), *data)
-        self._check_data(*data)
-        data = (*indexable(*data[:2]), *data[2:])
-        train, held_out = self._split(data[1])
-        path = self._candidates(len(train))
-        train_data, held_out_data = (
-            [_rows_of(a, rows) for a in data] for rows in (train, held_out)
-        )
-        elbo_fit = self._fit_elbo(*train_data)
-        if elbo_fit is not None and elbo_fit._was_interrupted:
-            return self._take_over(elbo_fit)
-        fits, interrupted = self._search(path, elbo_fit, train_data, held_out_data)
-        best = min(fits, key=lambda fit: fit.loss)
-        if best.model is None:
-            raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
-        if self.refit and not interrupted:
-            self._fit_both(best.beta, *data, otherwise=best.model)
-        else:
-            self._take_over(best.model)
-        self.beta_path_ = np.array([fit.beta for fit in fits])
-        self.validation_scores_ = np.array([fit.loss for fit in fits])
-        return self
-
-    def _check_data(self, X: Any, y: Any, exposure: Any = None) -> None:
-        """Raise a ValueError for what a fit would refuse, before rows are split."""
-        self._validate(X, y, reset=True)
-        if exposure is not None:
-            check_exposure(exposure, len(y))
-
-    def _fit_both(self, beta: float, *data: Any, otherwise: Any = None) -> Any:
-        """The ELBO fit, if there is one, and the fit with this β.
-
-        After Ctrl-C the former, or what there is otherwise.
-        """
-        elbo_fit = self._fit_elbo(*data)
-        if elbo_fit is not None and elbo_fit._was_interrupted:
-            return self._take_over(otherwise or elbo_fit)
-        return self._fit_given_beta(beta, elbo_fit, *data)
-
-    def _take_over(self, model: DirectLossGP) -> Any:
-        """Be fitted as another is."""
-        fitted = {k: v for k, v in vars(model).items() if k not in self.get_params()}
-        self.__dict__.update(fitted)
-        return self
-
-    def _search(
-        self, path: np.ndarray, elbo_fit: Any, train: list, held_out: list
-    ) -> tuple[list[Candidate], bool]:
-        """A fit for each β, or for those before Ctrl-C; and whether that was pressed."""
-        jobs = (
-            delayed(_fit_candidate)(clone(self), float(beta), elbo_fit, train, held_out)
-            for beta in path
-        )
-        fits: list[Candidate] = []
-        try:
-            for fit in Parallel(n_jobs=self.n_jobs, return_as="generator")(jobs):
-                fits.append(fit)
-                if fit.interrupted:
-                    break
-        except KeyboardInterrupt:
-            if not fits:
-                raise
-        interrupted = len(fits) < len(path) or fits[-1].interrupted
-        if interrupted:
-            warnings.warn(
-                f"The choice of beta was interrupted after {len(fits)} of {len(path)} fits; the "
-                "model is the best of these, without a fit on all rows.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return fits, interrupted
-
-    def _candidates(self, n_rows: int) -> np.ndarray:
-        if isinstance(self.beta, str):
-            return beta_grid(n_rows)
-        path = np.asarray(self.beta)
-        numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
-        if not (numbers and (np.isfinite(path) & (path > 0)).all()):
-            raise ValueError(
-                f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
-            )
-        return path.astype(np.float64)
-
-    def _split(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to train on, among them one of each class, and rows held out."""
-        n = len(y)
-        order = np.random.default_rng(resolve_seed(self.random_state)).permutation(n)
-        least = 2
-        if is_classifier(self):
-            _, first = np.unique(np.asarray(y)[order], return_index=True)
-            order = np.concatenate([np.delete(order, first), order[first]])
-            least = len(first)
-        n_held_out = max(1, round(self.validation_fraction * n))
-        if n - n_held_out < least:
-            raise ValueError(
-                f"A choice of beta needs {least} rows to train on, one of each class, and one held "
-                f"out, but of n_samples={n} rows validation_fraction={self.validation_fraction} "
-                f"holds out {n_held_out}."
-            )
-        return order[n_held_out:], order[:n_held_out]
-
-    def _mean_loss(self, X: Any, y: Any, exposure: Any = None) -> float:
-        """Loss of predictions, per row."""
-        rows, targets, posterior = self._labelled(X, y)
-        loss = self._make_loss()
-
-        def compute(block: slice) -> tuple[Tensor]:
-            likelihood = posterior.likelihood
-            if exposure is not None:
-                likelihood = self._likelihoods(posterior, exposure, rows)(block)
-            q = posterior.marginals(rows[block])
-            return (loss.of_predictions(Rows(targets[block], likelihood), q),)
-
-        return float(self._collect(len(rows), compute)[0].mean())
-
-    def _check_streams(self) -> None:
-        super()._check_streams()
-        if not isinstance(self.beta, Real) or self.hyperparameters == "fixed":
-            raise ValueError(
-                "partial_fit needs a number for beta and hyperparameters='joint', got "
-                f"beta={self.beta!r} and hyperparameters={self.hyperparameters!r}."
-            )
-        self.beta_ = float(self.beta)
 
 
 class Candidate(NamedTuple):
@@ -267,41 +67,253 @@ class Candidate(NamedTuple):
     interrupted: bool = False
 
 
-def _rows_of(a: Any, rows: np.ndarray) -> Any:
-    """Of an array; a number is that of all rows."""
-    return a if a is None or np.ndim(a) == 0 else _safe_indexing(a, rows)
-
-
-def _fit_candidate(
-    model: DirectLossGP, beta: float, elbo_fit: Any, train: list, held_out: list
-) -> Candidate:
-    model.set_params(beta=beta)  # as checkpoints know it
+def choose_beta(
+    fit: Callable[[float], Candidate], path: np.ndarray, n_jobs: int | None
+) -> tuple[list[Candidate], bool]:
+    """A fit for each β, or for those before Ctrl-C; and whether that was pressed."""
+    fits: list[Candidate] = []
     try:
-        model._fit_given_beta(beta, elbo_fit, *train)
-        loss = model._mean_loss(*held_out)
-    except NotPositiveDefiniteError as error:
-        warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
-        return Candidate(beta, math.inf, error=error)
-    return Candidate(
-        beta, loss if loss == loss else math.inf, model, interrupted=model._was_interrupted
+        jobs: Iterator = (delayed(fit)(float(beta)) for beta in path)
+        for candidate in Parallel(n_jobs=n_jobs, return_as="generator")(jobs):
+            fits.append(candidate)
+            if candidate.interrupted:
+                break
+    except KeyboardInterrupt:
+        if not fits:
+            raise
+    interrupted = len(fits) < len(path) or fits[-1].interrupted
+    if interrupted:
+        warnings.warn(
+            f"The choice of beta was interrupted after {len(fits)} of {len(path)} fits; the "
+            "model is the best of these, without a fit on all rows.",
+            ConvergenceWarning,
+            stacklevel=7,
+        )
+    return fits, interrupted
+
+
+class FitCandidate(NamedTuple):
+    """Fits a model with a β to some rows, and judges it by others."""
+
+    model: DirectLossGP  # unfitted
+    start: Any  # a fit of the evidence lower bound, or None
+    train: Data
+    held_out: Data
+
+    def judged(self, beta: float) -> Candidate:
+        """The fit with this β."""
+        model = self.model._unfitted(beta=beta)  # as checkpoints know it
+        try:
+            history = model._fit_given_beta(beta, self.start, self.train)
+            loss = model._mean_loss(self.held_out)
+        except NotPositiveDefiniteError as error:
+            warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
+            return Candidate(beta, math.inf, error=error)
+        interrupted = history.status == "interrupted"
+        return Candidate(beta, loss if loss == loss else math.inf, model, None, interrupted)
+
+
+def split_rows(
+    data: Data, fraction: float, seed: int, classes: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on, of classes one of each among them, and rows held out.
+
+    Raises
+    ------
+    ValueError
+        If there are too few.
+    """
+    n, least = len(data), 2
+    order = np.random.default_rng(seed).permutation(n)
+    if classes:
+        _, first = np.unique(data.y[order, 0], return_index=True)
+        order = np.concatenate([np.delete(order, first), order[first]])
+        least = len(first)
+    n_held_out = max(1, round(fraction * n))
+    if n - n_held_out < least:
+        raise ValueError(
+            f"A choice of beta needs {least} rows to train on, one of each class, and one held "
+            f"out, but of n_samples={n} rows validation_fraction={fraction} holds out "
+            f"{n_held_out}."
+        )
+    return order[n_held_out:], order[:n_held_out]
+
+
+# ---- estimators --------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DirectLossGP(LossChoice, WithOrthogonalPoints):
+    """What regressor and classifier share.
+
+    Parameters
+    ----------
+    loss : {"elbo", "log", "square"} or Loss, default="log"
+        What is minimised: the negative evidence lower bound, the negative log predictive density
+        or the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+    beta : float, array-like or "auto", default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
+        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8, … down
+        to 0.01, as the paper has them, some 10 to 20 fits.
+    hyperparameters : {"joint", "fixed"}, default="joint"
+        Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
+        beforehand, and q alone for the loss.
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
+        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
+        the latter two.
+    refit : bool, default=True
+        Whether the best of several `beta` is fitted again, on all rows.
+    n_jobs : int or None, default=None
+        Processes that fit for several `beta`, as joblib counts them.
+
+    Attributes
+    ----------
+    beta_ : float
+        The weight that was used.
+    beta_path_ : ndarray of shape (n_betas,)
+        Where there was a choice, the weights that were tried; `validation_scores_` then has the
+        held-out loss of each, per row. Others may be better where `beta_` is at the end.
+    orthogonal_points_ : ndarray of shape (n_orthogonal, n_features)
+        In the units of X; with posterior="solve" or "odvgp".
+    """
+
+    loss: str | Loss = "log"
+    beta: Any = 1.0
+    hyperparameters: str = "joint"
+    posterior: str = "svgp"
+    refit: bool = True
+    n_jobs: int | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
+        "hyperparameters": [StrOptions({"joint", "fixed"})],
+        "posterior": [StrOptions(set(COVARIANCES))],
+        "refit": ["boolean"],
+        "n_jobs": [Integral, None],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        *SparseGP._shape_parameters,
+        "n_orthogonal",
+        "orthogonal_points",
+        "posterior",
+        "whiten",
     )
 
+    def _covariance_there(self) -> str | None:
+        return COVARIANCES[self.posterior]
 
-@documented
-@dataclass(eq=False, repr=False)
+    def _kl_weight(self) -> float:
+        return float(self.beta) if isinstance(self.beta, Real) else 1.0  # until one is chosen
+
+    def _set_fitted(self: Any, plan: Plan) -> None:
+        super()._set_fitted(plan)  # type: ignore[misc]
+        self.beta_ = plan.beta
+
+    def _check_streams(self: Any) -> None:
+        super()._check_streams()  # type: ignore[misc]
+        if not isinstance(self.beta, Real) or self.hyperparameters == "fixed":
+            raise ValueError(
+                "partial_fit needs a number for beta and hyperparameters='joint', got "
+                f"beta={self.beta!r} and hyperparameters={self.hyperparameters!r}."
+            )
+
+    # ---- fit with a choice of β ----------------------------------------------------------------
+
+    def _fit(self: Any, data: Data, start: Any = None, **planned: Any) -> History:
+        """Fit with the β that is given, or the one that suits held-out rows best."""
+        for name in ("beta_path_", "_stream"):  # which may not be set anew
+            self.__dict__.pop(name, None)
+        if isinstance(self.beta, Real):
+            return self._fit_both(float(self.beta), data)
+        distinct = self._distinct(data)
+        seed, fraction = resolve_seed(self.random_state), self.validation_fraction
+        train, held_out = split_rows(distinct, fraction, seed, hasattr(self, "classes_"))
+        train, held_out = distinct[train], distinct[held_out]
+        path = self._candidates(train.n_effective)
+        elbo, history = self._fit_elbo(train)
+        if history is not None and history.status == "interrupted":
+            return self._take_over(elbo, history)
+        fit = FitCandidate(self._unfitted(), elbo, train, held_out)
+        fits, interrupted = choose_beta(fit.judged, path, self.n_jobs)
+        best = min(fits, key=lambda fit: fit.loss)
+        if best.model is None:
+            raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
+        if self.refit and not interrupted:
+            history = self._fit_both(best.beta, data, otherwise=best.model)
+        else:
+            history = self._take_over(best.model, History(status="chosen"))
+        self.beta_path_ = np.array([fit.beta for fit in fits])
+        self.validation_scores_ = np.array([fit.loss for fit in fits])
+        return history
+
+    def _fit_both(self, beta: float, data: Data, otherwise: Any = None) -> History:
+        """The ELBO fit, if there is one, and the fit with this β.
+
+        After Ctrl-C the former, or what there is otherwise.
+        """
+        elbo, history = self._fit_elbo(data)
+        if history is not None and history.status == "interrupted":
+            return self._take_over(otherwise or elbo, history)
+        return self._fit_given_beta(beta, elbo, data)
+
+    def _fit_elbo(self: Any, data: Data) -> tuple[Any, History | None]:
+        """Where kernel, likelihood and points come from, unless they are trained for the loss."""
+        if self.hyperparameters == "joint":
+            return None, None
+        model = self._unfitted(loss="elbo", beta=1.0, hyperparameters="joint")
+        return model, model._fit(data)
+
+    def _fit_given_beta(self: Any, beta: float, elbo: Any, data: Data) -> History:
+        """Fit with this β, from a fit of the evidence lower bound if there is one."""
+        if elbo is None:
+            return super()._fit(data, beta=beta)  # type: ignore[misc]
+        self._x_scaling = elbo._x_scaling
+        return super()._fit(data, Start(elbo.posterior_, is_fixed=True), beta=beta)  # type: ignore[misc]
+
+    def _unfitted(self: Any, **params: Any) -> Any:
+        """Another one, with other parameters, that knows what is valid."""
+        other = clone(self).set_params(**params)
+        vars(other).update({k: v for k, v in vars(self).items() if k in VALIDATED})
+        return other
+
+    def _take_over(self: Any, model: DirectLossGP, history: History) -> History:
+        """Be fitted as another is."""
+        fitted = {k: v for k, v in vars(model).items() if k not in self.get_params()}
+        vars(self).update(fitted)
+        return history
+
+    def _candidates(self, n_rows: float) -> np.ndarray:
+        if isinstance(self.beta, str):
+            return beta_grid(n_rows)
+        path = np.asarray(self.beta)
+        numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
+        if not (numbers and (np.isfinite(path) & (path > 0)).all()):
+            raise ValueError(
+                f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
+            )
+        return path.astype(np.float64)
+
+    def _mean_loss(self: Any, data: Data) -> float:
+        """Loss of predictions, per row."""
+        X, rows, posterior = self._labelled(data)
+        loss = self._make_loss()
+
+        def compute(block: slice) -> tuple[Tensor]:
+            q, of_block = posterior.marginals(X[block]), rows[block]
+            likelihood = posterior.likelihood.of(of_block)
+            return (of_block.weighted(loss.of_predictions(of_block.y, likelihood, q)),)
+
+        return float(self._collect(len(X), compute)[0].sum()) / rows.n_effective
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class DLMRegressor(DirectLossGP, SparseGPRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that predictions are judged by: their negative log
     density, or squared error.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -328,27 +340,14 @@ class DLMRegressor(DirectLossGP, SparseGPRegressor):
     True
     """
 
-    def fit(self, X: Any, y: Any, exposure: Any = None) -> Any:
-        return self._fit(X, y, exposure)
 
-    fit.__doc__ = SparseGPRegressor.fit.__doc__
-
-
-@documented
-@dataclass(eq=False, repr=False)
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class DLMClassifier(DirectLossGP, SparseGPClassifier):
     """Classification by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that probabilities are judged by: their negative
     logarithm, or Brier's score.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -368,8 +367,3 @@ class DLMClassifier(DirectLossGP, SparseGPClassifier):
     >>> bool(model.score(X, y) > 0.98)
     True
     """
-
-    def fit(self, X: Any, y: Any) -> Any:
-        return self._fit(X, y)
-
-    fit.__doc__ = SparseGPClassifier.fit.__doc__

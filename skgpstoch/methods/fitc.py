@@ -1,7 +1,7 @@
 """FITC: the fully independent training conditional, a baseline.
 
 Snelson & Ghahramani, "Sparse Gaussian processes using pseudo-inputs", NeurIPS 2006. With the
-features P of :mod:`skgpstoch.svgp` and r = diag(K − PPᵀ), y is Gaussian with the covariance
+features P of :mod:`skgpstoch.methods.svgp` and r = diag(K − PPᵀ), y is Gaussian with the covariance
 
     PPᵀ + diag(r) + σ²I,
 
@@ -13,31 +13,24 @@ Pᵢw, σ² + rᵢ)] − KL[q(w) ‖ N(0, I)], whose gradient is in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
-from ..estimators.sparse_docs import documented
+from ..data.rows import Data
+from ..estimators.docs import public_estimator
 from ..estimators.sparse_estimators import SparseGPRegressor
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent, Loss
 
 
-@documented
-@dataclass(eq=False, repr=False)
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class FITCRegressor(SparseGPRegressor):
     """Sparse Gaussian-process regression with the FITC approximation.
 
     A baseline: its noise variance is often underestimated, as residuals explain some of the noise.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -61,12 +54,96 @@ class FITCRegressor(SparseGPRegressor):
     """
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        **SparseGPRegressor._parameter_constraints,
         "solver": [StrOptions({"auto", "lbfgs", "natural", "adam"})],
     }
+
+    def fit(  # type: ignore[override]
+        self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
+    ) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the noise that is
+            learned. None is 0.
+        **refused : object
+            `sample_weight` and `exposure`, of which there are none here.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or y_std is invalid, or training diverges; the estimator is then as
+            it was before.
+        """
+        check_refused(refused)
+        return self._fit_to(X, y, None, None, y_std)
+
+    def partial_fit(  # type: ignore[override]
+        self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
+    ) -> Any:
+        """One pass over more rows, for streams, as that of :class:`SVGPRegressor`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        y_std : float or array-like of the shape of y, default=None
+            As for `fit`.
+        **refused : object
+            `sample_weight` and `exposure`, of which there are none here.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or y_std is invalid, or what the model is made of has changed since
+            the first call.
+        """
+        check_refused(refused)
+        return self._partial_fit(X, y, None, None, y_std)
+
+    def _distinct(self, data: Data) -> Data:
+        return data  # a row that is there twice has two residuals
 
     def _make_likelihood(self) -> Likelihood:
         return Gaussian()
 
     def _make_loss(self) -> Loss:
         return FullyIndependent()
+
+
+def check_refused(options: dict[str, Any]) -> None:
+    """Raise an error for what FITC has no meaning for.
+
+    Raises
+    ------
+    ValueError
+        If rows have weights or exposures.
+    TypeError
+        If an argument is unknown.
+    """
+    if options.get("sample_weight") is not None:
+        raise ValueError(
+            "sample_weight must be None with FITCRegressor: its residuals are independent from row "
+            "to row, so that a row twice is not a row that counts twice. Use SVGPRegressor."
+        )
+    if options.get("exposure") is not None:
+        raise ValueError("exposure must be None with FITCRegressor; only Poisson counts have one.")
+    if unknown := set(options) - {"sample_weight", "exposure"}:
+        raise TypeError(f"fit() got unexpected keyword arguments {sorted(unknown)}.")

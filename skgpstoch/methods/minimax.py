@@ -8,21 +8,22 @@ in F and so has unbiased minibatch gradients.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.gaussian_process.kernels import Kernel
 from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
+from ..data.rows import Rows
+from ..estimators.docs import public_estimator
 from ..estimators.finite import FiniteGPRegressor
-from ..estimators.finite_docs import documented
 from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
-from ..objectives.evidence import JITTER, FiniteObjective
+from ..objectives.evidence import RIDGE_JITTER, FiniteObjective
 
 
 class MinimaxObjective(FiniteObjective):
@@ -38,7 +39,7 @@ class MinimaxObjective(FiniteObjective):
     *args, **kwargs
         Those of :class:`FiniteObjective`.
     X : Tensor of shape (N, d)
-        The rows of the targets, for the independent minibatches.
+        Inputs of the rows, for the independent minibatches.
     penalty, penalty_growth : float
         μ and the factor by which it grows after every epoch.
     dual_step : float
@@ -52,7 +53,7 @@ class MinimaxObjective(FiniteObjective):
     def __init__(
         self,
         features: FeatureMap,
-        targets: Tensor,
+        rows: Rows,
         *,
         X: Tensor,
         penalty: float,
@@ -60,13 +61,13 @@ class MinimaxObjective(FiniteObjective):
         dual_step: float,
         **kwargs: Any,
     ) -> None:
-        super().__init__(features, targets, **kwargs)
-        first = int((targets[:, -1] >= 0).sum()) if features.n_members == 1 else 0
-        self.rows = (X[first:], targets[first:])  # without a single member's validation rows
+        super().__init__(features, rows, **kwargs)
+        first = rows.n_held_out if features.n_members == 1 else 0
+        self.data: tuple[Tensor, Rows] = (X[first:], rows[first:])  # trained on by some member
         self.penalty_growth = penalty_growth
         self.dual_step = dual_step
         self.eval()  # the first look at the features is not a step of training
-        S = exact_statistics(features.members, X, targets[:, :-1], self._seen(targets))
+        S = exact_statistics(features.members, X, rows.y, self.trained(rows))
         A = self.per_row(S)  # F itself
         K, D, P = S.cross.shape
         self.A = nn.Parameter(A)
@@ -76,35 +77,36 @@ class MinimaxObjective(FiniteObjective):
             "penalty", torch.tensor(float(penalty), dtype=A.dtype, device=A.device)
         )
 
-    def attach(self, X: Tensor, targets: Tensor) -> None:
-        super().attach(X, targets)
-        self.rows = (X, targets)
+    def attach(self, X: Tensor, rows: Rows) -> None:
+        super().attach(X, rows)
+        self.data = (X, rows)
 
     def detach_rows(self) -> None:
-        self.rows = (self.w.detach()[:0], self.w.detach()[:0])
+        empty = self.w.detach()[:0]
+        self.data = (empty, Rows(empty))
 
     def per_row(self, S: Statistics) -> Tensor:
         """F/n of the statistics of rows that count as S.n_rows, (K, P, D, D)."""
         G = S.gram / S.n_rows[:, None, None]
         return self.ridged(G, self.ridge / self.n_rows[:, None])
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         self.ascend(len(X), generator)
-        return super().forward(X, targets, generator)
+        return super().forward(X, rows, generator)
 
     @torch.no_grad()
     def ascend(self, batch_size: int, generator: torch.Generator) -> None:
         """Step 2 of sec. 3.1: B ← proj(B + step·μ(A − F)/‖A‖) with F of independent rows."""
-        X, targets = self.rows
-        rows = torch.randint(len(X), (batch_size,), generator=generator, device=X.device)
-        X, targets = X[rows], targets[rows]
-        S = batch_statistics(self.features.members(X), targets[:, :-1], self._seen(targets))
+        X, rows = self.data
+        drawn = torch.randint(len(X), (batch_size,), generator=generator, device=X.device)
+        X, rows = X[drawn], rows[drawn]
+        S = batch_statistics(self.features.members(X), rows.y, self.trained(rows))
         S = S._replace(n_rows=self.share * batch_size)
         self.B += self.dual_step * self.penalty * (self.A - self.per_row(S)) / _norm(self.A)
         self.B /= _norm(self.B).clamp_min(1.0)
 
     def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
     ) -> Tensor:
         n, D, A, B = self.n_rows[:, None], Z.shape[2], self.A, self.B
         noise = self.log_noise.exp()  # with a gradient where it is learned
@@ -130,7 +132,7 @@ class MinimaxObjective(FiniteObjective):
         super().step_end()
         with torch.no_grad():
             scale = self.A.diagonal(dim1=-2, dim2=-1).mean(-1).abs()  # (K, P)
-            floor = torch.maximum(self.ridge / self.n_rows[:, None], JITTER * scale)  # λ/n
+            floor = torch.maximum(self.ridge / self.n_rows[:, None], RIDGE_JITTER * scale)  # λ/n
             self.A.copy_(project_above(self.A, floor))
 
     def epoch_end(self) -> None:
@@ -156,7 +158,8 @@ def project_above(A: Tensor, floor: Tensor) -> Tensor:
     return U * torch.maximum(values, floor[..., None])[..., None, :] @ U.mT
 
 
-@documented
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by MINIMAX.
 
@@ -166,7 +169,6 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
 
     Parameters
     ----------
-    {parameters}
     penalty : float, default=1.0
         Price μ of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
     penalty_growth : float, default=1.0
@@ -175,10 +177,6 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
         Length of the ascent steps in B.
     min_noise_variance : float, default=1e-6
         Smallest noise variance σ_min², relative to the scaled target.
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -208,91 +206,30 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
     (1,)
     """
 
-    _max_members = 2  # each step costs an eigendecomposition for each
+    penalty: float = 1.0
+    penalty_growth: float = 1.0
+    dual_step: float = 0.1
+    min_noise_variance: float = 1e-6
+
+    _max_members: ClassVar[int] = 2  # each step costs an eigendecomposition for each
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        **FiniteGPRegressor._parameter_constraints,
         "penalty": [Interval(Real, 0, None, closed="neither")],
         "penalty_growth": [Interval(Real, 1, None, closed="left")],
         "dual_step": [Interval(Real, 0, None, closed="neither")],
         "min_noise_variance": [Interval(Real, 0, None, closed="neither")],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        *,
-        hidden_layer_sizes: Any = (128, 128),
-        activation: str = "relu",
-        feature_map: nn.Module | None = None,
-        n_components: int = 1000,
-        n_estimators: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        solver: str = "adam",
-        learning_rate_init: float = 0.01,
-        learning_rate: str = "one-cycle",
-        weight_decay: float | str = "auto",
-        early_stopping: bool = True,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int | None = None,
-        tol: float = 0.0,
-        normalize_y: bool = True,
-        noise: str = "auto",
-        noise_variance: float = 0.1,
-        warm_start: bool = False,
-        device: str | torch.device | None = None,
-        dtype: str = "float32",
-        checkpoint_dir: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-        penalty: float = 1.0,
-        penalty_growth: float = 1.0,
-        dual_step: float = 0.1,
-        min_noise_variance: float = 1e-6,
-    ) -> None:
-        super().__init__(
-            kernel,
-            hidden_layer_sizes=hidden_layer_sizes,
-            activation=activation,
-            feature_map=feature_map,
-            n_components=n_components,
-            n_estimators=n_estimators,
-            batch_size=batch_size,
-            max_iter=max_iter,
-            solver=solver,
-            learning_rate_init=learning_rate_init,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            normalize_y=normalize_y,
-            noise=noise,
-            noise_variance=noise_variance,
-            warm_start=warm_start,
-            device=device,
-            dtype=dtype,
-            checkpoint_dir=checkpoint_dir,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.penalty = penalty
-        self.penalty_growth = penalty_growth
-        self.dual_step = dual_step
-        self.min_noise_variance = min_noise_variance
-
     def _noise_bounds(self) -> tuple[float, float]:
         low, high = super()._noise_bounds()
         return (low, high) if low == high else (max(low, self.min_noise_variance), high)
 
     def _method(
-        self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any
+        self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any
     ) -> MinimaxObjective:
         return MinimaxObjective(
             features,
-            targets,
+            rows,
             X=X,
             penalty=self.penalty,
             penalty_growth=self.penalty_growth,

@@ -13,16 +13,17 @@ every loss is per row: divided by 2n.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.gaussian_process.kernels import Kernel
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
+from ..data.rows import Rows
+from ..estimators.docs import public_estimator
 from ..estimators.finite import FiniteGPRegressor
-from ..estimators.finite_docs import documented
 from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
@@ -93,7 +94,7 @@ class SCGDObjective(FiniteObjective):
         return gradients
 
     def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
     ) -> Tensor:
         # Only the gradient is wanted of a step: the value is that of the epoch, from F̃ and c̃.
         return surrogate(torch.zeros((), device=Z.device), *self.gradients(Z, Y, b))
@@ -115,7 +116,8 @@ class SCGDObjective(FiniteObjective):
         super().step_end()
 
 
-@documented
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by SCGD.
 
@@ -126,7 +128,6 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
 
     Parameters
     ----------
-    {parameters}
     averaging : float, "auto" or "theory", default="auto"
         Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
         most 0.05 and averages over at least 20 rows for each feature where there are as many,
@@ -134,10 +135,6 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     weights : {"profiled", "learned"}, default="profiled"
         Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters
         that are trained like the others, as in the paper.
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -177,76 +174,15 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     True
     """
 
+    averaging: float | str = "auto"
+    weights: str = "profiled"
+
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        **FiniteGPRegressor._parameter_constraints,
         "averaging": [Interval(Real, 0, 1, closed="right"), StrOptions({"auto", "theory"})],
         "weights": [StrOptions({"profiled", "learned"})],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        *,
-        hidden_layer_sizes: Any = (128, 128),
-        activation: str = "relu",
-        feature_map: nn.Module | None = None,
-        n_components: int = 1000,
-        n_estimators: int | str = "auto",
-        batch_size: int | str = "auto",
-        max_iter: int | str = "auto",
-        solver: str = "adam",
-        learning_rate_init: float = 0.01,
-        learning_rate: str = "one-cycle",
-        weight_decay: float | str = "auto",
-        early_stopping: bool = True,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int | None = None,
-        tol: float = 0.0,
-        normalize_y: bool = True,
-        noise: str = "auto",
-        noise_variance: float = 0.1,
-        warm_start: bool = False,
-        device: str | torch.device | None = None,
-        dtype: str = "float32",
-        checkpoint_dir: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-        averaging: float | str = "auto",
-        weights: str = "profiled",
-    ) -> None:
-        super().__init__(
-            kernel,
-            hidden_layer_sizes=hidden_layer_sizes,
-            activation=activation,
-            feature_map=feature_map,
-            n_components=n_components,
-            n_estimators=n_estimators,
-            batch_size=batch_size,
-            max_iter=max_iter,
-            solver=solver,
-            learning_rate_init=learning_rate_init,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            tol=tol,
-            normalize_y=normalize_y,
-            noise=noise,
-            noise_variance=noise_variance,
-            warm_start=warm_start,
-            device=device,
-            dtype=dtype,
-            checkpoint_dir=checkpoint_dir,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.averaging = averaging
-        self.weights = weights
-
-    def _method(
-        self, features: FeatureMap, X: Tensor, targets: Tensor, **options: Any
-    ) -> SCGDObjective:
+    def _method(self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any) -> SCGDObjective:
         return SCGDObjective(
-            features, targets, averaging=self.averaging, weights=self.weights, **options
+            features, rows, averaging=self.averaging, weights=self.weights, **options
         )

@@ -7,43 +7,60 @@ Cholesky decomposition makes of Z ∪ O,
 
     P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
 
-two decompositions of M points instead of one of 2M. The model is that of :mod:`skgpstoch.svgp`,
-with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP.
+two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). The
+model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u)
+N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.data_term`, the best
+q(w) in :mod:`skgpstoch.objectives.best_q` and :mod:`skgpstoch.posteriors.sites`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..estimators.orthogonal import WithOrthogonalGP
-from ..estimators.sparse_docs import documented
+from sklearn.utils._param_validation import StrOptions
+
+from ..estimators.docs import public_estimator
+from ..estimators.orthogonal import WithOrthogonalPoints
+from ..estimators.sparse import LossChoice, SparseGP
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGP(WithOrthogonalGP):
-    """What regressor and classifier share."""
+class SolveGP(LossChoice, WithOrthogonalPoints):
+    """What regressor and classifier share.
+
+    Parameters
+    ----------
+    orthogonal_covariance : {"free", "prior"}, default="free"
+        Whether q has a covariance of its own there, or the prior's: ODVGP. With "prior" and
+        whiten=False the mean is learned by coefficients of kernel functions, from some columns of
+        the covariance matrix at each step, so that M₂ may be much larger than M.
+    """
 
     orthogonal_covariance: str = "free"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "orthogonal_covariance": [StrOptions({"free", "prior"})],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        *SparseGP._shape_parameters,
+        "n_orthogonal",
+        "orthogonal_points",
+        "orthogonal_covariance",
+        "whiten",
+    )
 
     def _covariance_there(self) -> str:
         return self.orthogonal_covariance
 
 
-@documented
-@dataclass(eq=False, repr=False)
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPRegressor(SolveGP, SparseGPRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -71,20 +88,12 @@ class SolveGPRegressor(SolveGP, SparseGPRegressor):
     """
 
 
-@documented
-@dataclass(eq=False, repr=False)
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPClassifier(SolveGP, SparseGPClassifier):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------

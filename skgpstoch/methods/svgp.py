@@ -3,12 +3,12 @@
 Titsias, "Variational learning of inducing variables in sparse Gaussian processes", AISTATS 2009;
 Hensman, Matthews & Ghahramani, "Scalable variational Gaussian process classification", AISTATS
 2015. With inducing points Z, K_uu = k(Z, Z) = LLᵀ and P = k(X, Z) L⁻ᵀ
-(:class:`~skgpstoch.inducing.InducingFeatures`),
+(:class:`~skgpstoch.features.inducing.InducingFeatures`),
 
     f(x) = P(x)ᵀw + r(x),   w ~ N(0, I),   var r(x) = k(x, x) − ‖P(x)‖²,   q(w) = N(m, S),
 
-S a full matrix. Its bound is (B2) of :mod:`skgpstoch.sparse`; at the best q(w), for a Gaussian
-likelihood, Titsias' own
+S a full matrix. Its bound is (B2) of :mod:`skgpstoch.objectives.data_term`; at the best q(w), for a
+Gaussian likelihood (:mod:`skgpstoch.objectives.best_q`), Titsias' own
 
     log N(y | 0, PPᵀ + σ²I) − tr(K − PPᵀ)/(2σ²)                                                 (B3)
 """
@@ -17,26 +17,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..estimators.sparse import VariationalGP
-from ..estimators.sparse_docs import documented
+from ..estimators.docs import public_estimator
+from ..estimators.sparse import LossChoice
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 
 
-@documented
-@dataclass(eq=False, repr=False)
-class SVGPRegressor(VariationalGP, SparseGPRegressor):
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class SVGPRegressor(LossChoice, SparseGPRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
     row.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------
@@ -66,20 +58,12 @@ class SVGPRegressor(VariationalGP, SparseGPRegressor):
     """
 
 
-@documented
-@dataclass(eq=False, repr=False)
-class SVGPClassifier(VariationalGP, SparseGPClassifier):
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class SVGPClassifier(LossChoice, SparseGPClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     See Also
     --------

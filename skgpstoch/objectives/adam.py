@@ -8,12 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..features.base import Basis
-from ..features.inducing import whiten
-from ..posteriors.blocks import Moments, VariationalWeights, identities, make_roots, moments_of
+from ..data.rows import Rows
+from ..features.inducing import InducingFeatures, whiten
+from ..posteriors.blocks import (
+    VariationalWeights,
+    WeightMoments,
+    identities,
+    make_roots,
+    moments_of,
+)
 from ..posteriors.sites import Sites
-from .sparse import SparsePosterior
+from ..posteriors.sparse import SparsePosterior
+from .data_term import data_term_at
 from .variational import VariationalObjective
+
+Factors = tuple[tuple[Tensor, Tensor], ...]
 
 
 class GradientObjective(VariationalObjective):
@@ -27,18 +36,21 @@ class GradientObjective(VariationalObjective):
         super().__init__(*args, **kwargs)
         self.whiten = whiten
         model, P = self.model, len(self.model.mean.value)
-        like = model.features.points.detach()
+        like = model.mean.value.detach()
         self.means = nn.ParameterList(like.new_zeros(size, P) for size in model.features.blocks)
         factors = [root.to(like) for root in self.factors()]
         self.roots = make_roots(factors, P, model.has_prior_covariance)
 
     def factors(self) -> list[Tensor]:
         """L of every block: I in the coordinates of w."""
-        features = self.model.features
-        if self.whiten:
-            return identities(features)
-        factors = features.basis(features.inducing_points[:1]).factors
+        if self.whiten or not (factors := self.present_factors()):
+            return identities(self.model.features.blocks, self.model.mean.value)
         return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
+
+    def present_factors(self) -> Factors:
+        """K and L⁻¹ of every block; none of finite features, whose weights are white."""
+        features = self.model.features
+        return features.factors() if isinstance(features, InducingFeatures) else ()
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
@@ -54,8 +66,8 @@ class GradientObjective(VariationalObjective):
         """Of the present q(w): of several blocks, without what is between them."""
         q = self.q().to(torch.float64)
         P = q.mean.shape[1]
-        if self.model.loss.covariance(self.model.likelihood) != "sites":  # m is all that counts
-            return self.model.zero_sites(q.mean.device)._replace(cross=q.mean)
+        if self.model.covariance != "sites":  # m is all that counts
+            return self.model.zero_sites()._replace(cross=q.mean)
         blocks = []
         for size, S in zip(q.sizes, q.covariances, strict=True):
             identity = torch.eye(size, dtype=torch.float64, device=q.mean.device).repeat(P, 1, 1)
@@ -63,11 +75,11 @@ class GradientObjective(VariationalObjective):
         precision = torch.stack([torch.block_diag(*parts) for parts in zip(*blocks, strict=True)])
         return Sites(precision, q.mean + torch.einsum("bij,jb->ib", precision, q.mean))
 
-    def weights(self, basis: Basis) -> VariationalWeights:
+    def weights(self, factors: Factors) -> VariationalWeights:
         """q(w), in the coordinates of w."""
         means, roots = list(self.means), [root.tril() for root in self.roots]
         if not self.whiten:
-            for b, (K, inverse) in enumerate(basis.factors):
+            for b, (K, inverse) in enumerate(factors):
                 P, size = len(roots[b]), means[b].shape[0]
                 rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
                 white = whiten(rows, K, inverse)
@@ -76,15 +88,14 @@ class GradientObjective(VariationalObjective):
         free = [None if is_prior else root for root, is_prior in pairs]
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.features.basis(X), self.model.rows(targets)
-        weights, residual = self.weights(basis), basis.residual()
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        basis = self.model.features.basis(X)
+        weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(basis))
-        total, _ = self.model.data_term_of(rows, q, residual, generator)
+        total, _ = data_term_at(self.model, rows, q, residual, generator)
         return self.per_row(total, len(X), weights.kl().sum(), generator)
 
     @torch.no_grad()
-    def q(self) -> Moments:
-        features = self.model.features
-        return moments_of(self.weights(features.basis(features.inducing_points[:1])))
+    def q(self) -> WeightMoments:
+        return moments_of(self.weights(self.present_factors()))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..posteriors.base import Posterior
 
 
@@ -22,8 +25,20 @@ class Objective(nn.Module):
     has_user_module: bool = False
     """Whether a module of the user's is inside, whose layers may draw from the global generator."""
 
-    def forward(self, X: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        """Loss of a minibatch, in nats per row: X (b, d), y (b, P)."""
+    streams: bool = False
+    """Whether rows come in chunks, without a closing pass over all of them."""
+
+    @property
+    def predicts_otherwise(self) -> bool:
+        """Whether running averages are of features that are not those of the training step.
+
+        A stream predicts from its averages alone, with a user's layers, such as BatchNorm, as they
+        are in predictions.
+        """
+        return self.streams and self.has_user_module
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        """Loss of a minibatch, in nats per row: X (b, d) and what is known of these rows."""
         raise NotImplementedError
 
     def param_groups(self) -> list[dict[str, Any]]:
@@ -50,20 +65,20 @@ class Objective(nn.Module):
         # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
         return free and all(bool((b < math.inf).all()) for b in self.buffers())
 
-    def evaluate(self, X: Tensor, y: Tensor) -> float:
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
         """What the best iterate is the best of, lower is better: nats per row, of all rows."""
         raise NotImplementedError
 
-    def refine(self, X: Tensor, y: Tensor) -> None:
+    def refine(self, X: Tensor, rows: Rows) -> None:
         """Choices that are left when the best iterate is, before the closing pass."""
 
-    def solution(self, X: Tensor, y: Tensor) -> Posterior:
+    def solution(self, X: Tensor, rows: Rows) -> Posterior:
         """The closing exact pass over all rows."""
         raise NotImplementedError
 
     # ---- streams -----------------------------------------------------------------------------
 
-    def attach(self, X: Tensor, y: Tensor) -> None:
+    def attach(self, X: Tensor, rows: Rows) -> None:
         """Go on with other rows, of a stream."""
 
     def detach_rows(self) -> None:
@@ -76,6 +91,28 @@ class Objective(nn.Module):
     def running_solution(self) -> Posterior:
         """What is known without a pass over all rows."""
         raise NotImplementedError(f"{type(self).__name__} cannot learn from streams")
+
+
+def groups_of(
+    objective: nn.Module,
+    network: list[nn.Parameter],
+    of_network: dict[str, Any],
+    of_rest: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Two groups for the optimiser, with options: the network's parameters, and all others."""
+    in_network = {id(p) for p in network}
+    rest = [p for p in objective.parameters() if p.requires_grad and id(p) not in in_network]
+    return [{"params": network, **of_network}, {"params": rest, **(of_rest or {})}]
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Layers meanwhile as they are in predictions; for modules that are in training."""
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()
 
 
 class _Surrogate(torch.autograd.Function):

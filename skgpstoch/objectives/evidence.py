@@ -10,13 +10,13 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..features.base import FeatureMap
-from ..features.fourier import KernelFeatures
 from ..features.network import NetworkFeatures
 from ..maths.averages import RunningStatistics
 from ..maths.linear_regression import (
@@ -31,41 +31,29 @@ from ..maths.linear_regression import (
     spectrum,
 )
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from .base import Objective
+from .base import Objective, evaluating, groups_of
 
-JITTER = 1e-10  # of the mean diagonal of G, added to λ
-
-
-WINDOW = 20  # rows averaged by the running statistics, in units of D
-
-
+RIDGE_JITTER = 1e-10  # of the mean diagonal of G, added to λ
+STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
-
-
 MIN_EVALUATION_ROWS = 10_000
-
-
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
-
-
 CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
-
-
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
 class FiniteObjective(Objective):
     """NLML per row (A1) of y = φ(x)ᵀw + ε, each member of φ blind to the rows of its own fold.
 
-    Targets carry the row's fold in their last column: member k is trained on the rows whose fold is
-    not k, and judged by those whose fold it is. Without validation rows every fold is −1.
+    Member k is trained on the rows whose fold is not k, and judged by those whose fold it is. A row
+    of weight w is w rows: its features and targets are √w times as large.
 
     Parameters
     ----------
     features : FeatureMap
         φ, K members of D features.
-    targets : Tensor of shape (N, P + 1)
-        y and the fold of every row.
+    rows : Rows
+        Targets, weights and folds of all rows.
     noise : {"learned", "profiled", "validation", "fixed"}
         How σ² follows the features. For "profiled" and "validation" λ does as well, otherwise it
         is σ².
@@ -81,8 +69,6 @@ class FiniteObjective(Objective):
         Rows that they average over at least, where there are as many; 20 D else.
     """
 
-    streams: bool = False  # whether there is no closing pass over all rows
-
     log_noise: Tensor
     log_ridge: Tensor
     closing_noise: Tensor
@@ -95,7 +81,7 @@ class FiniteObjective(Objective):
     def __init__(
         self,
         features: FeatureMap,
-        targets: Tensor,
+        rows: Rows,
         *,
         noise: str,
         noise_variance: float,
@@ -110,18 +96,19 @@ class FiniteObjective(Objective):
         self.noise_bounds = noise_bounds
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.weight_decay = weight_decay
-        self.dtype = targets.dtype
-        K, P = features.n_members, targets.shape[1] - 1
+        self.dtype = rows.y.dtype
+        K, P, device = features.n_members, rows.y.shape[1], rows.y.device
         log_noise = torch.full((P,), math.log(noise_variance), dtype=torch.float64)
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
         for name in ("log_ridge", "closing_noise", "closing_ridge"):
             self.register_buffer(name, log_noise.clone())
-        self.register_buffer("folds", torch.arange(K, device=targets.device)[:, None])
-        self.register_buffer("n_rows", self._seen(targets).sum(1).double())  # (K,)
-        share = self.n_rows / len(targets) if K > 1 else torch.ones_like(self.n_rows)
-        self.register_buffer("share", share)  # of a minibatch that each member sees, (K,)
-        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=targets.device))
-        window = min(max(WINDOW * features.n_features, window_rows), len(targets))
+        self.register_buffer("folds", torch.arange(K, device=device)[:, None])
+        self.register_buffer("n_rows", self.trained(rows).double().sum(1))  # (K,)
+        self.mean_weight = rows.mean_weight
+        share = self.n_rows / len(rows) if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
+        self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
+        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
+        window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), rows.n_effective)
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
 
     @property
@@ -134,46 +121,54 @@ class FiniteObjective(Objective):
         """λ, (P,): σ² itself where that is learned by gradients, as in the paper."""
         return self.noise_variance if self.noise in ("learned", "fixed") else self.log_ridge.exp()
 
-    def _seen(self, targets: Tensor) -> Tensor:
-        """Whether a member is trained on a row: (K, N)."""
-        return targets[:, -1] != self.folds
+    def trained(self, rows: Rows) -> Tensor:
+        """How often each member is trained on a row: (K, N)."""
+        seen = rows.y.new_ones(len(self.folds), len(rows))
+        if rows.fold is not None:
+            seen = (rows.fold != self.folds).to(seen)
+        return seen if rows.weight is None else seen * rows.weight
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def held_out(self, rows: Rows) -> Tensor:
+        """How often each member is judged by a row: (K, N)."""
+        unseen = (cast(Tensor, rows.fold) == self.folds).to(rows.y)
+        return unseen if rows.weight is None else unseen * rows.weight
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         Z = self.features.members(X)
-        Y = targets[:, :-1].expand(len(Z), -1, -1)
-        unseen = self.n_rows.new_zeros(len(Z), 1)
-        if len(Z) > 1:  # the rows of a single member's fold do not come here at all
-            seen = self._seen(targets)
-            Z, Y = Z * seen[..., None], Y * seen[..., None]
-            unseen = (~seen).sum(1, keepdim=True)
-        b = self.share * len(X)
+        Y = rows.y.expand(len(Z), -1, -1)
+        b, unseen = self.share * len(X), self.n_rows.new_zeros(len(Z), 1)
+        if len(Z) > 1 or rows.weight is not None:
+            weight = self.trained(rows)
+            root = weight.sqrt()[..., None]
+            Z, Y = Z * root, Y * root
+            unseen = len(X) - weight.double().sum(1, keepdim=True)
         with torch.no_grad():
-            self.running.update(self._predicting(X, Z), Y, b)
+            seen = Z if not self.predicts_otherwise else self.as_predicted(X, rows)
+            self.running.update(seen, Y, b, len(X) * self.mean_weight)
         return self.loss(Z, Y, b[:, None], generator, unseen)
 
-    def _predicting(self, X: Tensor, Z: Tensor) -> Tensor:
-        """The features of a stream as it predicts with them, from these averages alone.
+    def as_predicted(self, X: Tensor, rows: Rows) -> Tensor:
+        """The features of rows as predictions have them."""
+        with evaluating(self.features):
+            Z = self.features.members(X)
+        return Z if rows.weight is None else Z * self.trained(rows).sqrt()[..., None]
 
-        They differ from those in training where a user's module has layers such as BatchNorm.
-        """
-        if not (self.streams and self.has_user_module):
-            return Z
-        self.features.eval()
-        Z = self.features.members(X)
-        self.features.train()
-        return Z
-
-    def attach(self, X: Tensor, targets: Tensor) -> None:
+    def attach(self, X: Tensor, rows: Rows) -> None:
         """Go on with other rows, of a stream."""
-        self.n_rows += len(X)
+        self.n_rows += rows.n_effective
+        self.mean_weight = rows.mean_weight
+        self.share.fill_(rows.mean_weight)
 
     def stream_rate(self, batch_size: int) -> float:
-        return self.running.rate(batch_size)
+        return self.running.rate(batch_size * self.mean_weight)
 
     def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor | int = 0
+        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
     ) -> Tensor:
-        """Loss per row of features (K, ·, D) and targets (K, ·, P), zero in `unseen` (K, 1) rows.
+        """Loss per row of features (K, ·, D) and targets (K, ·, P).
+
+        They are zero in rows that do not count; `unseen` (K, 1) is how many rows are there beyond
+        what they count for.
 
         Sums over rows count as those over b (K, 1) rows, the number that a member sees in the mean,
         so that they are unbiased. The gradient by the features is that of the sum over members.
@@ -192,7 +187,7 @@ class FiniteObjective(Objective):
 
     def ridged(self, gram: Tensor, ridge: Tensor) -> Tensor:
         """G + λI and a little jitter, for G (K, D, D) and λ (K, P) or (P,): (K, P, D, D)."""
-        jitter = JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
+        jitter = RIDGE_JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
         P = ridge.shape[-1]
         F = gram[:, None].clone() if P == 1 else gram[:, None].repeat(1, P, 1, 1)
         F.diagonal(dim1=-2, dim2=-1).add_((jitter + ridge)[..., None])
@@ -202,43 +197,39 @@ class FiniteObjective(Objective):
         return not bool(self.failed) and super().is_finite()
 
     def param_groups(self) -> list[dict[str, Any]]:
-        network = list(self.features.network_parameters())
-        in_network = {id(p) for p in network}
-        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in in_network]
-        return [{"params": network, "weight_decay": self.weight_decay}, {"params": rest}]
+        network = self.features.network_parameters()
+        return groups_of(self, network, {"weight_decay": self.weight_decay})
 
     def step_end(self) -> None:
         if self.noise == "learned":
             self.log_noise.data.clamp_(*self.log_noise_bounds)
-        if isinstance(self.features, KernelFeatures):
-            self.features.kernel.clamp_()
+        self.features.clamp_()
 
-    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Held-out NLPD if there are validation rows, exact NLML if not; nats per row.
 
         With noise="validation" or "profiled", σ² (and λ) are first set to what the rows say.
         """
-        if validates := bool((targets[:, -1] >= 0).any()):  # these rows come first
-            n_held_out = int((targets[:, -1] >= 0).sum())
+        n_held_out, members = rows.n_held_out, self.features.members
+        if n_held_out:  # these rows come first
             most = max(EVALUATION_ROWS * self.features.n_features, MIN_EVALUATION_ROWS)
-            X, targets = X[: n_held_out + most], targets[: n_held_out + most]
-        y, members, seen = targets[:, :-1], self.features.members, self._seen(targets)
-        s = spectrum(exact_statistics(members, X, y, seen).scaled_to(self.n_rows))
+            X, rows = X[: n_held_out + most], rows[: n_held_out + most]
+        statistics = exact_statistics(members, X, rows.y, self.trained(rows))
+        s = spectrum(statistics.scaled_to(self.n_rows))
         if self.noise == "profiled":
             self.set_noise(*most_likely(s, self.noise_bounds))
-        if not validates:
+        if not n_held_out:
             nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
             return float((nlml.sum(1) / s.n_rows).mean())
-        predict = functools.partial(
-            predict_held_out, s, members, X[:n_held_out], y[:n_held_out], ~seen[:, :n_held_out]
-        )
+        X, rows = X[:n_held_out], rows[:n_held_out]
+        predict = functools.partial(predict_held_out, s, members, X, rows.y, self.held_out(rows))
         if self.noise == "validation":
-            self._calibrate(predict, ridge_grid(s), n_held_out)
+            self._calibrate(predict, ridge_grid(s), rows.n_effective)
         held = predict(self.ridge)  # C = P: output p has ridge p
         return float(held.score(self.noise_variance).diagonal().sum())
 
     @torch.no_grad()
-    def refine(self, X: Tensor, targets: Tensor) -> None:
+    def refine(self, X: Tensor, rows: Rows) -> None:
         """Weigh the network against the linear part of the features, down to none of it.
 
         Early stopping alone cannot make an overfitted network as good as no network.
@@ -250,12 +241,12 @@ class FiniteObjective(Objective):
             scores = {}
             for scale in NETWORK_SCALES:
                 features.scale.fill_(scale)
-                scores[scale] = self.evaluate(X, targets)
+                scores[scale] = self.evaluate(X, rows)
             features.scale.fill_(min(scores, key=scores.__getitem__))
-            self.evaluate(X, targets)
+            self.evaluate(X, rows)
 
     def _calibrate(
-        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, n_held_out: int
+        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, n_held_out: float
     ) -> None:
         """σ² and λ by the held-out rows: the best ones train, the closing ones are cautious.
 
@@ -276,11 +267,11 @@ class FiniteObjective(Objective):
         self.log_noise.lerp_(noise.log(), damping).clamp_(*self.log_noise_bounds)
         self.log_ridge.lerp_(ridge.log(), damping)
 
-    def solution(self, X: Tensor, targets: Tensor) -> ConjugatePosterior:
+    def solution(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
         """Closing exact pass over all rows, those of the folds included, in float64."""
         features = copy.deepcopy(self.features).double().eval()
-        y = targets[:, :-1]
-        statistics = exact_statistics(lambda X: features(X.double())[None], X, y)
+        weight = None if rows.weight is None else rows.weight[None]
+        statistics = exact_statistics(lambda X: features(X.double())[None], X, rows.y, weight)
         return self._posterior(features, statistics)
 
     def _posterior(self, features: FeatureMap, statistics: Statistics) -> ConjugatePosterior:

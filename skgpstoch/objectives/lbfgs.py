@@ -1,4 +1,4 @@
-"""solver="lbfgs": the bound at the best q(w) of all rows."""
+"""solver="lbfgs": the bound at the best q(w) of all rows, at every evaluation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
-from ..posteriors.blocks import Moments
+from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
+from ..posteriors.sparse import Solution
 from .base import surrogate
-from .sparse import Solution
+from .best_q import best
+from .data_term import data_term
 from .variational import VariationalObjective
 
 INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
-
-
 REJECTED = 1e10  # a loss that a line search steps back from
 
 
@@ -30,72 +31,71 @@ class FullBatchObjective(VariationalObjective):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        zero = self.model.zero_sites(self.model.features.points.device)
-        self.register_buffer("precision", zero.precision)
-        self.register_buffer("cross", zero.cross)
-        self.register_buffer("value", zero.cross.new_tensor(-math.inf))
+        zero = self.model.zero_sites()
+        self.keep(zero, zero.cross.new_tensor(-math.inf))
 
-    def q(self) -> Moments:
+    def keep(self, sites: Sites, value: Tensor) -> None:
+        """Go on from here."""
+        self.register_buffer("precision", sites.precision)
+        self.register_buffer("cross", sites.cross)
+        self.register_buffer("value", value)
+
+    def q(self) -> WeightMoments:
         return self.model.moments(self.present_sites())
 
     def present_sites(self) -> Sites:
         """Of the best q(w) so far, not of a step that was rejected."""
         return Sites(self.precision, self.cross)
 
-    def keep(self, found: Solution) -> None:
-        """Go on from here."""
-        self.register_buffer("precision", found.sites.precision)
-        self.register_buffer("cross", found.sites.cross)
-        self.register_buffer("value", found.value)
-
-    def evaluate(self, X: Tensor, targets: Tensor) -> float:
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
         """The bound itself, where no rows are held out."""
-        trained = targets[:, -1] < 0
-        found = self.best(X[trained], targets[trained])
-        self.keep(found)
-        if bool(trained.all()):
-            return -float(found.value) / len(X)
-        return super().evaluate(X, targets)
+        n_held_out = rows.n_held_out
+        found = self.best(X[n_held_out:], rows[n_held_out:])
+        self.keep(found.sites, found.value)
+        if not n_held_out:
+            return -float(found.value) / rows.n_effective
+        return super().evaluate(X, rows)
 
-    def best(self, X: Tensor, targets: Tensor) -> Solution:
+    def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
-        found = self.model.best(X, targets, self.present_sites(), **INNER)
-        failed = self.model.features.failed
-        if bool(failed):
-            failed.fill_(False)
+        found = best(self.model, X, rows, self.present_sites(), **INNER)
+        if not self.model.features.is_sound():
+            self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
         return found
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        """The bound at the nearest point within bounds, from which the others are walls."""
         params = [p for p in self.parameters() if p.requires_grad]
         asked = [p.detach().clone() for p in params]
-        self.step_end()  # what L-BFGS sees is the bound at the nearest point within bounds
+        self.step_end()
         inside = [p.detach() == before for p, before in zip(params, asked, strict=True)]
-        try:
-            value, gradients = self.value_and_gradients(X, targets, params)
-        except NotPositiveDefiniteError:
-            if not bool(self.value.isfinite()):
-                raise
-            value, gradients = (
-                self.value.new_tensor(REJECTED),
-                [torch.zeros_like(p) for p in params],
-            )
+        value, gradients = self.value_and_gradients(X, rows, params)
         for p, before in zip(params, asked, strict=True):
             p.data.copy_(before)
         pairs = zip(params, gradients, inside, strict=True)
         return surrogate(value, *((p, gradient * free) for p, gradient, free in pairs))
 
     def value_and_gradients(
-        self, X: Tensor, targets: Tensor, params: list[nn.Parameter]
+        self, X: Tensor, rows: Rows, params: list[nn.Parameter]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The objective per row at the best q(w), and its gradient by each parameter."""
-        found = self.best(X, targets)
+        """The objective per row at the best q(w), and its gradient by each parameter.
+
+        By the envelope theorem that at a fixed q.
+        """
         gradients = [torch.zeros_like(p) for p in params]
-        for basis, rows in self.model.bases(X, targets) if params else ():
-            total, _, _ = self.model.data_term(basis, rows, found.q)
+        try:
+            found = self.best(X, rows)
+        except NotPositiveDefiniteError:
+            if not bool(self.value.isfinite()):
+                raise
+            return self.value.new_tensor(REJECTED), gradients
+        n = rows.n_effective
+        for basis, block in self.model.bases(X, rows) if params else ():
+            total, _, _ = data_term(self.model, basis, block, found.q)
             parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
             for sum_, part in zip(gradients, parts, strict=True):
-                sum_ -= part / len(X)
+                sum_ -= part / n
         if found.value >= self.value:
-            self.keep(found)
-        return -found.value / len(X), gradients
+            self.keep(found.sites, found.value)
+        return -found.value / n, gradients

@@ -1,7 +1,7 @@
 """q(w) from running averages over minibatches: natural-gradient and Newton's steps.
 
 With step size γ and n rows, a minibatch of b rows with features P moves the averages of the sites
-(:mod:`skgpstoch.sites`) by
+(:mod:`skgpstoch.posteriors.sites`) by
 
     G ← (1 − γ)G + γ(n/b) Pᵀdiag(κ)P,      c ← (1 − γ)c + γ(n/b) Pᵀ(κ(μ − mean) + α),
 
@@ -17,34 +17,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.rows import Rows
 from ..features.base import Basis
-from ..losses import Rows
+from ..maths.averages import SEASONED, window_rate
 from ..maths.gaussian import Marginals
 from ..maths.linalg import inverse_cholesky
 from ..posteriors.blocks import (
-    Moments,
     VariationalWeights,
+    WeightMoments,
     free_roots,
     identities,
     make_roots,
     moments_of,
 )
 from ..posteriors.sites import Sites, best_mean, conjugate_sites
-from .sparse import SparsePosterior
+from ..posteriors.sparse import SparsePosterior
+from .base import evaluating
+from .data_term import data_term, data_term_at, sites_of, weighted_term
 from .variational import VariationalObjective
 
-STARTED = 1_000_000  # steps that running averages count as when they start from a fitted model
-
-
-WINDOW = 5  # rows that running averages look back on, in units of D
-
-
-MIN_WINDOW = 2500
-
-
+SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
+LEAST_WINDOW = 2500
 PROFILE_RATE = 0.3  # of the learning rate, for all but networks, where S is learned by gradients
-
-
 MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 
 
@@ -74,12 +68,12 @@ class RunningObjective(VariationalObjective):
         self.conjugate = conjugate
         self.averaging = averaging
         self.n_steps = 0
-        device = self.model.features.points.device
-        zero = self.model.zero_sites(device)
+        device = self.model.device
+        zero = self.model.zero_sites()
         self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
         self.register_buffer("cross", zero.cross)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        self.keep(self.model.moments(zero, dtype=self.model.features.points.dtype))
+        self.keep(self.model.moments(zero, dtype=self.model.dtype))
 
     def get_extra_state(self) -> int:
         return self.n_steps
@@ -87,37 +81,36 @@ class RunningObjective(VariationalObjective):
     def set_extra_state(self, state: int) -> None:
         self.n_steps = state
 
-    def rate(self, batch_size: int) -> float:
+    def rate(self, n_batch: int) -> float:
         """γ of the next step: at first, an average over all that has been seen."""
-        most = max(WINDOW * self.model.features.n_features, MIN_WINDOW)
-        window = min(most, float(self.n_rows))
-        rate = 2.0 * batch_size / (max(window, batch_size) + batch_size)
         if self.averaging != "auto":
             return float(self.averaging)
-        if self.conjugate:
-            return max(rate, 1.0 / (self.n_steps + 1.0))
-        return min(max(rate, 1.0 / (self.n_steps + 2.0)), MOST)
+        b, n = self.counts_for(n_batch), float(self.n_rows)
+        window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
+        first = 1.0 if self.conjugate else 2.0
+        rate = max(window_rate(b, window), 1.0 / (self.n_steps + first))
+        return rate if self.conjugate else min(rate, MOST)
 
     def stream_rate(self, batch_size: int) -> float:
         return self.rate(batch_size)
 
-    def keep(self, q: Moments) -> None:
+    def keep(self, q: WeightMoments) -> None:
         """Make q the present one."""
         self.register_buffer("mean", q.mean)
         self.register_buffer("kl", q.kl)
         for b, S in enumerate(q.covariances):
             self.register_buffer(f"covariance_{b}", S)
 
-    def q(self) -> Moments:
+    def q(self) -> WeightMoments:
         sizes = self.model.features.blocks
         covariances = tuple(getattr(self, f"covariance_{b}") for b in range(len(sizes)))
-        return Moments(self.mean, covariances, sizes, self.kl)
+        return WeightMoments(self.mean, covariances, sizes, self.kl)
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        basis = self.model.features.basis(X)
         if self.conjugate:
-            self.average_conjugate(self.predicting(X, basis), rows.y)
-            total, _, _ = self.model.data_term(basis, rows, self.q(), generator)
+            self.average_conjugate(self.predicting(X, basis), rows)
+            total, _, _ = data_term(self.model, basis, rows, self.q(), generator)
         else:
             total = self.after_natural_step(self.predicting(X, basis), basis, rows, generator)
         return self.per_row(total, len(X), self.kl, generator)
@@ -133,24 +126,21 @@ class RunningObjective(VariationalObjective):
         q = self.q()
         with torch.no_grad():
             products = q.products(seen.phi)
-            _, term, marginals = self.model.data_term(seen, rows, q, generator, products)
-            self.average(self.model.sites(seen, term, marginals), len(rows.y))
+            _, term, marginals = data_term(self.model, seen, rows, q, generator, products)
+            self.average(sites_of(self.model, seen, term, marginals), len(rows))
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None
-        return self.model.data_term(basis, rows, q, generator, known)[0]
+        return data_term(self.model, basis, rows, q, generator, known)[0]
 
     def predicting(self, X: Tensor, basis: Basis) -> Basis:
         """The basis that a stream predicts with, from these averages alone.
 
         It differs from that in training where a user's module has layers such as BatchNorm.
         """
-        if not (self.streams and self.has_user_module):
+        if not self.predicts_otherwise:
             return basis
-        self.model.eval()
-        with torch.no_grad():
-            basis = self.model.features.basis(X)
-        self.model.train()
-        return basis
+        with torch.no_grad(), evaluating(self.model):
+            return self.model.features.basis(X)
 
     def present_sites(self) -> Sites:
         n = float(self.n_rows)
@@ -166,26 +156,27 @@ class RunningObjective(VariationalObjective):
         self.gram.copy_((sites.precision * noise[:, None, None] / n)[: len(self.gram)])
         self.cross.copy_(sites.cross * noise / n)
         self.solve()
-        self.n_steps = STARTED
+        self.n_steps = SEASONED
 
     @torch.no_grad()
-    def average_conjugate(self, basis: Basis, y: Tensor) -> None:
+    def average_conjugate(self, basis: Basis, rows: Rows) -> None:
         """PᵀP and Pᵀ(y − mean), with the present minibatch among them."""
         phi = basis.phi.detach()
-        gram, cross = phi.mT @ phi, phi.mT @ (y - self.model.offset(basis)).to(phi)
-        self.average(Sites(gram[None], cross), len(y))
+        left = rows.weighted(phi).mT
+        cross = left @ (rows.y - self.model.offset(basis)).to(phi)
+        self.average(Sites((left @ phi)[None], cross), len(rows))
 
     @torch.no_grad()
     def average(self, sites: Sites, n_batch: int) -> None:
         """A step of natural gradients."""
-        rate = self.rate(n_batch)
-        self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / n_batch)
-        self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / n_batch)
+        rate, b = self.rate(n_batch), self.counts_for(n_batch)
+        self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / b)
+        self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / b)
         self.solve()
 
     def solve(self) -> None:
         """The q(w) of the present averages."""
-        sites, dtype = self.present_sites(), self.model.features.points.dtype
+        sites, dtype = self.present_sites(), self.model.dtype
         self.keep(self.model.moments(sites, inverse_factor=self.inverse_factor, dtype=dtype))
         self.n_steps += 1
 
@@ -207,23 +198,25 @@ class ProfiledObjective(RunningObjective):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, conjugate=False, **kwargs)
         model, P = self.model, len(self.model.mean.value)
-        self.roots = make_roots(identities(model.features), P, model.has_prior_covariance)
+        self.roots = make_roots(
+            identities(model.features.blocks, model.mean.value), P, model.has_prior_covariance
+        )
 
     def weights(self) -> VariationalWeights:
         """q(w)."""
         roots = free_roots(self.roots, self.model.has_prior_covariance)
         return VariationalWeights(self.mean, roots, self.model.features.blocks)
 
-    def q(self) -> Moments:
+    def q(self) -> WeightMoments:
         return moments_of(self.weights())
 
-    def forward(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.features.basis(X), self.model.rows(targets)
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        basis = self.model.features.basis(X)
         weights, residual = self.weights(), basis.residual()
         q = weights.marginals(basis.phi, residual)
         self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
         q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
-        total, _ = self.model.data_term_of(rows, q, residual, generator)
+        total, _ = data_term_at(self.model, rows, q, residual, generator)
         return self.per_row(total, len(X), self.weights().kl().sum(), generator)
 
     @torch.no_grad()
@@ -234,14 +227,14 @@ class ProfiledObjective(RunningObjective):
         residual = seen.residual()
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))
-        term = self.model.loss.data_term(rows, q, residual, generator)
-        self.average(self.model.sites(seen, term, q), len(rows.y))
+        term = weighted_term(self.model, rows, q, residual, generator)
+        self.average(sites_of(self.model, seen, term, q), len(rows))
 
-    def keep(self, q: Moments) -> None:
+    def keep(self, q: WeightMoments) -> None:
         self.register_buffer("mean", q.mean)
 
     def solve(self) -> None:
-        sizes, dtype = self.model.features.blocks, self.model.features.points.dtype
+        sizes, dtype = self.model.features.blocks, self.model.dtype
         mean, _ = best_mean(self.present_sites(), sizes, self.inverse_factor)
         self.register_buffer("mean", mean.to(dtype))
         self.n_steps += 1

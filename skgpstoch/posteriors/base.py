@@ -15,16 +15,12 @@ class Posterior(nn.Module):
     likelihood: Likelihood
 
     @property
-    def n_rows(self) -> int:
-        """Rows of data."""
+    def n_rows(self) -> float:
+        """How many rows the data count for."""
         raise NotImplementedError
 
     def log_evidence(self) -> Tensor:
         """log p(y | X) of each output, (P,) nats."""
-        raise NotImplementedError
-
-    def refit(self, X: Tensor, y: Tensor) -> Posterior:
-        """The posterior of other data, with the same hyper-parameters."""
         raise NotImplementedError
 
     def marginals(self, X: Tensor) -> Marginals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ class VariationalWeights(Weights):
         return kl
 
 
-class Moments(NamedTuple):
+class WeightMoments(NamedTuple):
     """q(w) = N(m, S)."""
 
     mean: Tensor  # m, (D, P)
@@ -82,7 +82,7 @@ class Moments(NamedTuple):
     sizes: tuple[int, ...]  # D_b
     kl: Tensor  # KL[q(w) ‖ N(0, I)], summed over outputs, ()
 
-    def to(self, dtype: torch.dtype) -> Moments:
+    def to(self, dtype: torch.dtype) -> WeightMoments:
         """In another type."""
         covariances = tuple(None if S is None else S.to(dtype) for S in self.covariances)
         return self._replace(mean=self.mean.to(dtype), covariances=covariances)
@@ -115,10 +115,9 @@ def make_roots(factors: list[Tensor], n_outputs: int, fixed: tuple[bool, ...]) -
     )
 
 
-def identities(features: Any) -> list[Tensor]:
+def identities(sizes: Sequence[int], like: Tensor) -> list[Tensor]:
     """I of every block, the roots of the prior."""
-    like = features.points
-    return [torch.eye(n, dtype=like.dtype, device=like.device) for n in features.blocks]
+    return [torch.eye(n, dtype=like.dtype, device=like.device) for n in sizes]
 
 
 def free_roots(roots: nn.ParameterList, fixed: tuple[bool, ...]) -> list[Tensor | None]:
@@ -127,7 +126,7 @@ def free_roots(roots: nn.ParameterList, fixed: tuple[bool, ...]) -> list[Tensor 
 
 
 @torch.no_grad()
-def moments_of(weights: VariationalWeights) -> Moments:
+def moments_of(weights: VariationalWeights) -> WeightMoments:
     """The same q(w)."""
     covariances = tuple(None if R is None else R @ R.mT for R in weights.roots)
-    return Moments(weights.mean, covariances, weights.sizes, weights.kl().sum())
+    return WeightMoments(weights.mean, covariances, weights.sizes, weights.kl().sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..data.rows import Rows
 from ..features.base import FeatureMap
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals
@@ -94,20 +95,22 @@ class ConjugatePosterior(Posterior):
         self.likelihood = Gaussian(weights.noise_variance)
 
     @property
-    def n_rows(self) -> int:
-        return int(self.weights.spectrum.n_rows)
+    def n_rows(self) -> float:
+        return float(self.weights.spectrum.n_rows)
 
     def log_evidence(self) -> Tensor:
         return self.weights.log_evidence()
 
-    def refit(self, X: Tensor, y: Tensor) -> ConjugatePosterior:
-        s = spectrum(exact_statistics(lambda X: self.features(X)[None], X, y))
+    def refit(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
+        """The posterior of other data, with the same hyper-parameters."""
+        weight = None if rows.weight is None else rows.weight[None]
+        s = spectrum(exact_statistics(lambda X: self.features(X)[None], X, rows.y, weight))
         weights = ConjugateWeights(s, self.weights.noise_variance, self.weights.ridge)
         return ConjugatePosterior(self.features, weights)
 
     def marginals(self, X: Tensor) -> Marginals:
-        phi = self.features(X)  # (N, D)
-        return self.weights.marginals(phi, self.features.residual(X, phi))
+        basis = self.features.basis(X)
+        return self.weights.marginals(basis.phi, basis.residual())
 
     def covariance(self, X: Tensor) -> Tensor:
         return self.weights.covariance(self.features(X))

@@ -5,11 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..kernels import Kernel
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
 from .base import Posterior
+
+
+def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
+    """K + σ²I of every output, (P, N, N), for K (N, N) and σ² (P,); a row of weight w has σ²/w."""
+    K = K.expand(len(noise), -1, -1)
+    if rows.weight is None:
+        return add_diagonal(K, noise)
+    return K + torch.diag_embed(noise[:, None] / rows.weight.to(K))
+
+
+def repetition(noise: Tensor, rows: Rows) -> Tensor:
+    """What rows that count w times add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
+
+    The mean of w observations that are the same is one observation with noise σ²/w; the others
+    are at that mean.
+    """
+    if rows.weight is None:
+        return torch.zeros_like(noise)
+    others = rows.n_effective - len(rows)
+    return rows.weight.to(noise).log().sum() + others * (noise.log() + LOG_2PI)
 
 
 class ExactPosterior(Posterior):
@@ -23,41 +44,46 @@ class ExactPosterior(Posterior):
         g: (N, d) → (N, D).
     likelihood : Gaussian
         σ², one for each output.
-    X, y : Tensors of shape (N, d) and (N, P)
+    X, rows : Tensor of shape (N, d) and Rows
         The data, in float64.
     """
 
     likelihood: Gaussian
     X: Tensor
     y: Tensor
+    constant: Tensor
     factor: Tensor
     alpha: Tensor
 
     def __init__(
-        self, kernel: Kernel, network: nn.Module, likelihood: Gaussian, X: Tensor, y: Tensor
+        self, kernel: Kernel, network: nn.Module, likelihood: Gaussian, X: Tensor, rows: Rows
     ) -> None:
         super().__init__()
         self.kernel = kernel
         self.network = network
         self.likelihood = likelihood
         with torch.no_grad():
-            K = kernel(network(X)).double()
-            K = K.expand(y.shape[1], -1, -1)
-            L = cholesky(add_diagonal(K, likelihood.noise_variance), "kernel matrix of all rows")
+            noise, y = likelihood.noise_variance, rows.y
+            C = noisy(kernel(network(X)).double(), noise, rows)
+            L = cholesky(C, "kernel matrix of all rows")
             alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT
-        for name, value in {"X": X, "y": y, "factor": L, "alpha": alpha}.items():
+            constant = repetition(noise, rows)
+        named = {"X": X, "y": y, "factor": L, "alpha": alpha, "constant": constant}
+        for name, value in named.items():
             self.register_buffer(name, value)  # alpha = (K + σ²I)⁻¹y, (N, P)
+        self._n_rows = rows.n_effective
 
     @property
-    def n_rows(self) -> int:
-        return len(self.X)
+    def n_rows(self) -> float:
+        return self._n_rows
 
-    def refit(self, X: Tensor, y: Tensor) -> ExactPosterior:
-        return ExactPosterior(self.kernel, self.network, self.likelihood, X, y)
+    def refit(self, X: Tensor, rows: Rows) -> ExactPosterior:
+        """The posterior of other data, with the same hyper-parameters."""
+        return ExactPosterior(self.kernel, self.network, self.likelihood, X, rows)
 
     def log_evidence(self) -> Tensor:
         fit = (self.y * self.alpha).sum(0)
-        return -0.5 * (fit + log_det(self.factor) + len(self.X) * LOG_2PI)
+        return -0.5 * (fit + log_det(self.factor) + len(self.X) * LOG_2PI + self.constant)
 
     def marginals(self, X: Tensor) -> Marginals:
         G = self.network(X)

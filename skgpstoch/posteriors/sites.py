@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..maths.linalg import add_diagonal, cholesky, tri_solve
-from .blocks import Moments
+from .blocks import WeightMoments
 
 
 class Sites(NamedTuple):
@@ -56,7 +56,7 @@ def best_moments(
     prior_blocks: tuple[bool, ...],
     inverse_factor: InverseFactor = careful_inverse_factor,
     dtype: torch.dtype = torch.float64,
-) -> Moments:
+) -> WeightMoments:
     """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
     Parameters
@@ -87,7 +87,7 @@ def best_moments(
         kl = kl + 0.5 * (R.square().sum((-2, -1)) - size + log_det).sum()
         R = R.to(dtype)
         covariances.append(R.mT @ R)
-    return Moments(mean.to(dtype), tuple(covariances), sizes, kl)
+    return WeightMoments(mean.to(dtype), tuple(covariances), sizes, kl)
 
 
 def best_mean(

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import Checkpoint
@@ -53,7 +54,7 @@ class Trainer:
     objective: Objective
     optimizer: Optimizer | None
     X: Tensor
-    y: Tensor
+    rows: Rows
     max_iter: int
     batch_size: int
     schedule: Schedule
@@ -140,29 +141,29 @@ class Trainer:
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)
-        for rows in permutation.tensor_split(self.n_batches):
-            loss = self.train_step(self.X.index_select(0, rows), self.y.index_select(0, rows))
-            total += loss * len(rows)
+        for batch in permutation.tensor_split(self.n_batches):
+            loss = self.train_step(self.X.index_select(0, batch), self.rows[batch])
+            total += loss * len(batch)
         self.objective.epoch_end()
         return self.objective.epoch_loss(float(total) / n)
 
-    def train_step(self, X: Tensor, y: Tensor) -> Tensor:
+    def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
-            loss = self.objective(X, y, self.generator)
+            loss = self.objective(X, rows, self.generator)
         else:
             factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
             for group in self.optimizer.param_groups:
                 group["lr"] = factor * group["initial_lr"]
             step = cast(Callable[..., Tensor], self.optimizer.step)  # torch's type says float
-            loss = step(lambda: self.loss_with_gradient(X, y))
+            loss = step(lambda: self.loss_with_gradient(X, rows))
         self.objective.step_end()
         self.step += 1
         return loss.detach()
 
-    def loss_with_gradient(self, X: Tensor, y: Tensor) -> Tensor:
+    def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
         """What an optimiser may ask for more than once at a step."""
         self.objective.zero_grad()
-        loss = self.objective(X, y, self.generator)
+        loss = self.objective(X, rows, self.generator)
         loss.backward()
         return loss
 
@@ -269,7 +270,7 @@ class Trainer:
 def train(
     objective: Objective,
     X: Tensor,
-    y: Tensor,
+    rows: Rows,
     *,
     optimizer: Optimizer | None,
     checkpoint: Checkpoint | None = None,
@@ -281,7 +282,7 @@ def train(
     ----------
     objective : Objective
         Left at the best iterate if `evaluate` is given, at the last one otherwise.
-    X, y : Tensors of shape (N, d) and (N, P)
+    X, rows : Tensor of shape (N, d) and Rows
         On the device where training happens; they are never moved.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
@@ -302,7 +303,7 @@ def train(
     NotPositiveDefiniteError
         If training keeps diverging after ten halvings of the learning rate.
     """
-    trainer = Trainer(objective, optimizer, X, y, checkpoint=checkpoint, **options)
+    trainer = Trainer(objective, optimizer, X, rows, checkpoint=checkpoint, **options)
     if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
         trainer.load_state_dict(state)
     # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and

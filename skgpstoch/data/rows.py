@@ -1,0 +1,138 @@
+"""What is known of rows besides their inputs: as the user gave it, and as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MERGED_ROWS = 10_000
+"""Rows up to which those that are the same are found and merged."""
+
+
+class _Columns:
+    """Arrays that share their rows, or None: ``columns[index]`` is these rows of each."""
+
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """The same function of every column."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**{k: None if c is None else function(c) for k, c in columns.items()})
+
+
+@dataclass(frozen=True)
+class Rows(_Columns):
+    """Columns of the data, all with N rows, or None where there is nothing to say.
+
+    ``rows[index]``, with a slice, a mask or row numbers, is the Rows of these; ``len(rows)`` is N.
+
+    Parameters
+    ----------
+    y : Tensor of shape (N, P)
+        Scaled targets, or codes of classes.
+    weight : Tensor of shape (N,) or None, default=None
+        How many rows each counts for (`sample_weight`); None is 1.
+    exposure : Tensor of shape (N, 1) or None, default=None
+        What rates of counts are multiplied by.
+    noise : Tensor of shape (N, P) or None, default=None
+        Variance of the known measurement error of y.
+    fold : Tensor of shape (N,) or None, default=None
+        The fold that a row is held out with; −1, or None, is trained on by all.
+    """
+
+    y: Tensor
+    weight: Tensor | None = None
+    exposure: Tensor | None = None
+    noise: Tensor | None = None
+    fold: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: slice | Tensor) -> Rows:
+        if isinstance(index, Tensor) and index.dtype == torch.long:
+            return self.map(lambda column: column.index_select(0, index))
+        return self.map(lambda column: column[index])
+
+    def to(self, dtype: torch.dtype) -> Rows:
+        """In another floating type; folds stay integers."""
+        return self.map(lambda column: column.to(dtype) if column.is_floating_point() else column)
+
+    @property
+    def n_held_out(self) -> int:
+        """How many are held out; these come first."""
+        return 0 if self.fold is None else int((self.fold >= 0).sum())
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows these count for, Σ weight."""
+        return float(len(self)) if self.weight is None else float(self.weight.double().sum())
+
+    @property
+    def mean_weight(self) -> float:
+        """How many rows one of these counts for in the mean."""
+        return 1.0 if self.weight is None else self.n_effective / max(len(self), 1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Of values (N, P), each row as often as it counts: (P,)."""
+        if self.weight is None:
+            return values.mean(0)
+        return self.weighted(values).sum(0) / self.n_effective
+
+    def median(self, values: Tensor) -> Tensor:
+        """Of values (N, P), each row as often as it counts, the lower of two: (P,)."""
+        if self.weight is None:
+            return values.median(0).values
+        ordered, order = values.sort(0)
+        below = self.weight.double()[order].cumsum(0)
+        middle = (below < 0.5 * below[-1] * (1.0 - 1e-12)).sum(0, keepdim=True)
+        return ordered.gather(0, middle)[0]
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """Values of each row, (N, ...), times the number of rows that it counts for."""
+        if self.weight is None:
+            return values
+        return values * self.weight.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+
+
+@dataclass(frozen=True)
+class Data(_Columns):
+    """What the user gave, checked: arrays of n rows, or None."""
+
+    X: np.ndarray  # (n, d)
+    y: np.ndarray  # (n, P)
+    weight: np.ndarray | None = None  # (n,), positive
+    exposure: np.ndarray | None = None  # (n, 1)
+    y_std: np.ndarray | None = None  # (n, P)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __getitem__(self, index: Any) -> Data:
+        return self.map(lambda column: column[index])
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows these count for, Σ weight."""
+        return float(len(self) if self.weight is None else self.weight.sum())
+
+    def merged(self) -> Data:
+        """Rows that are the same in every column as one that counts for all of them.
+
+        A weight is a number of repetitions, so that few rows give the same model either way, to the
+        last bit: they come in an order that depends on nothing but what they hold. Of more than
+        `MERGED_ROWS` none are merged.
+        """
+        if not 1 < len(self) <= MERGED_ROWS:
+            return self
+        known = [c for c in (self.X, self.y, self.exposure, self.y_std) if c is not None]
+        table = np.hstack([c.astype(np.float64) + 0.0 for c in known])  # −0 becomes 0
+        keys = table.view(np.dtype((np.void, table.itemsize * table.shape[1])))[:, 0]
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        if len(first) == 1:  # nothing can be learned from it, but two rows can be fitted
+            return self
+        counts = np.bincount(group.ravel(), self.weight, len(first))
+        return replace(self[first], weight=None if (counts == 1.0).all() else counts)

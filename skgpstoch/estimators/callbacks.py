@@ -1,0 +1,79 @@
+"""scikit-learn's callbacks (≥ 1.9): told of every epoch of a fit, and of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..posteriors.base import Posterior
+from ..training.loop import History
+
+if TYPE_CHECKING:
+
+    class CallbackSupportMixin:
+        """sklearn.callback's, from scikit-learn 1.9 on."""
+
+        def _init_callback_context(self, **kwargs: Any) -> Any: ...
+
+    def with_callbacks(method: Callable) -> Callable: ...
+
+else:
+    try:
+        from sklearn.callback import CallbackSupportMixin, with_callbacks
+    except ImportError:  # scikit-learn < 1.9 has no callbacks
+
+        class CallbackSupportMixin:
+            """Stands in for scikit-learn 1.9's: no callbacks."""
+
+        def with_callbacks(method):
+            return method
+
+
+class FitCallbacks:
+    """What tells an estimator's callbacks of a fit.
+
+    Parameters
+    ----------
+    estimator : BaseGP
+        The one that is fitted.
+    X, y : ndarrays
+        The data, as the user gave them.
+    max_iter : int
+        Epochs at most.
+    solution : callable
+        The posterior at the present iterate.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        X: np.ndarray,
+        y: np.ndarray,
+        max_iter: int,
+        solution: Callable[[], Posterior],
+    ) -> None:
+        self.known = {"estimator": estimator, "X": X, "y": y}
+        self.solution = solution
+        self.announced = 0
+        self.context = None
+        if hasattr(estimator, "_init_callback_context"):
+            self.context = estimator._init_callback_context(max_subtasks=max_iter)
+            self.context.call_on_fit_task_begin(**self.known)
+
+    def on_epoch(self, history: History) -> bool:
+        """Called after every epoch; whether to stop."""
+        if self.context is None or history.n_iter <= self.announced:  # done before a roll-back
+            return False
+        self.announced = history.n_iter
+        epoch = self.context.subcontext(task_name="epoch")
+        epoch.call_on_fit_task_begin(**self.known)
+        self.known["estimator"]._set_history(history)
+        attributes = {"reconstruction_attributes": lambda: {"posterior_": self.solution().cpu()}}
+        return bool(epoch.call_on_fit_task_end(**self.known, **attributes))
+
+    def on_end(self) -> None:
+        """Called when the estimator is fitted."""
+        if self.context is not None:
+            self.context.call_on_fit_task_end(**self.known)

@@ -1,0 +1,292 @@
+"""Groups of constructor parameters that estimators share, each written once.
+
+Data-only dataclasses: fields, their constraints, and their part of the docstring.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..features.points import INITIALIZATIONS
+from ..likelihoods.base import Likelihood
+from ..losses import Loss
+from ..training.optimizers import SCHEDULES
+
+POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+AUTO = StrOptions({"auto"})
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrainingParameters:
+    """How long and how fast, and where.
+
+    Parameters
+    ----------
+    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
+        Schedule; "theory" is t^(−3/4).
+    validation_fraction : float, default=0.1
+        Fraction of the rows that is held out.
+    tol : float, default=0.0
+        Improvement that counts, in nats per row.
+    warm_start : bool, default=False
+        Whether `fit` starts from the parameters of the last one.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    dtype : {"float32", "float64"}, default="float32"
+        Of the data during training; predictions and factorisations are always float64.
+    checkpoint_dir : path or None, default=None
+        Folder to save the training in. The same `fit`, called again after it was killed, resumes
+        from there to the same result.
+    verbose : int, default=0
+        Whether to print each epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed; an int makes fits reproducible to the last bit on the same device.
+
+    Attributes
+    ----------
+    n_iter_, best_iter_ : int
+        Epochs done, and the epoch whose iterate was kept; 0 is the start.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Their names, if X had any.
+    """
+
+    batch_size: int | str = "auto"
+    max_iter: int | str = "auto"
+    learning_rate_init: float = 0.1
+    learning_rate: str = "one-cycle"
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | None = None
+    tol: float = 0.0
+    warm_start: bool = False
+    device: str | torch.device | None = None
+    dtype: str = "float32"
+    checkpoint_dir: Any = None
+    verbose: int = 0
+    random_state: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "batch_size": [POSITIVE_INTEGER, AUTO],
+        "max_iter": [POSITIVE_INTEGER, AUTO],
+        "learning_rate_init": [POSITIVE],
+        "learning_rate": [StrOptions(set(SCHEDULES))],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [POSITIVE_INTEGER, None],
+        "tol": [NOT_NEGATIVE],
+        "warm_start": ["boolean"],
+        "device": [str, torch.device, None],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "checkpoint_dir": [str, os.PathLike, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FiniteParameters:
+    """Finite features, and the noise.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Kernel on the features. None: their inner product, with the inputs and a constant among
+        them. A DotProduct is linear on the features alone; RBF and Matern (nu = 0.5, 1.5, 2.5 or
+        inf), their products with one another and with constants, and sums of all these use random
+        Fourier features. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
+        scaled y.
+    hidden_layer_sizes : tuple of int, default=(128, 128)
+        Widths of the network's layers; () for the inputs themselves. Inputs to a network are
+        standardised inside.
+    n_components : int, default=1000
+        Number of random Fourier features.
+    n_estimators : int or "auto", default="auto"
+        Number of networks whose features are joined, each of which is validated on a fold of its
+        own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
+        are None. With one network and few rows, the few that are held out choose the noise.
+    batch_size : int or "auto", default="auto"
+        Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes n_samples steps, between 1,000 (200 for very few rows) and 8,000.
+    solver : {"adam", "adadelta"}, default="adam"
+        Optimiser.
+    learning_rate_init : float, default=0.01
+        Learning rate, or its maximum with "one-cycle".
+    early_stopping : bool, default=True
+        Keep the iterate that predicts held-out rows best (their negative log predictive density);
+        they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
+        is kept, which overfits networks unless rows are very many: see the user guide.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end, as
+        the one-cycle schedule wants.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside; results are in its own units.
+    noise : {"auto", "validation", "profiled", "learned"}, default="auto"
+        Where the noise variance comes from: rows held out, the running marginal likelihood, or
+        gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
+        otherwise. These two choose the signal variance (the scale of the kernel) as well.
+    noise_variance : float, default=0.1
+        Initial noise variance, relative to the scaled target.
+    """
+
+    hidden_layer_sizes: Any = (128, 128)
+    n_components: int = 1000
+    n_estimators: int | str = "auto"
+    solver: str = "adam"
+    learning_rate_init: float = 0.01
+    early_stopping: bool | str = True
+    normalize_y: bool = True
+    noise: str = "auto"
+    noise_variance: float = 0.1
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_components": [POSITIVE_INTEGER],
+        "n_estimators": [POSITIVE_INTEGER, AUTO],
+        "solver": [StrOptions({"adam", "adadelta"})],
+        "normalize_y": ["boolean"],
+        "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
+        "noise_variance": [POSITIVE],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class InducingParameters:
+    """Inducing points, and how q is trained.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
+        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
+        kernel (nu=1.5) with a length-scale for each input, started from the data.
+    n_inducing : int or "auto", default="auto"
+        Number M of inducing points, at most n_samples, and no more than there are distinct rows;
+        "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows half of that;
+        and a quarter of the rows at most, or 20, where q's covariance has no closed form, as for
+        the loss "log".
+    inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
+        Where the points start: centres of clusters, rows of large conditional variance, random
+        rows, or these rows, of shape (n_inducing, n_features).
+    learn_inducing_points : bool, default=True
+        Whether the points are trained.
+    mean : {"constant", "zero"}, default="constant"
+        Prior mean of f: a learned constant, or 0.
+    whiten : bool, default=True
+        Whether solver="adam" learns q in whitened coordinates.
+    hidden_layer_sizes : tuple of int, default=()
+        Widths of the layers of a network below the kernel; none by default.
+    solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
+        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood or the
+        square loss; "natural": natural-gradient or Newton steps; "lbfgs": all rows at each step;
+        "adam": q is learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed"
+        above where q has a closed form, "adam" where gradients are sampled, else "natural";
+        `solver_` says which.
+    averaging : float or "auto", default="auto"
+        Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
+        each inducing point, 2,500 at least.
+    batch_size : int or "auto", default="auto"
+        Rows of a minibatch; "auto" is 512. L-BFGS has all rows.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes 500 to 3,000 steps. Of L-BFGS, tens of iterations: 20 by default.
+    learning_rate_init : float, default=0.1
+        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it, and all
+        else three tenths where q's covariance has no closed form.
+    early_stopping : bool or "auto", default="auto"
+        Keep the iterate that predicts held-out rows best; they rejoin the closing pass. "auto":
+        where there is a network. Otherwise the last iterate is kept.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end (L-BFGS:
+        until ten iterations gain less than 1e-6 nats per row).
+    dtype : {"float32", "float64"}, default="float32"
+        Of the data during training; L-BFGS, factorisations and predictions are always float64.
+
+    Attributes
+    ----------
+    inducing_points_ : ndarray of shape (n_inducing, n_features)
+        In the units of X.
+    solver_ : str
+        The solver that was used.
+    """
+
+    n_inducing: int | str = "auto"
+    inducing_points: Any = "kmeans"
+    learn_inducing_points: bool = True
+    mean: str = "constant"
+    whiten: bool = True
+    solver: str = "auto"
+    averaging: float | str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_inducing": [POSITIVE_INTEGER, AUTO],
+        "inducing_points": [StrOptions(set(INITIALIZATIONS)), "array-like"],
+        "learn_inducing_points": ["boolean"],
+        "mean": [StrOptions({"zero", "constant"})],
+        "whiten": ["boolean"],
+        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam"})],
+        "averaging": [Interval(Real, 0, 1, closed="right"), AUTO],
+        "early_stopping": ["boolean", AUTO],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LossParameters:
+    """A choice of likelihood and loss.
+
+    Parameters
+    ----------
+    loss : {"elbo", "log", "square"} or Loss, default="elbo"
+        What is minimised: the negative evidence lower bound, the negative log predictive density
+        or the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+    beta : float, default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+    bound : {"titsias", "log1p"}, default="titsias"
+        The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone.
+    """
+
+    likelihood: str | Likelihood = "auto"
+    loss: str | Loss = "elbo"
+    beta: Any = 1.0
+    bound: str = "titsias"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "likelihood": [str, Likelihood],
+        "loss": [str, Loss],
+        "beta": [POSITIVE],
+        "bound": [StrOptions({"titsias", "log1p"})],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OrthogonalParameters:
+    """Orthogonal inducing points.
+
+    Parameters
+    ----------
+    n_orthogonal : int or "auto", default="auto"
+        Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
+    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
+        Where they start; None: as `inducing_points`.
+
+    Attributes
+    ----------
+    orthogonal_points_ : ndarray of shape (n_orthogonal, n_features)
+        In the units of X.
+    """
+
+    n_orthogonal: int | str = "auto"
+    orthogonal_points: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_orthogonal": [POSITIVE_INTEGER, AUTO],
+        "orthogonal_points": ["array-like", None],
+    }

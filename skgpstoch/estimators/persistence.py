@@ -1,0 +1,45 @@
+"""Where a fit saves, and resumes from."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.arrays import fingerprint
+from ..data.rows import Data
+from ..training.checkpoint import Checkpoint
+
+SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
+
+
+def checkpoint_of(
+    estimator: Any, data: Data, seed: int, start: Any, *more: Any
+) -> Checkpoint | None:
+    """Where this very fit saves: the same parameters, data, seed and start; None for nowhere."""
+    if estimator.checkpoint_dir is None:
+        return None
+    params = {k: v for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
+    modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
+    arrays = {k: np.asarray(v) for k, v in params.items() if hasattr(v, "__array__")}
+    params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
+    if start is not None:
+        modules.append(getattr(start, "posterior", start))
+    tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
+    named_seed = None if estimator.random_state is None else seed
+    versions = sys.modules["skgpstoch"].__version__, torch.__version__
+    columns = [(f.name, getattr(data, f.name)) for f in fields(data)]
+    given = [part for n, c in columns if c is not None for part in (n, c.shape, str(c.dtype), c)]
+    arrays_of = [*arrays, *arrays.values(), *tensors]
+    identity = fingerprint(versions, params, named_seed, *given, *arrays_of, *more)
+    return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
+
+
+def representations(estimator: Any) -> dict[str, str]:
+    """What parameters are, for comparisons: those that change no model are left out."""
+    params = estimator.get_params(deep=False)
+    return {k: repr(v) for k, v in params.items() if k not in SILENT | {"warm_start"}}

@@ -1,0 +1,143 @@
+"""From parameters and rows to a variational model: points, kernel, model, and its solver."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils.validation import check_array
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Rows
+from ..features.inducing import InducingFeatures
+from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
+from ..features.points import choose_points
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
+from ..objectives.adam import GradientObjective
+from ..objectives.lbfgs import FullBatchObjective
+from ..objectives.natural import ProfiledObjective, RunningObjective
+from ..objectives.variational import VariationalObjective
+from ..posteriors.sparse import ConstantMean, SparseModel
+from .plan import Plan
+
+SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
+MOST_COLUMNS = 256  # of a decoupled mean's price that a step looks at, unless points are more
+
+
+def input_unit(X: Tensor, rows: Rows) -> Tensor:
+    """Standard deviation of each column, 1 where it is constant; rows are in random order."""
+    some = X[:SCALE_ROWS].cpu().double().numpy()
+    weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
+    return torch.as_tensor(Scaling.standard(some, weight).scale).to(X)
+
+
+@torch.no_grad()
+def make_kernel(
+    expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows
+) -> kernels.Kernel:
+    """k on the network's outputs: an expression's, or the default, started from these."""
+    if expression is None:
+        G = network.eval()(X[:SCALE_ROWS])
+        G = G.reshape(-1, G.shape[-1])
+        some = rows[:SCALE_ROWS]
+        if some.weight is None:
+            spread = G.double().std(0, correction=0)
+        else:
+            G = G.double()
+            spread = some.mean((G - some.mean(G)).square()).sqrt()
+        usual = spread.median().clamp_min(1e-3)
+        # Of a column that hardly varies among these rows, others may lie far away.
+        scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
+        shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
+        expression = sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
+    return kernels.from_sklearn(expression).to(X.device)
+
+
+def given_points(name: str, points: Any, X: Tensor, scaling: Scaling) -> Tensor:
+    """Points of the user's, scaled as X is.
+
+    Raises
+    ------
+    ValueError
+        If they are not points like the rows of X.
+    """
+    points = check_array(points, dtype=np.float64, input_name=name)
+    if points.shape[1] != X.shape[1]:
+        raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
+    return scaling.tensor(points, X.dtype, X.device)
+
+
+def both_kinds(
+    method: str,
+    X: Tensor,
+    rows: Rows,
+    M: int,
+    M2: int,
+    points: Tensor | None,
+    others: Tensor | None,
+    kernel: kernels.Kernel,
+    network: nn.Module,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Z and O: where neither is given, two parts of one set if there are rows for it."""
+
+    def choose(n_points: int) -> Tensor:
+        return choose_points(method, X, n_points, kernel, network, generator, rows.weight)
+
+    if points is None and others is None and len(X) >= M + M2:
+        both = choose(M + M2)
+        if method != "conditional_variance":  # of which the first are the best
+            both = both[torch.randperm(M + M2, generator=generator, device=X.device)]
+        return both[:M], both[M:]
+    points = choose(M) if points is None else points
+    return points, choose(M2) if others is None else others
+
+
+def orthogonal_features(
+    arguments: tuple[Any, ...], others: Tensor, n_latents: int, decoupled: bool
+) -> InducingFeatures:
+    """P with orthogonal points, from the arguments of :class:`InducingFeatures`."""
+    if not decoupled:
+        return OrthogonalFeatures(*arguments, orthogonal_points=others)
+    n_columns = max(len(arguments[2]), MOST_COLUMNS)
+    return DecoupledFeatures(
+        *arguments, orthogonal_points=others, n_outputs=n_latents, n_columns=n_columns
+    )
+
+
+def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None) -> Likelihood:
+    """One for the outputs of rows, started from them, or with this noise variance."""
+    likelihood = likelihood.for_outputs(rows.y.shape[1])
+    if isinstance(likelihood, Gaussian) and noise is not None:
+        likelihood.log_noise.data.fill_(math.log(noise))
+    likelihood.initialise(rows.to(torch.float64))
+    return likelihood.to(rows.y.device)
+
+
+def start_mean(kind: str, likelihood: Likelihood, rows: Rows) -> ConstantMean:
+    """Zero, or the constant that fits the targets of rows."""
+    n_latents = likelihood.n_latents(rows.y.shape[1])
+    level = rows.y.new_zeros(n_latents)
+    if kind == "constant":
+        level = likelihood.initial_mean(rows.to(torch.float64)).to(level)
+    return ConstantMean(level)
+
+
+def make_objective(
+    model: SparseModel, n_rows: float, plan: Plan, averaging: float | str, whiten: bool, **more: Any
+) -> VariationalObjective:
+    """The solver's objective; `more` are those of :class:`VariationalObjective`."""
+    if plan.solver == "lbfgs":
+        return FullBatchObjective(model, n_rows, **more)
+    if plan.solver == "adam":
+        return GradientObjective(model, n_rows, whiten=whiten, **more)
+    if model.covariance == "gradient":
+        return ProfiledObjective(model, n_rows, averaging=averaging, **more)
+    collapsed = plan.solver == "collapsed"
+    return RunningObjective(model, n_rows, conjugate=collapsed, averaging=averaging, **more)

@@ -1,0 +1,82 @@
+"""What is known of rows besides X and y, checked as scikit-learn would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import _check_sample_weight
+
+from ..data.rows import Data
+
+
+def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
+    """The data with their weights, without the rows of weight 0.
+
+    Raises
+    ------
+    ValueError
+        If weights are not finite numbers, one for each row, none of them negative and not all 0;
+        or if fewer than `least` rows are left.
+    """
+    if sample_weight is None:
+        return data
+    weight = _check_sample_weight(
+        sample_weight, data.X, dtype=np.float64, copy=True, ensure_non_negative=True
+    )
+    counts = weight > 0.0
+    if not counts.any():
+        raise ValueError(
+            "sample_weight must contain at least one non-zero number, but all weights are zero."
+        )
+    if counts.sum() < least:
+        raise ValueError(
+            f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
+        )
+    data = replace(data, weight=weight)
+    return data if counts.all() else data[counts]
+
+
+def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
+    """Positive numbers of n_rows rows, (n, 1), such as exposures.
+
+    Raises
+    ------
+    ValueError
+        If they are not positive numbers, one for each row.
+    """
+    a = as_floats(values, name)
+    if a.ndim == 0:
+        a = np.full(n_rows, a)
+    if a.shape not in ((n_rows,), (n_rows, 1)):
+        raise ValueError(f"{name} must have shape ({n_rows},), one for each row, got {a.shape}.")
+    if not (np.isfinite(a) & (a > 0.0)).all():
+        raise ValueError(f"{name} must be positive and finite, got other values.")
+    return a.reshape(-1, 1)
+
+
+def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Standard errors of y (n, P), of this shape.
+
+    Raises
+    ------
+    ValueError
+        If they are not numbers that are finite and not negative, of the shape of y.
+    """
+    a = as_floats(y_std, "y_std")
+    if a.ndim == 1 and len(a) == shape[0]:
+        a = a[:, None]
+    if a.ndim and a.shape not in (shape, (shape[0], 1)):
+        raise ValueError(f"y_std must have the shape of y, {shape}, got {a.shape}.")
+    if not (np.isfinite(a) & (a >= 0.0)).all():
+        raise ValueError("y_std must be finite and not negative, got other values.")
+    return np.broadcast_to(a, shape).copy()
+
+
+def as_floats(values: Any, name: str) -> np.ndarray:
+    """A float64 copy: torch warns of arrays that are read-only."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numeric, got {values!r}.") from error

@@ -1,0 +1,32 @@
+"""Parameters of a fitted module, for one that starts from them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
+    """Start from the parameters of a fitted module, and from its buffers but those of kernels.
+
+    Raises
+    ------
+    ValueError
+        If it has other parameters.
+    """
+    given, wanted = dict(fitted.named_parameters()), dict(module.named_parameters())
+    same = given.keys() == wanted.keys()
+    if not same or any(given[name].shape != wanted[name].shape for name in wanted):
+        raise ValueError(
+            "warm_start=True needs a model of the shape that was fitted before, but parameters "
+            "that say what it is made of have changed: kernel, likelihood, numbers of points, "
+            "n_components, n_estimators, hidden_layer_sizes or feature_map. Set them back, or fit "
+            "with warm_start=False."
+        )
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(given[name])
+        for name, buffer in fitted.named_buffers():
+            if "kernel." not in name and name in buffers and buffers[name].shape == buffer.shape:
+                buffers[name].copy_(buffer)

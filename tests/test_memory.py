@@ -1,0 +1,83 @@
+"""Memory that calls take, each measured from what there was before it, in one process for all."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import numpy as np, torch
+from sklearn.gaussian_process.kernels import RBF
+import skgpstoch
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+
+
+def kilobytes(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(name))
+
+
+def measure(name, call):
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the highest is the present one
+    before = kilobytes("VmRSS")
+    call()
+    print(name, (kilobytes("VmHWM") - before) / 1024)
+
+
+common = {"max_iter": 1, "random_state": 0}
+
+# 100 MB is too much: 150,000 rows of 160 features would be 190 MB, of kernel values 180 GB.
+X = rng.normal(size=(150_000, 3))
+y = X[:, 0]
+model = skgpstoch.SCGDGaussianProcessRegressor(
+    RBF(2.0), hidden_layer_sizes=(), n_components=160, **common
+)
+model.fit(X[:1000], y[:1000]).predict(X[:1000])
+measure("fit", lambda: model.fit(X, y))
+measure("predict", lambda: model.predict(X, return_std=True))
+measure("predict_interval", lambda: model.predict_interval(X))
+measure("log_predictive_density", lambda: model.log_predictive_density(X, y))
+measure("log_marginal_likelihood", lambda: model.log_marginal_likelihood(X, y))
+measure("sample_y", lambda: model.sample_y(X))
+
+# 60 MB is too much: 100,000 rows of 150 features in float64 would be 120 MB.
+X, y = X[:100_000], y[:100_000] + 0.1 * rng.normal(size=100_000)
+common |= {"batch_size": 2000, "inducing_points": "random"}
+model = skgpstoch.SVGPRegressor(solver="collapsed", n_inducing=150, **common)
+model.fit(X[:10000], y[:10000]).predict(X[:10000])
+measure("sparse fit", lambda: model.fit(X, y))
+measure("sparse predict", lambda: model.predict(X, return_std=True))
+measure("sparse log_marginal_likelihood", lambda: model.log_marginal_likelihood(X, y))
+model = skgpstoch.SolveGPClassifier(n_inducing=75, **common)
+model.fit(X[:5000], y[:5000] > 0).predict_proba(X[:5000])
+measure("sparse predict_proba", lambda: model.predict_proba(X))
+
+# 12,000 rows squared would be 1 GB; copies of the data are 0.5 MB each.
+X, y = X[:12_000], y[:12_000]
+common["n_inducing"] = 20
+loss = skgpstoch.LogLoss("product", n_samples=2)
+models = {
+    "direct square": skgpstoch.DLMRegressor(loss="square", beta=[0.1, 1.0], **common),
+    "direct log": skgpstoch.DLMRegressor(hyperparameters="fixed", **common),
+    "direct product": skgpstoch.DLMClassifier(loss=loss, **common),
+}
+for name, model in models.items():
+    target = y > 0 if name == "direct product" else y
+    model.fit(X[:3000], target[:3000]).log_predictive_density(X[:3000], target[:3000])
+    measure(name, lambda: model.fit(X, target).log_predictive_density(X, target))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+def test_memory_does_not_grow_with_rows_times_features():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (line.rsplit(maxsplit=1) for line in done.stdout.splitlines())
+    megabytes = {name: float(mb) for name, mb in lines}
+    assert len(megabytes) == 13
+    most = {name: 60 if name.startswith("sparse") else 100 for name in megabytes}
+    assert {name: mb for name, mb in megabytes.items() if mb > most[name]} == {}

@@ -19,138 +19,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
+from .maths.distances import MATERN, radial, rbf, safe_sqrt, squared_distance
 
-FAR = 1e30  # units of length-scale, or their squares, whose squares and products are still finite
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
-
-
-def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float = 1.0) -> Tensor:
-    r"""Squared Euclidean distances of scaled rows, without an (N, M, D) intermediate.
-
-    .. math:: r^2_{ij} = \|a_i\|^2 + \|b_j\|^2 - 2 a_i^\top b_j, \quad
-              a_i = (x_i - \bar y) / \ell, \quad b_j = (y_j - \bar y) / \ell
-
-    The expansion cancels when the rows lie far from the origin or spread over many length scales.
-    It is therefore taken about the mean of ``Y`` (of ``X`` if there is no ``Y``) and in float64.
-
-    Parameters
-    ----------
-    X : Tensor of shape (N, D)
-    Y : Tensor of shape (M, D) or None
-        None stands for ``X`` and makes the diagonal exactly zero.
-    length_scale : Tensor of shape () or (D,), or float, default=1.0
-
-    Returns
-    -------
-    Tensor of shape (N, M)
-        Non-negative, in the dtype of ``X``.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of columns of ``X``, ``Y`` and ``length_scale`` differ.
-
-    Examples
-    --------
-    >>> import torch
-    >>> X = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    >>> squared_distance(X, None, 5.0)
-    tensor([[0., 1.],
-            [1., 0.]])
-    """
-    A, B = _scaled(X, Y, length_scale)
-    r2 = _expanded(A, B).to(X.dtype).clamp(min=0)  # (N, M)
-    return r2.fill_diagonal_(0.0) if Y is None else r2
-
-
-def _scaled(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Rows in units of the length-scale about the mean of Y, on which r² does not depend."""
-    reference = X if Y is None else Y
-    if X.shape[1] != reference.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
-    if isinstance(length_scale, Tensor) and length_scale.numel() not in (1, X.shape[1]):
-        raise ValueError(
-            f"length_scale must be a scalar or have one entry per column of X ({X.shape[1]}), "
-            f"got {length_scale.numel()} entries."
-        )
-    centre = reference.detach().double().mean(0)  # (D,)
-    A = ((X.double() - centre) / length_scale).clamp(-FAR, FAR)  # (N, D)
-    return A, A if Y is None else ((Y.double() - centre) / length_scale).clamp(-FAR, FAR)  # (M, D)
-
-
-def _expanded(A: Tensor, B: Tensor) -> Tensor:
-    """‖a_i‖² + ‖b_j‖² − 2 a_iᵀb_j, (N, M)."""
-    norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
-    return torch.addmm(norms, A, B.T, alpha=-2)
-
-
-class _Radial(torch.autograd.Function):
-    """k(r²) of scaled rows by a profile r² ↦ (k, dk/dr²), whose derivative is all that is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        r2 = _expanded(A, B).to(dtype).clamp_(0.0, FAR)
-        if A is B:
-            r2.fill_diagonal_(0.0)
-        k, slope = profile(r2)
-        ctx.save_for_backward(A, B, slope)
-        return k
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        A, B, slope = ctx.saved_tensors
-        W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)
-        A_bar = B_bar = None
-        if ctx.needs_input_grad[0]:
-            A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
-        if ctx.needs_input_grad[1]:
-            B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A)
-        return A_bar, B_bar, None, None
-
-
-def _rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
-    k = torch.exp(-0.5 * r2)
-    return k, -0.5 * k
-
-
-def _matern_1(r2: Tensor) -> tuple[Tensor, Tensor]:
-    a = r2.sqrt()
-    k = torch.exp(-a)
-    return k, torch.where(a > 0.0, -0.5 * k / a, 0.0)  # no slope at the cusp
-
-
-def _matern_3(r2: Tensor) -> tuple[Tensor, Tensor]:
-    a = (3.0 * r2).sqrt_()
-    e = torch.exp(-a)
-    return (1.0 + a).mul_(e), -1.5 * e
-
-
-def _matern_5(r2: Tensor) -> tuple[Tensor, Tensor]:
-    a = (5.0 * r2).sqrt_()
-    e = torch.exp(-a)
-    once = (1.0 + a).mul_(e)
-    return once + a.square_().mul_(e).div_(3.0), once * (-5.0 / 6.0)
-
-
-_MATERN: dict[float, Profile] = {0.5: _matern_1, 1.5: _matern_3, 2.5: _matern_5, math.inf: _rbf}
-
-
-def _safe_sqrt(r2: Tensor) -> Tensor:
-    """Square root whose gradient at 0 is 0 instead of infinite."""
-    zero = r2 == 0
-    return r2.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
 
 
 def _positive(name: str, doc: str) -> property:
@@ -259,7 +138,7 @@ class RBF(_Stationary):
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return _Radial.apply(*_scaled(X, Y, self.length_scale), _rbf, X.dtype)  # (N, M)
+        return radial(X, Y, self.length_scale, rbf)  # (N, M)
 
 
 class Matern(_Stationary):
@@ -276,12 +155,12 @@ class Matern(_Stationary):
     def __init__(self, kernel: sk.Matern, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
-        if self.nu not in _MATERN:
+        if self.nu not in MATERN:
             raise ValueError(f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}.")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        profile = _MATERN[self.nu]
-        return _Radial.apply(*_scaled(X, Y, self.length_scale), profile, X.dtype)  # (N, M)
+        profile = MATERN[self.nu]
+        return radial(X, Y, self.length_scale, profile)  # (N, M)
 
 
 class RationalQuadratic(_Stationary):
@@ -306,7 +185,7 @@ class ExpSineSquared(_Stationary):
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         # float64: rounding r in float32 would move the phase after some thousand periods
-        r = _safe_sqrt(squared_distance(X.double(), Y, self.periodicity))  # ‖x − y‖ / p, (N, M)
+        r = safe_sqrt(squared_distance(X.double(), Y, self.periodicity))  # ‖x − y‖ / p, (N, M)
         return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square()).to(X.dtype)
 
 
@@ -480,35 +359,6 @@ def to_sklearn(module: Kernel) -> sk.Kernel:
     theta = module.theta.detach().to("cpu", torch.float64).numpy()
     with np.errstate(divide="ignore"):  # clone_with_theta takes the log of values that may be 0
         return module.sklearn_kernel.clone_with_theta(theta)
-
-
-def scaled(module: Kernel, factor: float) -> Kernel:
-    """A new kernel, `factor` times that of a module.
-
-    Parameters
-    ----------
-    module : Kernel
-        On any device.
-    factor : float
-        Greater than 0. A constant in front of the kernel takes it in; else there will be one.
-
-    Returns
-    -------
-    Kernel
-        On the same device.
-
-    Examples
-    --------
-    >>> from sklearn.gaussian_process.kernels import RBF
-    >>> to_sklearn(scaled(from_sklearn(2.0 * RBF(length_scale=1.0)), 8.0))
-    4**2 * RBF(length_scale=1)
-    """
-    expression = to_sklearn(module)
-    if isinstance(expression, sk.Product) and isinstance(expression.k1, sk.ConstantKernel):
-        expression.k1.constant_value *= factor
-    else:
-        expression = sk.ConstantKernel(factor, "fixed") * expression
-    return from_sklearn(expression).to(module.theta.device)
 
 
 def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | None]:

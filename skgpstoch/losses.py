@@ -14,7 +14,6 @@ expectation of anything under N(μ, v), κ = −2δ for the expected loss and α
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import ClassVar, NamedTuple, cast
@@ -29,8 +28,9 @@ from sklearn.utils._param_validation import (
 from torch import Tensor
 
 from .data.rows import Rows
-from .likelihoods.base import Likelihood
+from .likelihoods.base import Likelihood, differentiate
 from .likelihoods.real import AdditiveNoise, Gaussian
+from .likelihoods.sampled import monte_carlo_gradients, product_gradients
 from .maths.gaussian import LOG_2PI, Marginals
 
 __all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
@@ -315,48 +315,6 @@ class LogLoss(Loss):
             )
 
 
-def monte_carlo_gradients(
-    y: Tensor,
-    likelihood: Likelihood,
-    q: Marginals,
-    n_samples: int,
-    jitter: float,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log (jitter + (1/S) Σ_s p(y | f_s)), f_s = μ + √v ε_s, and its derivatives (bMC)."""
-    shape = (n_samples, *q.mean.shape[1:])
-    draws = torch.randn(shape, generator=generator, dtype=torch.float64, device=q.mean.device)
-
-    def log_mean(y: Tensor, q: Marginals) -> Tensor:
-        log_p = likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
-        value = torch.logsumexp(log_p, 0) - math.log(n_samples)
-        if jitter:
-            value = torch.logaddexp(value, value.new_tensor(math.log(jitter)))
-        return value.sum(-1)
-
-    return likelihood.differentiate(log_mean, y, q)
-
-
-def product_gradients(
-    y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """An estimate of the value, E[(f − μ)/v] and ½E[(f − μ)²/v² − 1/v] under q(f) p(y | f) (uPS).
-
-    ∇ log E_q[p(y | f)] = E[∇ log q(f)] + E[∇ log p(y | f)], the second for the likelihood's
-    parameters: unbiased however few draws there are. The value is that of bMC.
-    """
-    y, exact = y.double(), q.double()
-    with torch.no_grad():
-        value, _, _ = monte_carlo_gradients(y, likelihood, exact, n_samples, 0.0, generator)
-        f = likelihood.product_samples(y, exact, n_samples, generator).f
-        score = (f - exact.mean) / exact.var  # (S, N, P)
-        mean, var = score.mean(0), 0.5 * (score.square().mean(0) - exact.var[0].reciprocal())
-    log_p = likelihood.log_prob(y, f).mean(0).sum(-1)
-    value = value + (log_p - log_p.detach())
-    dtype = q.mean.dtype
-    return value.to(dtype), mean.to(dtype), var.to(dtype)
-
-
 class SquareLoss(Loss):
     """(y − E[y])², the square loss; of classes (1(c = y) − P(c))², summed over them: Brier's score.
 
@@ -395,7 +353,7 @@ class SquareLoss(Loss):
             return DataTerm(
                 -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
             )
-        error, mean, var = likelihood.differentiate(likelihood.squared_error, y, q)
+        error, mean, var = differentiate(likelihood, likelihood.squared_error, y, q)
         # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ.
         kappa = 0.5 * mean.square() / (error.detach()[:, None] + LEAST_ERROR)
         return DataTerm(-error, -mean, -var, -var, kappa)

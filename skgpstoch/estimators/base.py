@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_device, resolve_seed
+from ..data.arrays import Scaling, resolve_device
 from ..data.rows import Data, Rows
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
@@ -27,7 +27,7 @@ from ..training.loop import History, train
 from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .parameters import TrainingParameters
-from .persistence import checkpoint_of, representations
+from .persistence import representations, seed_and_checkpoint
 from .plan import EXACTLY, Folds, Plan
 
 HOPELESS = 10.0
@@ -116,7 +116,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         """
         # rows → plan → objective → train → closing pass
         start = self._start() if start is None else start
-        seed, checkpoint = self._seed_and_checkpoint(data, start, planned)
+        seed, checkpoint = seed_and_checkpoint(self, data, start, planned)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         rows_given, data_given = len(data), data
         data = self._distinct(data)
@@ -167,27 +167,9 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
             on_epoch=callbacks.on_epoch,
             verbose=bool(self.verbose),
         )
-        self._warn_if_hopeless(history)
+        if self._target_is_scaled():
+            warn_if_hopeless(history, self._y_scaling.scale.size)
         return history
-
-    def _warn_if_hopeless(self, history: History) -> None:
-        hopeless = history.best_score > HOPELESS * self._y_scaling.scale.size
-        if hopeless and math.isfinite(history.best_score) and self._target_is_scaled():
-            warnings.warn(
-                f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
-                "a constant prediction: scale the inputs, or lower learning_rate_init.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-
-    def _seed_and_checkpoint(
-        self, data: Data, start: Any, planned: dict[str, Any]
-    ) -> tuple[int, Any]:
-        seed = resolve_seed(self.random_state)
-        checkpoint = checkpoint_of(self, data, seed, start, planned)
-        if checkpoint is not None and self.random_state is None:
-            seed = int(checkpoint.identity[-8:], 16)  # the same when it resumes
-        return seed, checkpoint
 
     def _set_scalings(self, data: Data, start: Any) -> None:
         if start is None:
@@ -285,10 +267,9 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         return whole
 
 
-def validate_inputs(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any:
+def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """X, or X and y, checked by scikit-learn; the same numbers give the same array."""
-    data = (X,) if y is None else (X, y)
-    return validate_data(estimator, *data, dtype=(np.float64, np.float32), order="C", **options)
+    return validate_data(estimator, X, *y, dtype=(np.float64, np.float32), order="C", **options)
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:
@@ -299,3 +280,14 @@ def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | No
     for k in range(folds.n_folds):
         fold[k * folds.size : (k + 1) * folds.size] = k
     return fold
+
+
+def warn_if_hopeless(history: History, n_outputs: int) -> None:
+    """Of a fit that is worse than none."""
+    if math.isfinite(history.best_score) and history.best_score > HOPELESS * n_outputs:
+        warnings.warn(
+            f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
+            "a constant prediction: scale the inputs, or lower learning_rate_init.",
+            ConvergenceWarning,
+            stacklevel=6,
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import fingerprint
+from ..data.arrays import fingerprint, resolve_seed
 from ..data.rows import Data
 from ..training.checkpoint import Checkpoint
 
@@ -37,6 +37,17 @@ def checkpoint_of(
     arrays_of = [*arrays, *arrays.values(), *tensors]
     identity = fingerprint(versions, params, named_seed, *given, *arrays_of, *more)
     return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
+
+
+def seed_and_checkpoint(
+    estimator: Any, data: Data, start: Any, *more: Any
+) -> tuple[int, Checkpoint | None]:
+    """The seed of a fit, and its checkpoint; one without a seed has the same when it resumes."""
+    seed = resolve_seed(estimator.random_state)
+    checkpoint = checkpoint_of(estimator, data, seed, start, *more)
+    if checkpoint is not None and estimator.random_state is None:
+        seed = int(checkpoint.identity[-8:], 16)
+    return seed, checkpoint
 
 
 def representations(estimator: Any) -> dict[str, str]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..kernels import Kernel, scaled
+from ..kernels import Kernel, from_sklearn, to_sklearn
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 from .base import Basis, FeatureMap, check_length_scales
 
@@ -200,3 +201,34 @@ class InducingFeatures(FeatureMap):
     def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor:
         (G,) = self.embed(X)
         return self.kernel(G) - phi @ phi.mT
+
+
+def scaled(module: Kernel, factor: float) -> Kernel:
+    """A new kernel, `factor` times that of a module.
+
+    Parameters
+    ----------
+    module : Kernel
+        On any device.
+    factor : float
+        Greater than 0. A constant in front of the kernel takes it in; else there will be one.
+
+    Returns
+    -------
+    Kernel
+        On the same device.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process.kernels import RBF
+    >>> from skgpstoch.features.inducing import scaled
+    >>> from skgpstoch.kernels import from_sklearn, to_sklearn
+    >>> to_sklearn(scaled(from_sklearn(2.0 * RBF(length_scale=1.0)), 8.0))
+    4**2 * RBF(length_scale=1)
+    """
+    expression = to_sklearn(module)
+    if isinstance(expression, sk.Product) and isinstance(expression.k1, sk.ConstantKernel):
+        expression.k1.constant_value *= factor
+    else:
+        expression = sk.ConstantKernel(factor, "fixed") * expression
+    return from_sklearn(expression).to(module.theta.device)

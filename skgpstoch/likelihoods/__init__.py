@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from .base import Likelihood
 from .classes import Bernoulli, Categorical
 from .counts import Poisson
-from .real import AdditiveNoise, Gaussian, Laplace, StudentT
+from .heavy_tailed import Laplace, StudentT
+from .real import AdditiveNoise, Gaussian
 
 __all__ = [
     "AdditiveNoise",
@@ -76,3 +77,7 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     if likelihood not in among:
         raise ValueError(wanted)
     return _NAMES[likelihood]()
+
+
+for _name in __all__[:-1]:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

@@ -35,9 +35,6 @@ class Likelihood(nn.Module):
     differentiable: bool = True
     """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs
@@ -83,7 +80,7 @@ class Likelihood(nn.Module):
         d_mean, d_var : Tensors of shape (N, P)
             d_var ≤ 0 for a log-concave likelihood.
         """
-        value, d_mean, d_var = self.differentiate(self.expected_log_prob, y, q)
+        value, d_mean, d_var = differentiate(self, self.expected_log_prob, y, q)
         if self.log_concave:
             d_var = d_var.clamp_max(0.0)  # rounding
         return value.detach(), d_mean, d_var
@@ -111,21 +108,7 @@ class Likelihood(nn.Module):
         d_mean, d_var : Tensors of shape (N, P)
             Without a graph.
         """
-        return self.differentiate(self.log_predictive, y, q)
-
-    def differentiate(
-        self, function: Callable[[Tensor, Marginals], Tensor], y: Tensor, q: Marginals
-    ) -> Gradients:
-        """A function of (y, q), (N,), and its derivatives, by autograd in float64."""
-        learned = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        with torch.enable_grad():
-            mean, var = (a.detach().double().requires_grad_() for a in q)
-            value = function(y.double(), Marginals(mean, var))
-            gradients = torch.autograd.grad(
-                value.sum(), (mean, var), retain_graph=learned, materialize_grads=True
-            )
-        d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
-        return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+        return differentiate(self, self.log_predictive, y, q)
 
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
         """(y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
@@ -232,6 +215,24 @@ class Likelihood(nn.Module):
 
     def check_targets(self, y: np.ndarray) -> None:
         """Raise ValueError if targets y (n, P) are impossible; by default nothing is."""
+
+
+def differentiate(
+    likelihood: Likelihood, function: Callable[[Tensor, Marginals], Tensor], y: Tensor, q: Marginals
+) -> Gradients:
+    """A function of (y, q), (N,), and its derivatives by q, by autograd in float64.
+
+    The value has a graph to the likelihood's parameters, where these are learned.
+    """
+    learned = torch.is_grad_enabled() and any(p.requires_grad for p in likelihood.parameters())
+    with torch.enable_grad():
+        mean, var = (a.detach().double().requires_grad_() for a in q)
+        value = function(y.double(), Marginals(mean, var))
+        gradients = torch.autograd.grad(
+            value.sum(), (mean, var), retain_graph=learned, materialize_grads=True
+        )
+    d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
+    return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
 
 
 def mixture_log_mean(log_p: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from ..maths.gaussian import (
     quadrature_nodes,
     quasi_random_nodes,
 )
-from .base import Gradients, Likelihood, check_link, mixture_log_mean
+from .base import Gradients, Likelihood, check_link, differentiate, mixture_log_mean
 from .rejection import Draws, accept_reject
 
 BLOCK_FLOATS = 2**22
@@ -261,7 +261,7 @@ class Categorical(Likelihood):
             def log_share(y: Tensor, q: Marginals) -> Tensor:
                 return self._log_share(_log_win(q, TRAINING_NODES, y).exp(), n_classes)[0, :, 0]
 
-            return self.differentiate(log_share, y, q)
+            return differentiate(self, log_share, y, q)
         with torch.no_grad():
             means = _in_blocks(_softmax_product_means, q, TRAINING_POINTS * n_classes, y)[0]
             value, first, second = means.split([1, n_classes, n_classes], -1)

@@ -147,7 +147,7 @@ class Poisson(Likelihood):
             f, log_weights = self._joint_nodes(y.double(), q.double(), TRAINING_NODES)
             log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
             weights = (log_weights - log_sum).exp()
-            first, second = self._derivatives(y.double(), f)
+            first, second = _derivatives(self, y.double(), f)
             d_mean = (weights * first).sum(0)[0]
             d_var = 0.5 * (weights * (second + first.square())).sum(0)[0]
         dtype = q.mean.dtype
@@ -171,23 +171,13 @@ class Poisson(Likelihood):
         high = mean + var * y
         f = mean.clone()
         for i in range(MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
-            slope, curvature = self._derivatives(y, f)
+            slope, curvature = _derivatives(self, y, f)
             slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
             low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
             newton = f - slope / curvature
             inside = (newton > low) & (newton < high)
             f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
         return f, (-curvature).rsqrt()
-
-    def _derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second derivative of log p(y | f) by f."""
-        if self.link == "exp":
-            rate = self.log_rate(f).exp()
-            return y - rate, -rate
-        exposure, s = self._log_exposure(f).exp(), torch.sigmoid(f)
-        ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
-        first = y * ratio - exposure * s
-        return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least count k with P(Y ≤ k) ≥ probability: (N, P)."""
@@ -243,6 +233,17 @@ class Poisson(Likelihood):
                 "y must hold counts (non-negative whole numbers) for the Poisson likelihood, "
                 f"got {y[wrong].flat[0]!s}"
             )
+
+
+def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second derivative of log p(y | f) by f."""
+    if likelihood.link == "exp":
+        rate = likelihood.log_rate(f).exp()
+        return y - rate, -rate
+    exposure, s = likelihood._log_exposure(f).exp(), torch.sigmoid(f)
+    ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
+    first = y * ratio - exposure * s
+    return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
 
 
 def _log_softplus(f: Tensor) -> Tensor:

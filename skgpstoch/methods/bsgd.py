@@ -31,7 +31,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, log_det
 from ..objectives.base import Objective, groups_of, surrogate
-from ..objectives.evidence import FiniteObjective
+from ..objectives.evidence import FiniteObjective, ridged
 from ..posteriors.base import Posterior
 from ..posteriors.exact import ExactPosterior, noisy, repetition
 
@@ -57,7 +57,7 @@ class BSGDObjective(FiniteObjective):
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():
             Zd = Z.double()
-            L = self.factor(self.ridged(Zd @ Zd.mT, ridge))  # (K, P, b, b)
+            L = self.factor(ridged(Zd @ Zd.mT, ridge))  # (K, P, b, b)
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)

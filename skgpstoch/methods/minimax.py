@@ -23,7 +23,7 @@ from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
-from ..objectives.evidence import RIDGE_JITTER, FiniteObjective
+from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
 
 
 class MinimaxObjective(FiniteObjective):
@@ -88,7 +88,7 @@ class MinimaxObjective(FiniteObjective):
     def per_row(self, S: Statistics) -> Tensor:
         """F/n of the statistics of rows that count as S.n_rows, (K, P, D, D)."""
         G = S.gram / S.n_rows[:, None, None]
-        return self.ridged(G, self.ridge / self.n_rows[:, None])
+        return ridged(G, self.ridge / self.n_rows[:, None])
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         self.ascend(len(X), generator)

@@ -29,7 +29,7 @@ from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
 from ..maths.linear_regression import most_likely, spectrum
 from ..objectives.base import surrogate
-from ..objectives.evidence import FiniteObjective
+from ..objectives.evidence import FiniteObjective, ridged
 
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
 
@@ -64,7 +64,7 @@ class SCGDObjective(FiniteObjective):
     def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
         n = self.n_rows[:, None, None]
-        L = self.factor(self.ridged(n * self.running.gram, ridge))
+        L = self.factor(ridged(n * self.running.gram, ridge))
         F_inv = torch.cholesky_inverse(L)
         return L, F_inv, (F_inv @ (n * self.running.cross).mT[..., None])[..., 0].mT
 

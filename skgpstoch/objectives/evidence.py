@@ -128,11 +128,6 @@ class FiniteObjective(Objective):
             seen = (rows.fold != self.folds).to(seen)
         return seen if rows.weight is None else seen * rows.weight
 
-    def held_out(self, rows: Rows) -> Tensor:
-        """How often each member is judged by a row: (K, N)."""
-        unseen = (cast(Tensor, rows.fold) == self.folds).to(rows.y)
-        return unseen if rows.weight is None else unseen * rows.weight
-
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         Z = self.features.members(X)
         Y = rows.y.expand(len(Z), -1, -1)
@@ -185,14 +180,6 @@ class FiniteObjective(Objective):
         self.failed |= info.any()
         return L
 
-    def ridged(self, gram: Tensor, ridge: Tensor) -> Tensor:
-        """G + λI and a little jitter, for G (K, D, D) and λ (K, P) or (P,): (K, P, D, D)."""
-        jitter = RIDGE_JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
-        P = ridge.shape[-1]
-        F = gram[:, None].clone() if P == 1 else gram[:, None].repeat(1, P, 1, 1)
-        F.diagonal(dim1=-2, dim2=-1).add_((jitter + ridge)[..., None])
-        return F
-
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()
 
@@ -222,7 +209,9 @@ class FiniteObjective(Objective):
             nlml = negative_log_evidence(s, self.noise_variance, self.ridge)  # (K, P)
             return float((nlml.sum(1) / s.n_rows).mean())
         X, rows = X[:n_held_out], rows[:n_held_out]
-        predict = functools.partial(predict_held_out, s, members, X, rows.y, self.held_out(rows))
+        predict = functools.partial(
+            predict_held_out, s, members, X, rows.y, held_out_weight(rows, self.folds)
+        )
         if self.noise == "validation":
             self._calibrate(predict, ridge_grid(s), rows.n_effective)
         held = predict(self.ridge)  # C = P: output p has ridge p
@@ -288,3 +277,18 @@ class FiniteObjective(Objective):
         features = copy.deepcopy(self.features).double().eval()
         n_rows = self.n_rows.clamp_max(1.0 / self.running.inverse_rows)
         return self._posterior(features, self.running.total(n_rows))
+
+
+def held_out_weight(rows: Rows, folds: Tensor) -> Tensor:
+    """How often each member is judged by a row: (K, N)."""
+    unseen = (cast(Tensor, rows.fold) == folds).to(rows.y)
+    return unseen if rows.weight is None else unseen * rows.weight
+
+
+def ridged(gram: Tensor, ridge: Tensor) -> Tensor:
+    """G + λI and a little jitter, for G (K, D, D) and λ (K, P) or (P,): (K, P, D, D)."""
+    jitter = RIDGE_JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
+    P = ridge.shape[-1]
+    F = gram[:, None].clone() if P == 1 else gram[:, None].repeat(1, P, 1, 1)
+    F.diagonal(dim1=-2, dim2=-1).add_((jitter + ridge)[..., None])
+    return F

@@ -1,0 +1,293 @@
+"""Heavy-tailed noise, for robust regression: Laplace and Student-t."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
+from .base import Gradients, mixture_log_mean
+from .real import AdditiveNoise, gaussian_draws, in_type_of, log_parameter, numbers
+from .rejection import Draws, Envelope, accept_reject
+
+
+class Laplace(AdditiveNoise):
+    """Laplace noise: y = f + ε, p(ε) = exp(−|ε|/s)/(2s), the tails of an absolute loss.
+
+    Parameters
+    ----------
+    scale : float or Tensor of shape (P,), default=1.0
+        Initial s, in the units of y; learned. The variance of ε is 2s².
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import Laplace
+    >>> Laplace(scale=0.5)
+    Laplace(scale=0.5)
+    """
+
+    def __init__(self, scale: Tensor | float = 1.0) -> None:
+        super().__init__()
+        self.log_scale = log_parameter("scale", scale)  # (P,)
+
+    def extra_repr(self) -> str:
+        return f"scale={numbers(self.scale)}"
+
+    @property
+    def scale(self) -> Tensor:
+        """s, of shape (P,)."""
+        return self.log_scale.exp()
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """2s², of shape (P,)."""
+        return 2.0 * self.scale.square()
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """−|y − f|/s − log 2s, elementwise."""
+        return -(y - f).abs() / self.scale - self.log_scale - math.log(2.0)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """f + s·(e₁ − e₂) of two exponentials."""
+        e = torch.empty(2, *f.shape, dtype=f.dtype, device=f.device)
+        e.exponential_(generator=generator)
+        return f + self.scale * (e[0] - e[1])
+
+    def noise_quantile(self, probability: float) -> Tensor:
+        """±s·log(2·min(probability, 1 − probability))."""
+        size = math.log(2.0 * min(probability, 1.0 - probability))
+        return self.scale * math.copysign(size, probability - 0.5)
+
+    def _halves(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E[exp(−|y − f|/s)] from f < y and from f > y: (2, S, N, P)."""
+        mean = (y - q.mean) / self.scale
+        return log_half_moment(torch.stack([mean, -mean]), q.var / self.scale.square())
+
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        """Φ((y − μ)/√v) corrected by half of each exponential tail."""
+        below, above = self._halves(y, q).exp()
+        return torch.special.ndtr((y - q.mean) / q.var.sqrt()) - 0.5 * (below - above)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """−E|y − f|/s − log 2s, by the mean of a folded normal."""
+        d, std = y - q.mean, q.var.sqrt()
+        z = d / std
+        folded = 2.0 * std * _normal_pdf(z) + d * torch.erf(z / math.sqrt(2.0))
+        return (-folded / self.scale - self.log_scale - math.log(2.0)).mean(0).sum(-1)
+
+    @torch.no_grad()
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """erf((y − μ)/√(2v))/s and −N(y | μ, v)/s."""
+        std = q.var[0].sqrt()
+        z = (y - q.mean[0]) / std
+        d_mean = torch.erf(z / math.sqrt(2.0)) / self.scale
+        d_var = -_normal_pdf(z) / (std * self.scale)
+        return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """Each half of the density in closed form, whatever v/s²."""
+        log_p = torch.logsumexp(self._halves(y, q), 0) - self.log_scale - math.log(2.0)
+        return mixture_log_mean(log_p.sum(-1))
+
+    def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """(P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s, under q(f) p(y | f)."""
+        y_double, exact = y.double(), Marginals(*(a.detach() for a in q.double()))
+        halves = self._halves(y_double, exact)[:, 0]  # (2, N, P)
+        log_sum = torch.logsumexp(halves, 0)
+        value = (log_sum - self.log_scale - math.log(2.0)).sum(-1)
+        with torch.no_grad():
+            below, above = (halves - log_sum).exp()
+            at = (log_density(y_double, exact.mean[0], exact.var[0]) - log_sum).exp()
+            d_mean = (below - above) / self.scale
+            d_var = (0.5 / self.scale - at) / self.scale
+        return in_type_of(q, value, d_mean, d_var)
+
+    @torch.no_grad()
+    def initialise(self, rows: Rows) -> None:
+        """s from the median absolute deviation, which is s·log 2."""
+        _set_scale(self.log_scale, rows, math.log(2.0))
+
+
+class StudentT(AdditiveNoise):
+    """Student-t noise: y = f + s·ε, for robust regression, where outliers are forgotten.
+
+    Parameters
+    ----------
+    scale : float or Tensor of shape (P,), default=1.0
+        Initial s, in the units of y; learned.
+    df : float or Tensor of shape (P,), default=4.0
+        Initial degrees of freedom ν; learned. What is learned is log(ν − 2), so that ν > 2 and
+        the variance s²ν/(ν − 2) exists.
+
+    References
+    ----------
+    P. Jylänki, J. Vanhatalo and A. Vehtari, "Robust Gaussian Process Regression with a Student-t
+    Likelihood", JMLR 12, 2011.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import StudentT
+    >>> StudentT(scale=0.5)
+    StudentT(scale=0.5, df=4)
+    """
+
+    log_concave = False
+
+    def __init__(self, scale: Tensor | float = 1.0, df: Tensor | float = 4.0) -> None:
+        super().__init__()
+        self.log_scale = log_parameter("scale", scale)  # (P,)
+        self.log_df_minus_2 = log_parameter("df", df, least=2.0)  # (P,)
+
+    def extra_repr(self) -> str:
+        return f"scale={numbers(self.scale)}, df={numbers(self.df)}"
+
+    @property
+    def scale(self) -> Tensor:
+        """s, of shape (P,)."""
+        return self.log_scale.exp()
+
+    @property
+    def df(self) -> Tensor:
+        """ν > 2, of shape (P,)."""
+        return 2.0 + self.log_df_minus_2.exp()
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """s²ν/(ν − 2), of shape (P,)."""
+        return self.scale.square() * (1.0 + 2.0 * (-self.log_df_minus_2).exp())
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log t_ν((y − f)/s)/s, elementwise."""
+        square = ((y - f) / self.scale).square() / self.df
+        return self._log_constant() - 0.5 * (self.df + 1.0) * torch.log1p(square)
+
+    def _log_constant(self) -> Tensor:
+        """log p(y | f) at y = f."""
+        df = self.df.double()  # differences of log-gamma functions
+        ratio = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df)
+        return (ratio - 0.5 * (df * math.pi).log()).to(self.df.dtype) - self.log_scale
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """f + s·t by Bailey's polar method (Mathematics of Computation 62, 1994)."""
+        u, v = torch.rand(2, *f.shape, generator=generator, dtype=f.dtype, device=f.device)
+        radius = (self.df * torch.expm1(-2.0 / self.df * torch.log1p(-u))).sqrt()
+        return f + self.scale * radius * torch.cos(2.0 * math.pi * v)
+
+    def noise_quantile(self, probability: float) -> Tensor:
+        """s·t_ν⁻¹(probability)."""
+        t = stdtrit(self.df.detach().cpu().double().numpy(), probability)
+        return self.scale * torch.as_tensor(t, device=self.scale.device)
+
+    def _precision_nodes(
+        self, log_h: Callable[[Tensor], Tensor], low: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Nodes u = log τ, and their log weights without log_h, of E_τ[exp(log_h(u))].
+
+        t_ν is a normal whose precision τ has the Gamma(ν/2, ν/2) distribution.
+        """
+        half = 0.5 * self.df.double()
+
+        def log_gamma(u: Tensor) -> Tensor:  # log p(u), but for the constant
+            return half * (u - torch.expm1(u))
+
+        width = 40.0 / half + (80.0 / half).sqrt()
+        u, log_step = trapezoid_nodes(
+            lambda u: log_gamma(u) + log_h(u), low - width, torch.log1p(width).expand_as(low), 96
+        )
+        constant = half * half.log() - half - torch.lgamma(half)
+        return u, log_step + constant + log_gamma(u)
+
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        """E_τ[Φ((y − μ)/√(v + s²/τ))]."""
+        u, log_weights = self._precision_nodes(torch.zeros_like, torch.zeros_like(self.df.double()))
+        u, log_weights = (a.reshape(len(a), 1, 1, -1) for a in (u, log_weights))  # (K, 1, 1, P)
+        std = (q.var + self.scale.square() * (-u).exp()).sqrt()
+        return (log_weights.exp() * torch.special.ndtr((y - q.mean) / std)).sum(0)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """By E log(1 + x²/c) = ∫ (1 − E exp(−t·x²/c))·exp(−t)/t dt, x = y − f, c = νs².
+
+        One smooth integral over log t, accurate however wide q is against s.
+        """
+        c = self.df * self.scale.square()
+        a, b = (y - q.mean).square() / c, q.var / c
+        with torch.no_grad():
+            low = -32.0 - (a + b).clamp_min(1.0).log()
+            unit = torch.linspace(0.0, 1.0, 128, dtype=a.dtype, device=a.device)
+            step = (math.log(40.0) - low) / 127
+            t = (low + (math.log(40.0) - low) * unit.view(-1, 1, 1, 1)).exp()
+        spread = 1.0 + 2.0 * t * b
+        log_mgf = -0.5 * spread.log() - t * a / spread
+        expected = -(torch.expm1(log_mgf) * (-t).exp()).sum(0) * step
+        return (self._log_constant() - 0.5 * (self.df + 1.0) * expected).mean(0).sum(-1)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E_τ[N(y | μ, v + s²/τ)]: smooth in log τ whatever v/s², which it is not in f."""
+        (mean, var), y_double = q.double(), y.double()
+        s2, df = self.scale.double().square(), self.df.double()
+
+        def log_h(u: Tensor) -> Tensor:
+            return log_density(y_double, mean, var + s2 * (-u).exp())
+
+        # The mode of p(log τ | y, f = μ): outliers have small precisions.
+        mode = torch.log((df + 1.0) / (df + (y_double - mean).square() / s2))
+        u, log_weights = self._precision_nodes(log_h, mode.detach().clamp_max(0.0))
+        log_p = torch.logsumexp(log_weights + log_h(u), 0).sum(-1)
+        return mixture_log_mean(log_p).to(q.mean.dtype)
+
+    def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
+        """An upper bound of p(u | y), u = log τ: a concave function and a decreasing one."""
+        half, s2 = 0.5 * self.df.double(), self.scale.double().square()
+        mean, var = q.mean[0], q.var[0]
+
+        def log_concave(u: Tensor) -> Tensor:  # log p(u) − ½ log(v + s²/τ)
+            return half * (u - torch.expm1(u)) - 0.5 * (var + s2 * (-u).exp()).log()
+
+        def decreasing(u: Tensor) -> Tensor:
+            return -0.5 * (y - mean).square() / (var + s2 * (-u).exp())
+
+        # Below the least of the modes, that of f = y, p(u) falls like exp(½ν·u).
+        farthest = torch.log((2.0 * half + 1.0) / (2.0 * half + (y - mean).square() / s2))
+        width = 40.0 / half + (80.0 / half).sqrt()
+        low = farthest.clamp_max(0.0) - width
+        return Envelope(log_concave, low, torch.log1p(width).expand_as(low), decreasing)
+
+    def product_samples(
+        self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
+    ) -> Draws:
+        """First the precision of the noise of y, then f, which is Gaussian given that."""
+        envelope = self.product_envelope(y, q)
+        half, s2 = 0.5 * self.df.double(), self.scale.double().square()
+        residual, var = (y - q.mean[0]).double(), q.var[0].double()
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            u, log_height = envelope.draw(rows, generator)
+            total = var[rows] + s2 * (-u).exp()
+            log_normal = -0.5 * (total.log() + residual[rows].square() / total)
+            return u, half * (u - torch.expm1(u)) + log_normal - log_height
+
+        u, n_proposed = accept_reject(propose, n_samples, residual, generator)
+        draws = gaussian_draws(y, s2 * (-u).exp(), q, n_samples, generator)
+        return draws._replace(n_proposed=n_proposed)
+
+    @torch.no_grad()
+    def initialise(self, rows: Rows) -> None:
+        """s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
+        _set_scale(self.log_scale, rows, self.noise_quantile(0.75) / self.scale)
+
+
+def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float) -> None:
+    """Match the median absolute deviation of y, or the mean one where most of y is constant."""
+    deviation = (rows.y - rows.median(rows.y)).abs()
+    mad, mean = rows.median(deviation), rows.mean(deviation)
+    scale = torch.where(mad > 0.0, mad, mean) / mad_of_unit_scale
+    log_scale.copy_(torch.where(scale > 0.0, scale.log(), log_scale).view_as(log_scale))
+
+
+def _normal_pdf(z: Tensor) -> Tensor:
+    return torch.exp(-0.5 * (z.square() + LOG_2PI))

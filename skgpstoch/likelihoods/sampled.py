@@ -1,0 +1,56 @@
+"""Estimates of ∇ log E_q[p(y | f)] from draws: bMC, smooth-bMC and uPS of direct loss minimisation.
+
+Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..maths.gaussian import Marginals
+from .base import Likelihood, differentiate
+
+
+def monte_carlo_gradients(
+    y: Tensor,
+    likelihood: Likelihood,
+    q: Marginals,
+    n_samples: int,
+    jitter: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log (jitter + (1/S) Σ_s p(y | f_s)), f_s = μ + √v ε_s, and its derivatives (bMC)."""
+    shape = (n_samples, *q.mean.shape[1:])
+    draws = torch.randn(shape, generator=generator, dtype=torch.float64, device=q.mean.device)
+
+    def log_mean(y: Tensor, q: Marginals) -> Tensor:
+        log_p = likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
+        value = torch.logsumexp(log_p, 0) - math.log(n_samples)
+        if jitter:
+            value = torch.logaddexp(value, value.new_tensor(math.log(jitter)))
+        return value.sum(-1)
+
+    return differentiate(likelihood, log_mean, y, q)
+
+
+def product_gradients(
+    y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An estimate of the value, E[(f − μ)/v] and ½E[(f − μ)²/v² − 1/v] under q(f) p(y | f) (uPS).
+
+    ∇ log E_q[p(y | f)] = E[∇ log q(f)] + E[∇ log p(y | f)], the second for the likelihood's
+    parameters: unbiased however few draws there are. The value is that of bMC.
+    """
+    y, exact = y.double(), q.double()
+    with torch.no_grad():
+        value, _, _ = monte_carlo_gradients(y, likelihood, exact, n_samples, 0.0, generator)
+        f = likelihood.product_samples(y, exact, n_samples, generator).f
+        score = (f - exact.mean) / exact.var  # (S, N, P)
+        mean, var = score.mean(0), 0.5 * (score.square().mean(0) - exact.var[0].reciprocal())
+    log_p = likelihood.log_prob(y, f).mean(0).sum(-1)
+    value = value + (log_p - log_p.detach())
+    dtype = q.mean.dtype
+    return value.to(dtype), mean.to(dtype), var.to(dtype)

@@ -1,0 +1,144 @@
+"""Distances of rows, and functions of them: what stationary kernels are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+FARTHEST = (
+    1e30  # units of length-scale, or their squares, whose squares and products are still finite
+)
+
+
+def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float = 1.0) -> Tensor:
+    r"""Squared Euclidean distances of scaled rows, without an (N, M, D) intermediate.
+
+    .. math:: r^2_{ij} = \|a_i\|^2 + \|b_j\|^2 - 2 a_i^\top b_j, \quad
+              a_i = (x_i - \bar y) / \ell, \quad b_j = (y_j - \bar y) / \ell
+
+    The expansion cancels when the rows lie far from the origin or spread over many length scales.
+    It is therefore taken about the mean of ``Y`` (of ``X`` if there is no ``Y``) and in float64.
+
+    Parameters
+    ----------
+    X : Tensor of shape (N, D)
+    Y : Tensor of shape (M, D) or None
+        None stands for ``X`` and makes the diagonal exactly zero.
+    length_scale : Tensor of shape () or (D,), or float, default=1.0
+
+    Returns
+    -------
+    Tensor of shape (N, M)
+        Non-negative, in the dtype of ``X``.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of columns of ``X``, ``Y`` and ``length_scale`` differ.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> squared_distance(X, None, 5.0)
+    tensor([[0., 1.],
+            [1., 0.]])
+    """
+    A, B = scaled_rows(X, Y, length_scale)
+    r2 = _expanded(A, B).to(X.dtype).clamp(min=0)  # (N, M)
+    return r2.fill_diagonal_(0.0) if Y is None else r2
+
+
+def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Rows in units of the length-scale about the mean of Y, on which r² does not depend."""
+    reference = X if Y is None else Y
+    if X.shape[1] != reference.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
+    if isinstance(length_scale, Tensor) and length_scale.numel() not in (1, X.shape[1]):
+        raise ValueError(
+            f"length_scale must be a scalar or have one entry per column of X ({X.shape[1]}), "
+            f"got {length_scale.numel()} entries."
+        )
+    centre = reference.detach().double().mean(0)  # (D,)
+
+    def scaled(rows: Tensor) -> Tensor:
+        return ((rows.double() - centre) / length_scale).clamp(-FARTHEST, FARTHEST)
+
+    A = scaled(X)  # (N, D)
+    return A, A if Y is None else scaled(Y)  # (M, D)
+
+
+def _expanded(A: Tensor, B: Tensor) -> Tensor:
+    """‖a_i‖² + ‖b_j‖² − 2 a_iᵀb_j, (N, M)."""
+    norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
+    return torch.addmm(norms, A, B.T, alpha=-2)
+
+
+class _Radial(torch.autograd.Function):
+    """k(r²) of scaled rows by a profile r² ↦ (k, dk/dr²), whose derivative is all that is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
+        r2 = _expanded(A, B).to(dtype).clamp_(0.0, FARTHEST)
+        if A is B:
+            r2.fill_diagonal_(0.0)
+        k, slope = profile(r2)
+        ctx.save_for_backward(A, B, slope)
+        return k
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        A, B, slope = ctx.saved_tensors
+        W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)
+        A_bar = B_bar = None
+        if ctx.needs_input_grad[0]:
+            A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
+        if ctx.needs_input_grad[1]:
+            B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A)
+        return A_bar, B_bar, None, None
+
+
+def rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
+    k = torch.exp(-0.5 * r2)
+    return k, -0.5 * k
+
+
+def matern_1(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = r2.sqrt()
+    k = torch.exp(-a)
+    return k, torch.where(a > 0.0, -0.5 * k / a, 0.0)  # no slope at the cusp
+
+
+def matern_3(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = (3.0 * r2).sqrt_()
+    e = torch.exp(-a)
+    return (1.0 + a).mul_(e), -1.5 * e
+
+
+def matern_5(r2: Tensor) -> tuple[Tensor, Tensor]:
+    a = (5.0 * r2).sqrt_()
+    e = torch.exp(-a)
+    once = (1.0 + a).mul_(e)
+    return once + a.square_().mul_(e).div_(3.0), once * (-5.0 / 6.0)
+
+
+MATERN: dict[float, Profile] = {0.5: matern_1, 1.5: matern_3, 2.5: matern_5, math.inf: rbf}
+
+
+def safe_sqrt(r2: Tensor) -> Tensor:
+    """Square root whose gradient at 0 is 0 instead of infinite."""
+    zero = r2 == 0
+    return r2.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+
+
+def radial(X: Tensor, Y: Tensor | None, length_scale: Tensor | float, profile: Profile) -> Tensor:
+    """A function of the squared distances of scaled rows, (N, M), in the type of X."""
+    return _Radial.apply(*scaled_rows(X, Y, length_scale), profile, X.dtype)

@@ -1,0 +1,161 @@
+"""Any likelihood, loss and solver on any feature map: a basis is all that they ask for."""
+
+import copy
+import math
+
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF
+
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.fourier import KernelFeatures
+from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
+from skgpstoch.losses import LogLoss, SquareLoss
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.maths.linear_regression import exact_statistics, spectrum
+from skgpstoch.objectives.adam import GradientObjective
+from skgpstoch.objectives.lbfgs import FullBatchObjective
+from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
+from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
+from skgpstoch.training.loop import train
+from skgpstoch.training.optimizers import constant, make_optimizer
+
+F64 = torch.float64
+
+
+def network_features():
+    generator = torch.Generator().manual_seed(0)
+    network = multilayer_perceptron(2, (6,), "tanh", generator).to(F64)
+    return NetworkFeatures(network, 6, skip=2).to(F64)
+
+
+def kernel_features():
+    kernel = from_sklearn(2.0 * RBF([1.0, 1.5]))
+    return KernelFeatures(kernel, torch.nn.Identity(), 2, 14, seed=0)
+
+
+FEATURES = {"network": network_features, "kernel": kernel_features}
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    X = 4.0 * torch.rand(80, 2, generator=generator, dtype=F64) - 2.0
+    return X, torch.sin(X[:, :1]) + 0.3 * X[:, 1:]
+
+
+def targets(likelihood, f):
+    generator = torch.Generator().manual_seed(2)
+    if isinstance(likelihood, Categorical):
+        return torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=F64)).double()
+    return likelihood.sample(f, generator).detach().double()
+
+
+def trained(objective, X, rows, solver, max_iter=30):
+    history = train(
+        objective,
+        X,
+        rows,
+        optimizer=make_optimizer(solver, objective.param_groups(), 0.05),
+        max_iter=1 if solver == "lbfgs" else max_iter,
+        batch_size=len(X) if solver == "lbfgs" else 40,
+        schedule=constant,
+        generator=torch.Generator().manual_seed(3),
+    )
+    return objective.solution(X, rows), history
+
+
+LIKELIHOODS = {
+    "student_t": StudentT(0.1),
+    "laplace": Laplace(0.1),
+    "softmax": Categorical(3),
+    "bernoulli": Bernoulli(),
+    "poisson": Poisson(),
+    "gaussian": Gaussian(0.01),
+}
+
+
+@pytest.mark.parametrize("solver", ["natural", "adam", "lbfgs"])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("kind", FEATURES)
+def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
+    X, f = inputs
+    likelihood = LIKELIHOODS[name].for_outputs(1)
+    rows = Rows(targets(likelihood, f))
+    mean = ConstantMean(likelihood.initial_mean(rows))
+    model = SparseModel(FEATURES[kind](), copy.deepcopy(likelihood), copy.deepcopy(mean))
+    objectives = {
+        "natural": lambda: RunningObjective(model, len(X), conjugate=False),
+        "adam": lambda: GradientObjective(model, len(X)),
+        "lbfgs": lambda: FullBatchObjective(model, len(X)),
+    }
+    posterior, _ = trained(objectives[solver](), X, rows, solver)
+    q = posterior.marginals(X)
+    before = Marginals(mean.value.detach().expand_as(q.mean), torch.ones_like(q.var))
+    start = likelihood.log_predictive(rows.y, before)
+    reached = posterior.likelihood.log_predictive(rows.y, q)
+    assert reached.mean() > start.mean() + 0.05
+    assert (q.var > 0).all()
+    assert math.isfinite(float(posterior.log_evidence()))
+
+
+@pytest.mark.parametrize("loss", [LogLoss(), SquareLoss()], ids=["log", "square"])
+@pytest.mark.parametrize("kind", FEATURES)
+def test_losses_train_on_finite_features(kind, loss, inputs):
+    X, f = inputs
+    likelihood = Gaussian(0.01).for_outputs(1)
+    rows = Rows(targets(likelihood, f))
+    mean = ConstantMean(torch.zeros(1, dtype=F64))
+    model = SparseModel(FEATURES[kind](), likelihood, mean, loss=loss)
+    if loss.covariance(likelihood) == "gradient":
+        objective = ProfiledObjective(model, len(X))
+    else:
+        objective = RunningObjective(model, len(X), conjugate=True)
+    posterior, _ = trained(objective, X, rows, "adam")
+    q = posterior.marginals(X)
+    assert (q.mean[0] - f).square().mean() < 0.02
+    assert (q.var > 0).all()
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_gaussian_likelihood_gives_the_exact_posterior(kind, inputs):
+    """The variational model of finite features has no gap: it is Bayesian linear regression."""
+    X, f = inputs
+    features = FEATURES[kind]()
+    rows = Rows(targets(Gaussian(0.01), f))
+    noise = torch.full((1,), 0.02, dtype=F64)
+    s = spectrum(exact_statistics(features.members, X, rows.y))
+    exact = ConjugatePosterior(features, ConjugateWeights(s, noise, noise))
+    mean = ConstantMean(torch.zeros(1, dtype=F64))
+    model = SparseModel(features, Gaussian(noise), mean)
+    posterior = FullBatchObjective(model, len(X)).solution(X, rows)
+    for ours, theirs in zip(posterior.marginals(X), exact.marginals(X), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(posterior.log_evidence(), exact.log_evidence(), rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(posterior.covariance(X), exact.covariance(X), rtol=1e-7, atol=1e-9)
+    draws = posterior.sample(X, 2000, torch.Generator().manual_seed(0))
+    error = (draws.mean(0) - exact.marginals(X).mean[0]).abs()
+    assert (error < 5.0 * (exact.marginals(X).var[0] / 2000).sqrt()).all()
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_gradient_of_the_bound_is_that_of_the_exact_evidence(kind, inputs):
+    """By the network's parameters or the kernel's: at the best q there is no gap."""
+    X, f = inputs
+    features = FEATURES[kind]()
+    rows = Rows(targets(Gaussian(0.01), f))
+    likelihood = Gaussian(torch.full((1,), 0.02, dtype=F64))
+    mean = ConstantMean(torch.zeros(1, dtype=F64)).requires_grad_(False)
+    objective = FullBatchObjective(SparseModel(features, likelihood, mean), len(X))
+    params = [p for p in objective.parameters() if p.requires_grad]
+    _, gradients = objective.value_and_gradients(X, rows, params)
+    phi = features(X)
+    C = phi @ phi.mT + likelihood.noise_variance * torch.eye(len(X), dtype=F64)
+    y = rows.y
+    nlml = 0.5 * ((y * torch.linalg.solve(C, y)).sum() + torch.logdet(C)) / len(X)
+    expected = torch.autograd.grad(nlml, params)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -9,7 +10,7 @@ import os
 import sys
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -59,6 +60,23 @@ N_EVALUATIONS = 25
 """Evaluations of the objective during a fit, for the choice of the best iterate."""
 
 
+@contextlib.contextmanager
+def given_precision() -> Iterator[None]:
+    """Types are arguments here: an autocast around a call is not for what happens inside."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def predicting() -> Iterator[None]:
+    """What predictions are made in."""
+    with torch.no_grad(), given_precision():
+        yield
+
+
 def fitting(method: Callable) -> Callable:
     """Leave the estimator as it was if its method raises; enable gradients for it."""
 
@@ -66,7 +84,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(self))
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad(), given_precision():
                 return method(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
@@ -403,7 +421,7 @@ class BaseGP(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """
         whole: list[np.ndarray] = []
 
-        @torch.no_grad()
+        @predicting()
         def add(block: slice) -> None:
             parts = [part.cpu().numpy() for part in compute(block)]
             if not whole:

@@ -17,7 +17,7 @@ from ..data.arrays import Scaling, resolve_seed
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
-from .base import BaseGP
+from .base import BaseGP, predicting
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
@@ -112,7 +112,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
                 "f and independent noise."
             )
         np.empty((len(rows), len(rows)))  # a MemoryError at once, where there would be one
-        with torch.no_grad():
+        with predicting():
             q, cov = posterior.marginals(rows), posterior.covariance(rows)
             if not latent:
                 noise = posterior.likelihood.moments(q).var - q.var  # (1, N, P)
@@ -215,7 +215,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         rows, posterior = self._query(X)
         likelihood = self._likelihoods(posterior, exposure, rows)(slice(None))
         generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
-        with torch.no_grad():
+        with predicting():
             f = posterior.sample(rows, int(n_samples), generator)  # (n_samples, N, P)
             if not latent:
                 f = likelihood.sample(f, generator)
@@ -281,7 +281,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             e = torch.as_tensor(check_exposure(exposure, len(rows)), device=rows.device)
             posterior.likelihood.given(e)
             targets = torch.cat([targets, e, torch.zeros_like(e)], 1)  # as in training, with a fold
-        with torch.no_grad():
+        with predicting():
             return self._log_evidence(posterior.refit(rows, targets))
 
     def _log_evidence(self, posterior: Posterior) -> float:

@@ -450,7 +450,8 @@ class VariationalGP(SparseGP):
 
 def input_unit(X: Tensor) -> Tensor:
     """Standard deviation of each column, 1 where it is constant; rows are in random order."""
-    return torch.as_tensor(Scaling.standard(X[:SCALE_ROWS].cpu().double().numpy()).scale).to(X)
+    scaling = Scaling.standard(X[:SCALE_ROWS].cpu().double().numpy())
+    return torch.from_numpy(scaling.scale).to(X)
 
 
 def load_parameters(module: nn.Module, fitted: nn.Module) -> None:

@@ -112,7 +112,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
 
     def _with_exposure(self, method: Any, X: Any, y: Any, exposure: Any) -> Any:
         if exposure is not None:
-            self._make_likelihood().given(torch.ones(1, 1))
+            self._make_likelihood().given(torch.ones(1, 1, dtype=torch.float64, device="cpu"))
             self._exposure = exposure
         try:
             method(X, y)
@@ -145,7 +145,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         rows, targets = super()._tensors(X, y, device, order)
         exposure = self._checked_exposure(len(X))
         exposure = exposure if order is None else exposure[order]
-        return rows, torch.cat([targets, torch.as_tensor(exposure).to(targets)], 1)
+        return rows, torch.cat([targets, torch.from_numpy(exposure).to(targets)], 1)
 
     def _checked_exposure(self, n_rows: int) -> np.ndarray:
         """Of the rows that are being fitted, (n, 1); (n, 0) where there is none."""
@@ -160,7 +160,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         super()._set_fitted()
         self.log_marginal_likelihood_value_ = self._log_evidence(self.posterior_)
         if isinstance(self.likelihood_, AdditiveNoise):
-            self.likelihood_ = self.likelihood_.in_units(torch.as_tensor(self._y_scaling.scale))
+            self.likelihood_ = self.likelihood_.in_units(torch.from_numpy(self._y_scaling.scale))
             noise = self.likelihood_.noise_variance.detach().numpy()
             self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
 

@@ -59,7 +59,7 @@ def choose_points(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than points
         centres = kmeans.fit((rows - offset) / unit).cluster_centers_ * unit + offset
-    return torch.as_tensor(centres).to(X)
+    return torch.from_numpy(centres).to(X)
 
 
 def largest_conditional_variances(kernel: Kernel, X: Tensor, n_points: int) -> Tensor:

@@ -112,7 +112,9 @@ class FiniteObjective(Objective):
         self.weight_decay = weight_decay
         self.dtype = targets.dtype
         K, P = features.n_members, targets.shape[1] - 1
-        log_noise = torch.full((P,), math.log(noise_variance), dtype=torch.float64)
+        log_noise = torch.full(
+            (P,), math.log(noise_variance), dtype=torch.float64, device=targets.device
+        )
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
         for name in ("log_ridge", "closing_noise", "closing_ridge"):
             self.register_buffer(name, log_noise.clone())

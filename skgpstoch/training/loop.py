@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, same_form, summary
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
@@ -44,6 +44,18 @@ class History:
     def n_iter(self) -> int:
         """Completed epochs."""
         return len(self.loss_curve)
+
+    def is_sound(self) -> bool:
+        """Whether a run that goes on can have this history: one from a file may be anything."""
+        numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
+        epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
+        return (
+            all(isinstance(x, float) for x in numbers)
+            and all(isinstance(i, int) and 0 <= i <= self.n_iter for i in epochs)
+            and len(self.scores) == len(self.scored_epochs)
+            and self.n_rollbacks in range(MAX_ROLLBACKS + 1)
+            and self.status == "running"
+        )
 
 
 @dataclass
@@ -251,6 +263,54 @@ class Trainer:
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, if there is one that can be used; else nothing changes."""
+        start = self.state_dict()
+        try:
+            state = checkpoint.load(self.X.device)
+            if state is None:
+                return
+            if not self.can_be_in(state):
+                raise ValueError("it is not of this fit")
+            self.load_state_dict(state)
+            if not self.objective.is_finite():
+                raise ValueError("its parameters are not finite")
+        except Exception as error:  # there is no end to what damaged files make torch raise
+            self.load_state_dict(start)
+            warnings.warn(
+                f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the fit "
+                "starts anew.",
+                stacklevel=3,
+            )
+
+    def can_be_in(self, state: dict[str, Any]) -> bool:
+        """Whether this run can have been in a state."""
+        own, history = self.state_dict(), History(**state["history"])
+        kept = [state[name] for name in ("start_state", "best_state")]
+        fixed = ("objective", "step", "rate", "generator")
+        return (
+            all(same_form(own[name], state[name]) for name in fixed)
+            and all(same_form(own["objective"], s) for s in kept if s is not None)
+            and self.optimizer_can_be_in(state["optimizer"])
+            and history.is_sound()
+            and state["step"] == history.n_iter * self.n_batches
+            and state["rate"] == 0.5**history.n_rollbacks
+        )
+
+    def optimizer_can_be_in(self, state: dict[str, Any] | None) -> bool:
+        """The same of the optimiser, which torch lets have moments of any shape."""
+        if self.optimizer is None or state is None:
+            return self.optimizer is state
+        groups = self.optimizer.state_dict()["param_groups"]
+        params = [p for group in self.optimizer.param_groups for p in group["params"]]
+        n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
+        return same_form(groups, state["param_groups"]) and all(
+            value.numel() in (1, params[i].numel(), n)
+            for i, values in state["state"].items()
+            for value in values.values()
+            if isinstance(value, Tensor)
+        )
+
     def interrupt(self) -> None:
         """After Ctrl-C: go on with the better of the best and the current iterate."""
         warnings.warn(
@@ -303,8 +363,8 @@ def train(
         If training keeps diverging after ten halvings of the learning rate.
     """
     trainer = Trainer(objective, optimizer, X, y, checkpoint=checkpoint, **options)
-    if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
-        trainer.load_state_dict(state)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
     # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
     # restored after it. The fork is not safe among threads, so it is made only for such layers.
     devices = [X.device] if X.device.type == "cuda" else []

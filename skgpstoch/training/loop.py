@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -22,8 +24,34 @@ from .optimizers import Schedule
 MAX_ROLLBACKS = 10
 
 
+GLOBAL_GENERATOR = threading.RLock()
+"""Held by the thread whose epoch has torch's global generator to itself."""
+
+
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
+
+
+@contextlib.contextmanager
+def borrowed_generator(device: torch.device) -> Iterator[None]:
+    """Torch's global generator for this thread's fits alone; after it as it was before.
+
+    Dropout of all kinds, RReLU, attention with dropout, and whatever calls ``torch.rand`` without a
+    generator, can draw from no other. Nobody knows what a module of the user's calls, so all of
+    them have it; networks of our own draw nothing, and train side by side. Fits in other threads
+    wait, an epoch at a time; other code of the process cannot be made to.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices):
+        yield
+
+
+def seed_borrowed(device: torch.device, seed: int) -> None:
+    """As ``torch.manual_seed``, but for devices that were not borrowed."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 @dataclass
@@ -89,6 +117,12 @@ class Trainer:
     def n_batches(self) -> int:
         return math.ceil(len(self.X) / self.batch_size)
 
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """What steps and evaluations run in: with the global generator, where they may need it."""
+        if self.objective.has_user_module:
+            return borrowed_generator(self.X.device)
+        return contextlib.nullcontext()
+
     def fit_loop(self) -> None:
         """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
         if self.history.n_iter == 0:
@@ -112,12 +146,13 @@ class Trainer:
     def run_sound_epoch(self) -> bool:
         """An epoch and its evaluation; whether all is finite after it."""
         try:
-            loss = self.run_epoch()
-            if not (math.isfinite(loss) and self.objective.is_finite()):
-                return False
-            self.history.loss_curve.append(loss)
-            if self.is_due() and not self.score():
-                return False
+            with self.undisturbed():
+                loss = self.run_epoch()
+                if not (math.isfinite(loss) and self.objective.is_finite()):
+                    return False
+                self.history.loss_curve.append(loss)
+                if self.is_due() and not self.score():
+                    return False
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
@@ -148,7 +183,7 @@ class Trainer:
         """One pass over a permutation of the rows; mean loss in nats per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            torch.manual_seed(self.draw_seed())  # for its stochastic layers; see train()
+            seed_borrowed(self.X.device, self.draw_seed())  # for its stochastic layers
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)
@@ -204,7 +239,8 @@ class Trainer:
             return
         start = copy.deepcopy(self.objective.state_dict())
         self.objective.eval()
-        self.history.start_score = self.evaluate()
+        with self.undisturbed():
+            self.history.start_score = self.evaluate()
         self.start_state = copy.deepcopy(self.objective.state_dict())
         self.objective.load_state_dict(start)
 
@@ -322,7 +358,8 @@ class Trainer:
         if not self.objective.is_finite():
             self.load_state_dict(self.safe)
         elif self.history.n_iter not in self.history.scored_epochs:
-            self.score()
+            with self.undisturbed():
+                self.score()
         self.history.status = "interrupted"
 
 
@@ -365,14 +402,10 @@ def train(
     trainer = Trainer(objective, optimizer, X, y, checkpoint=checkpoint, **options)
     if checkpoint is not None:
         trainer.resume(checkpoint)
-    # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
-    # restored after it. The fork is not safe among threads, so it is made only for such layers.
-    devices = [X.device] if X.device.type == "cuda" else []
-    with torch.random.fork_rng(devices, enabled=objective.has_user_module):
-        try:
-            trainer.fit_loop()
-        except KeyboardInterrupt:
-            trainer.interrupt()
+    try:
+        trainer.fit_loop()
+    except KeyboardInterrupt:
+        trainer.interrupt()
     trainer.choose()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()

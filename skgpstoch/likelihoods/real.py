@@ -421,9 +421,9 @@ class StudentT(AdditiveNoise):
 
 def _log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:
     """log(value − least), learned; numbers become float64, tensors keep their type."""
-    if not isinstance(value, Tensor):
-        value = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-    tensor = value.detach()
+    is_tensor = isinstance(value, Tensor)
+    tensor = value if is_tensor else torch.as_tensor(value, dtype=torch.float64, device="cpu")
+    tensor = tensor.detach()
     if not bool(((tensor > least) & tensor.isfinite()).all()):
         raise ValueError(f"{name} must be finite and greater than {least:g}, got {value!r}")
     return nn.Parameter((tensor - least).log())

@@ -70,13 +70,13 @@ class Kernel(nn.Module, ABC):
     def theta(self) -> Tensor:
         """Free log-hyper-parameters in scikit-learn's order, (n_dims,); differentiable."""
         free = [parameter.reshape(-1) for parameter, _ in self._free()]
-        return torch.cat(free) if free else torch.empty(0, dtype=torch.float64)
+        return torch.cat(free) if free else torch.empty(0, dtype=torch.float64, device="cpu")
 
     @property
     def bounds(self) -> Tensor:
         """Log-bounds of ``theta``, (n_dims, 2)."""
         bounds = [bounds for _, bounds in self._free()]
-        return torch.cat(bounds) if bounds else torch.empty(0, 2, dtype=torch.float64)
+        return torch.cat(bounds) if bounds else torch.empty(0, 2, dtype=torch.float64, device="cpu")
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -99,16 +99,15 @@ class _Leaf(Kernel):
         super().__init__(kernel, dtype)
         for hyperparameter in kernel.hyperparameters:
             name = f"log_{hyperparameter.name}"
-            log_value = torch.tensor(_log_value(kernel, hyperparameter), dtype=dtype)
+            log_value = torch.tensor(_log_value(kernel, hyperparameter), dtype=dtype, device="cpu")
             if hyperparameter.fixed:
                 self.register_buffer(name, log_value)
                 continue
             with np.errstate(divide="ignore"):  # a lower bound of 0 is allowed: -inf
                 log_bounds = np.log(np.asarray(hyperparameter.bounds, dtype=float))
             self.register_parameter(name, nn.Parameter(log_value))
-            self.register_buffer(
-                f"{name}_bounds", torch.tensor(log_bounds, dtype=dtype), persistent=False
-            )
+            bounds = torch.tensor(log_bounds, dtype=dtype, device="cpu")
+            self.register_buffer(f"{name}_bounds", bounds, persistent=False)
 
 
 def _log_value(kernel: sk.Kernel, hyperparameter: sk.Hyperparameter) -> np.ndarray:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,23 @@ HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
 
 
+@contextlib.contextmanager
+def given_precision() -> Iterator[None]:
+    """Types are arguments here: an autocast around a call is not for what happens inside."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def predicting() -> Iterator[None]:
+    """What predictions are made in."""
+    with torch.no_grad(), given_precision():
+        yield
+
+
 def fitting(method: Callable) -> Callable:
     """Leave the estimator as it was if its method raises; enable gradients for it."""
 
@@ -41,7 +59,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(self))
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad(), given_precision():
                 return method(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
@@ -191,7 +209,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         dtype = getattr(torch, plan.dtype)
 
         def column(a: np.ndarray | None) -> Tensor | None:
-            return None if a is None else torch.tensor(a if order is None else a[order]).to(X)
+            return None if a is None else torch.from_numpy(a if order is None else a[order]).to(X)
 
         X = self._x_scaling.tensor(data.X, dtype, device, order)
         y = self._y_scaling.tensor(data.y, dtype, device, order)
@@ -255,7 +273,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         """
         whole: list[np.ndarray] = []
 
-        @torch.no_grad()
+        @predicting()
         def add(block: slice) -> None:
             parts = [part.cpu().numpy() for part in compute(block)]
             if not whole:

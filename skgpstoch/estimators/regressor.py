@@ -19,7 +19,7 @@ from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
-from .base import BaseGP, validate_inputs
+from .base import BaseGP, predicting, validate_inputs
 from .validation import check_column, check_weight, check_y_std
 
 
@@ -83,10 +83,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """p(y | f) of blocks of rows."""
         e = s = None
         if exposure is not None:
-            e = torch.tensor(check_column(exposure, len(X), "exposure")).to(X)
+            e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
         if y_std is not None:
             shape = (len(X), len(self._y_scaling.scale))
-            s = torch.tensor(check_y_std(y_std, shape) / self._y_scaling.scale).to(X).square()
+            s = torch.from_numpy(check_y_std(y_std, shape) / self._y_scaling.scale).to(X).square()
         rows = Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
         return lambda block: posterior.likelihood.of(rows[block])
 
@@ -169,7 +169,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
                 "f and independent noise."
             )
         np.empty((len(rows), len(rows)))  # a MemoryError at once, where there would be one
-        with torch.no_grad():
+        with predicting():
             q, cov = posterior.marginals(rows), posterior.covariance(rows)
             if not latent:
                 likelihood = self._likelihoods(posterior, rows, None, y_std)(slice(None))
@@ -288,7 +288,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         rows, posterior = self._query(X)
         likelihood = self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
         generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
-        with torch.no_grad():
+        with predicting():
             f = posterior.sample(rows, int(n_samples), generator)  # (n_samples, N, P)
             if not latent:
                 f = likelihood.sample(f, generator)
@@ -386,7 +386,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Nats, summed over rows and outputs, for y in the units of the user.
         """
         X, rows, posterior = self._judged(X, y, sample_weight, exposure, y_std)
-        with torch.no_grad():
+        with predicting():
             value = self._evidence_of(posterior, X, rows)
         return self._in_units(value, rows.n_effective)
 

@@ -149,7 +149,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         self.log_marginal_likelihood_value_ = self._in_units(value, self.posterior_.n_rows)
         self.__dict__.pop("noise_variance_", None)
         if isinstance(self.likelihood_, AdditiveNoise):
-            self.likelihood_ = self.likelihood_.in_units(torch.as_tensor(self._y_scaling.scale))
+            self.likelihood_ = self.likelihood_.in_units(torch.from_numpy(self._y_scaling.scale))
             noise = self.likelihood_.noise_variance.detach().numpy()
             self.noise_variance_ = float(noise[0]) if self._y_shape == () else noise
 

@@ -34,7 +34,7 @@ def input_unit(X: Tensor, rows: Rows) -> Tensor:
     """Standard deviation of each column, 1 where it is constant; rows are in random order."""
     some = X[:SCALE_ROWS].cpu().double().numpy()
     weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
-    return torch.as_tensor(Scaling.standard(some, weight).scale).to(X)
+    return torch.from_numpy(Scaling.standard(some, weight).scale).to(X)
 
 
 @torch.no_grad()

@@ -128,9 +128,10 @@ class FourierTerm(Term):
             z = base_frequencies(factor, (n_features + 1) // 2, n_inputs, seed, stream=j)
             self.register_buffer(f"z_{j}", z)
         # A cosine without its sine needs a random phase for its expectation to be stationary.
-        phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64)
+        phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64, device="cpu")
         if n_features % 2:
-            u = torch.special.ndtr(counter_normal(seed, torch.zeros(1).long(), 1, stream=len(rest)))
+            first = torch.zeros(1, dtype=torch.long, device="cpu")
+            u = torch.special.ndtr(counter_normal(seed, first, 1, stream=len(rest)))
             phase[-1] = 2.0 * math.pi * u
         self.register_buffer("phase", phase)
 
@@ -214,7 +215,7 @@ def base_frequencies(
     """
     nu = getattr(factor, "nu", math.inf)
     dof = 0 if math.isinf(nu) else round(2 * nu)
-    index = torch.arange(n_frequencies)
+    index = torch.arange(n_frequencies, device="cpu")
     z = counter_normal(seed, index, n_inputs + dof, stream)
     if not dof:
         return z

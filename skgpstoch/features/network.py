@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ class NetworkFeatures(FeatureMap):
         super().__init__()
         self.network = network
         self.skip = skip
-        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("scale", torch.ones((), dtype=torch.float32, device="cpu"))
         self.n_features = n_features + (skip + 1 if skip else 0)
         self.n_members = n_members
         self.blocks = (self.n_features,)
@@ -64,15 +65,17 @@ class NetworkFeatures(FeatureMap):
 class MemberLinear(nn.Module):
     """K affine maps side by side: (N, fan_in) or (K, N, fan_in) → (K, N, fan_out).
 
-    Starts as torch's own Linear (He-uniform with a = √5), drawn from `generator`.
+    Starts as torch's own Linear (He-uniform with a = √5), drawn from `generator` in float32: the
+    same numbers whatever the type that training casts them to, and the process's default.
     """
 
     def __init__(
         self, n_members: int, fan_in: int, fan_out: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_members, fan_in, fan_out, device=generator.device))
-        self.bias = nn.Parameter(torch.empty(n_members, 1, fan_out, device=generator.device))
+        kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
+        self.weight = nn.Parameter(torch.empty(n_members, fan_in, fan_out, **kind))
+        self.bias = nn.Parameter(torch.empty(n_members, 1, fan_out, **kind))
         bound = 1.0 / math.sqrt(fan_in)
         for p in (self.weight, self.bias):
             nn.init.uniform_(p, -bound, bound, generator=generator)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from sklearn.cluster import MiniBatchKMeans
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
@@ -60,13 +57,10 @@ def choose_points(
     kmeans = MiniBatchKMeans(
         n_points, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than points
-        centres = (
-            kmeans.fit((rows - offset) / unit, sample_weight=counts).cluster_centers_ * unit
-            + offset
-        )
-    return torch.as_tensor(centres).to(X)
+    # Of fewer distinct rows than points this one does not warn: no filter, which threads share.
+    kmeans.fit((rows - offset) / unit, sample_weight=counts)
+    centres = kmeans.cluster_centers_ * unit + offset
+    return torch.from_numpy(centres).to(X)
 
 
 def largest_conditional_variances(kernel: Kernel, X: Tensor, n_points: int) -> Tensor:

@@ -382,7 +382,7 @@ def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """
     target = F.one_hot(y[:, 0].long(), mean.shape[-1])
     b = mean + var * target + var.log()  # x + exp(x) = b − L, x = f − L + log v
-    low = torch.logsumexp(mean + var * (target - 1.0), -1, keepdim=True)
+    low = torch.logsumexp(mean + var * (target - 1), -1, keepdim=True)
     high = torch.logsumexp(mean + var * target, -1, keepdim=True)
     for _ in range(MODE_STEPS):
         L = 0.5 * (low + high)

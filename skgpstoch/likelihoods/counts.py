@@ -51,8 +51,10 @@ class Poisson(Likelihood):
     def __init__(self, link: str = "exp", exposure: float | Tensor | None = None) -> None:
         super().__init__()
         self.link = check_link(link, ("exp", "softplus"))
-        if exposure is not None and not bool((torch.as_tensor(exposure) > 0.0).all()):
-            raise ValueError(f"exposure must be positive, got {exposure!r}")
+        if exposure is not None:
+            given = torch.as_tensor(exposure, dtype=torch.float64, device="cpu")
+            if not bool((given > 0.0).all()):
+                raise ValueError(f"exposure must be positive, got {exposure!r}")
         self.exposure = exposure
 
     def extra_repr(self) -> str:

@@ -48,7 +48,7 @@ class AdditiveNoise(Likelihood):
         """Bisection on the predictive distribution: (N, P)."""
         # P(f + ε ≤ a + b) ≤ P(f ≤ a) + P(ε ≤ b): with half of the probability each, a bound.
         half = 0.5 * check_probability(probability), 0.5 * (1.0 - probability)
-        z = torch.special.ndtri(torch.tensor(half, dtype=torch.float64)).tolist()
+        z = torch.special.ndtri(torch.tensor(half, dtype=torch.float64, device="cpu")).tolist()
         low = (q.mean + q.var.sqrt() * z[0] + self.noise_quantile(half[0])).amin(0)
         high = (q.mean - q.var.sqrt() * z[1] - self.noise_quantile(half[1])).amax(0)
         for _ in range(64):
@@ -113,7 +113,7 @@ class Gaussian(AdditiveNoise):
         """μ + √(v + σ²)·Φ⁻¹(probability), unless q is a mixture."""
         if len(q.mean) > 1:
             return super().quantile(q, probability)
-        p = torch.tensor(check_probability(probability), dtype=torch.float64)
+        p = torch.tensor(check_probability(probability), dtype=torch.float64, device="cpu")
         return q.mean[0] + (q.var[0] + self.noise_variance).sqrt() * torch.special.ndtri(p).item()
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
@@ -167,8 +167,9 @@ class Gaussian(AdditiveNoise):
 
 def log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:
     """log(value − least), learned; numbers become float64, tensors keep their type."""
-    dtype = None if isinstance(value, Tensor) else torch.float64
-    tensor = torch.as_tensor(value, dtype=dtype).detach()
+    is_tensor = isinstance(value, Tensor)
+    tensor = value if is_tensor else torch.as_tensor(value, dtype=torch.float64, device="cpu")
+    tensor = tensor.detach()
     if not bool(((tensor > least) & tensor.isfinite()).all()):
         raise ValueError(f"{name} must be finite and greater than {least:g}, got {value!r}")
     return nn.Parameter((tensor - least).log())

@@ -54,7 +54,7 @@ class RunningStatistics(nn.Module):
             "square": (n_members, n_outputs),
         }
         for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device="cpu"))
 
     def get_extra_state(self) -> tuple[int, float]:
         return self.n_steps, self.inverse_rows

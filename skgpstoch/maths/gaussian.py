@@ -136,6 +136,8 @@ def trapezoid_nodes(
 def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
     engine = torch.quasirandom.SobolEngine(dim, scramble=True, seed=0)
     u = engine.draw(n_points // 2, dtype=torch.float64)
+    # Torch makes the first point in the default type of the process; here it is always float32.
+    u[0] = (engine.shift.double() / 2**engine.MAXBIT).float()
     z = torch.special.ndtri(u.clamp(1e-9, 1.0 - 1e-9))
     if dim < n_points // 4:  # else the sample has no full covariance to take out
         L = torch.linalg.cholesky(z.mT @ z / len(z))

@@ -110,7 +110,7 @@ class KernelBSGDObjective(Objective):
         self.network = network
         self.noise_bounds = noise_bounds
         self.weight_decay = weight_decay
-        noise = torch.full((n_outputs,), noise_variance, dtype=torch.float64)
+        noise = torch.full((n_outputs,), noise_variance, dtype=torch.float64, device="cpu")
         self.likelihood = Gaussian(noise)
         self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
 

@@ -59,7 +59,8 @@ class SCGDObjective(FiniteObjective):
         super().__init__(*args, **kwargs)
         K, D, P = self.running.cross.shape
         learned = weights == "learned"
-        self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype)) if learned else None
+        w = torch.zeros(K, D, P, dtype=self.dtype, device=self.log_noise.device)
+        self.w = nn.Parameter(w) if learned else None
 
     def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
@@ -97,7 +98,7 @@ class SCGDObjective(FiniteObjective):
         self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
     ) -> Tensor:
         # Only the gradient is wanted of a step: the value is that of the epoch, from F̃ and c̃.
-        return surrogate(torch.zeros((), device=Z.device), *self.gradients(Z, Y, b))
+        return surrogate(Z.new_zeros(()), *self.gradients(Z, Y, b))
 
     def epoch_loss(self, mean: float) -> float:
         """NLML per row that the running statistics imply, at w = F̃⁻¹c̃."""

@@ -98,7 +98,8 @@ class FiniteObjective(Objective):
         self.weight_decay = weight_decay
         self.dtype = rows.y.dtype
         K, P, device = features.n_members, rows.y.shape[1], rows.y.device
-        log_noise = torch.full((P,), math.log(noise_variance), dtype=torch.float64)
+        start = math.log(noise_variance)
+        log_noise = torch.full((P,), start, dtype=torch.float64, device=device)
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
         for name in ("log_ridge", "closing_noise", "closing_ridge"):
             self.register_buffer(name, log_noise.clone())

@@ -71,7 +71,9 @@ class VariationalObjective(Objective):
         self.mean_weight = mean_weight
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
-        self.register_buffer("n_rows", torch.tensor(float(n_rows), dtype=torch.float64))
+        self.register_buffer(
+            "n_rows", torch.tensor(float(n_rows), dtype=torch.float64, device="cpu")
+        )
 
     def q(self) -> WeightMoments:
         """The present q(w)."""
@@ -137,7 +139,7 @@ class VariationalObjective(Objective):
 
     def running_solution(self) -> SparsePosterior:
         """The present q(w), for streams."""
-        unknown = torch.full((), torch.nan, dtype=torch.float64)
+        unknown = torch.full((), torch.nan, dtype=torch.float64, device="cpu")
         sites = cast(Sites, self.present_sites())
         found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
         return SparsePosterior(self.model.for_predictions(), found, unknown, float(self.n_rows))

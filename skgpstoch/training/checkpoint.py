@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
+from uuid import uuid4
 
 import torch
+from torch import Tensor
+
+from ..data.arrays import fingerprint
 
 CHECKPOINT_SECONDS = 2.0
 """A checkpoint is at least this old before the next is written, so that it never dominates."""
@@ -19,29 +24,19 @@ CHECKPOINT_SECONDS = 2.0
 
 @dataclass
 class Checkpoint:
-    """A file that a killed fit resumes from; `identity` tells one fit from another."""
+    """A file that a killed fit resumes from; `identity` tells one fit from another.
+
+    Several threads or processes may be at the same fit, and share the file.
+    """
 
     directory: Path
     identity: str
     written: float = -math.inf
+    has_failed: bool = False
 
     @property
     def path(self) -> Path:
         return self.directory / f"{self.identity}.pt"
-
-    def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The saved state, or None where there is none, or none that can be read."""
-        if not self.path.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
-        except (EOFError, OSError, RuntimeError, UnpicklingError) as error:
-            warnings.warn(
-                f"The checkpoint {self.path} cannot be read ({error}); the fit starts anew.",
-                stacklevel=2,
-            )
-            return None
-        return state
 
     def __post_init__(self) -> None:
         try:
@@ -55,15 +50,99 @@ class Checkpoint:
                 f"{str(self.directory)!r}."
             )
 
+    def digest(self, state: dict[str, Any]) -> str:
+        """Of this fit's identity and all that a state says."""
+        return fingerprint(self.identity, *_flat(state))
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The saved state, or None where there is none.
+
+        Raises
+        ------
+        Exception
+            Of any kind, where the file is damaged, altered or that of another fit.
+        """
+        try:
+            saved = torch.load(self.path, map_location=device, weights_only=True)
+        except FileNotFoundError:
+            return None
+        if not isinstance(saved, dict):
+            raise ValueError("it is something else")
+        state: dict[str, Any] = saved["state"]
+        if saved["digest"] != self.digest(state):
+            raise ValueError("it was altered, or is that of another fit")
+        return state
+
     def save(self, state: dict[str, Any]) -> None:
-        """Write atomically: a kill while writing leaves the previous checkpoint whole."""
-        if time.monotonic() - self.written < CHECKPOINT_SECONDS:
+        """Write atomically: a kill while writing leaves the previous checkpoint whole.
+
+        A disk that is full or gone ends the checkpoints with a warning, not the fit.
+        """
+        if self.has_failed or time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
-        partial = self.path.with_suffix(f".{os.getpid()}.tmp")
-        torch.save(state, partial)
-        os.replace(partial, self.path)
+        partial = self.path.with_suffix(f".{uuid4().hex}.tmp")
+        try:
+            torch.save({"digest": self.digest(state), "state": state}, partial)
+            with contextlib.suppress(FileNotFoundError):  # another thread's fit has removed it
+                os.replace(partial, self.path)
+        except (OSError, RuntimeError) as error:  # torch makes the latter of the former
+            self.has_failed = True
+            warnings.warn(
+                f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit goes on "
+                "without.",
+                stacklevel=2,
+            )
+        finally:
+            _discard(partial)
         self.written = time.monotonic()
 
     def remove(self) -> None:
-        """Called when the fit is complete."""
-        self.path.unlink(missing_ok=True)
+        """Called when the fit is complete: this file, and what kills have left of others."""
+        with contextlib.suppress(OSError):
+            for path in self.directory.glob(f"{self.identity}.*"):
+                _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Remove a file, if it is still there and that is possible."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """Names, types, shapes and contents of what is nested, for a digest."""
+    if isinstance(value, Tensor):
+        yield value.dtype
+        yield tuple(value.shape)
+        dense = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        yield dense.reshape(-1).view(torch.uint8).numpy()
+    elif isinstance(value, dict):
+        yield list(value)
+        for item in value.values():
+            yield from _flat(item)
+    elif isinstance(value, list | tuple):
+        yield len(value)
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def same_form(a: Any, b: Any) -> bool:
+    """Whether states agree in names and types, and their tensors in shapes as well."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and (a.dtype, a.shape) == (b.dtype, b.shape)
+    if isinstance(a, dict):
+        same_names = isinstance(b, dict) and a.keys() == b.keys()
+        return same_names and all(same_form(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple):
+        same_length = type(a) is type(b) and len(a) == len(b)
+        return same_length and all(map(same_form, a, b))
+    if isinstance(a, int | float):
+        return isinstance(b, int | float)
+    return type(a) is type(b)
+
+
+def summary(error: Exception) -> str:
+    """Kind and first line of an error: torch's messages are essays."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -17,14 +19,40 @@ from torch.optim import Optimizer
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, same_form, summary
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
 
 
+GLOBAL_GENERATOR = threading.RLock()
+"""Held by the thread whose epoch has torch's global generator to itself."""
+
+
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
+
+
+@contextlib.contextmanager
+def borrowed_generator(device: torch.device) -> Iterator[None]:
+    """Torch's global generator for this thread's fits alone; after it as it was before.
+
+    Dropout of all kinds, RReLU, attention with dropout, and whatever calls ``torch.rand`` without a
+    generator, can draw from no other. Nobody knows what a module of the user's calls, so all of
+    them have it; networks of our own draw nothing, and train side by side. Fits in other threads
+    wait, an epoch at a time; other code of the process cannot be made to.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices):
+        yield
+
+
+def seed_borrowed(device: torch.device, seed: int) -> None:
+    """As ``torch.manual_seed``, but for devices that were not borrowed."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 @dataclass
@@ -45,6 +73,18 @@ class History:
     def n_iter(self) -> int:
         """Completed epochs."""
         return len(self.loss_curve)
+
+    def is_sound(self) -> bool:
+        """Whether a run that goes on can have this history: one from a file may be anything."""
+        numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
+        epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
+        return (
+            all(isinstance(x, float) for x in numbers)
+            and all(isinstance(i, int) and 0 <= i <= self.n_iter for i in epochs)
+            and len(self.scores) == len(self.scored_epochs)
+            and self.n_rollbacks in range(MAX_ROLLBACKS + 1)
+            and self.status == "running"
+        )
 
 
 @dataclass
@@ -78,6 +118,12 @@ class Trainer:
     def n_batches(self) -> int:
         return math.ceil(len(self.X) / self.batch_size)
 
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """What steps and evaluations run in: with the global generator, where they may need it."""
+        if self.objective.has_user_module:
+            return borrowed_generator(self.X.device)
+        return contextlib.nullcontext()
+
     def fit_loop(self) -> None:
         """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
         if self.history.n_iter == 0:
@@ -101,12 +147,13 @@ class Trainer:
     def run_sound_epoch(self) -> bool:
         """An epoch and its evaluation; whether all is finite after it."""
         try:
-            loss = self.run_epoch()
-            if not (math.isfinite(loss) and self.objective.is_finite()):
-                return False
-            self.history.loss_curve.append(loss)
-            if self.is_due() and not self.score():
-                return False
+            with self.undisturbed():
+                loss = self.run_epoch()
+                if not (math.isfinite(loss) and self.objective.is_finite()):
+                    return False
+                self.history.loss_curve.append(loss)
+                if self.is_due() and not self.score():
+                    return False
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
@@ -137,7 +184,7 @@ class Trainer:
         """One pass over a permutation of the rows; mean loss in nats per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            torch.manual_seed(self.draw_seed())  # for its stochastic layers; see train()
+            seed_borrowed(self.X.device, self.draw_seed())  # for its stochastic layers
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)
@@ -193,7 +240,8 @@ class Trainer:
             return
         start = copy.deepcopy(self.objective.state_dict())
         self.objective.eval()
-        self.history.start_score = self.evaluate()
+        with self.undisturbed():
+            self.history.start_score = self.evaluate()
         self.start_state = copy.deepcopy(self.objective.state_dict())
         self.objective.load_state_dict(start)
 
@@ -252,6 +300,54 @@ class Trainer:
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, if there is one that can be used; else nothing changes."""
+        start = self.state_dict()
+        try:
+            state = checkpoint.load(self.X.device)
+            if state is None:
+                return
+            if not self.can_be_in(state):
+                raise ValueError("it is not of this fit")
+            self.load_state_dict(state)
+            if not self.objective.is_finite():
+                raise ValueError("its parameters are not finite")
+        except Exception as error:  # there is no end to what damaged files make torch raise
+            self.load_state_dict(start)
+            warnings.warn(
+                f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the fit "
+                "starts anew.",
+                stacklevel=3,
+            )
+
+    def can_be_in(self, state: dict[str, Any]) -> bool:
+        """Whether this run can have been in a state."""
+        own, history = self.state_dict(), History(**state["history"])
+        kept = [state[name] for name in ("start_state", "best_state")]
+        fixed = ("objective", "step", "rate", "generator")
+        return (
+            all(same_form(own[name], state[name]) for name in fixed)
+            and all(same_form(own["objective"], s) for s in kept if s is not None)
+            and self.optimizer_can_be_in(state["optimizer"])
+            and history.is_sound()
+            and state["step"] == history.n_iter * self.n_batches
+            and state["rate"] == 0.5**history.n_rollbacks
+        )
+
+    def optimizer_can_be_in(self, state: dict[str, Any] | None) -> bool:
+        """The same of the optimiser, which torch lets have moments of any shape."""
+        if self.optimizer is None or state is None:
+            return self.optimizer is state
+        groups = self.optimizer.state_dict()["param_groups"]
+        params = [p for group in self.optimizer.param_groups for p in group["params"]]
+        n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
+        return same_form(groups, state["param_groups"]) and all(
+            value.numel() in (1, params[i].numel(), n)
+            for i, values in state["state"].items()
+            for value in values.values()
+            if isinstance(value, Tensor)
+        )
+
     def interrupt(self) -> None:
         """After Ctrl-C: go on with the better of the best and the current iterate."""
         warnings.warn(
@@ -263,7 +359,8 @@ class Trainer:
         if not self.objective.is_finite():
             self.load_state_dict(self.safe)
         elif self.history.n_iter not in self.history.scored_epochs:
-            self.score()
+            with self.undisturbed():
+                self.score()
         self.history.status = "interrupted"
 
 
@@ -304,16 +401,12 @@ def train(
         If training keeps diverging after ten halvings of the learning rate.
     """
     trainer = Trainer(objective, optimizer, X, rows, checkpoint=checkpoint, **options)
-    if checkpoint is not None and (state := checkpoint.load(X.device)) is not None:
-        trainer.load_state_dict(state)
-    # Layers such as dropout can only use torch's global generator: it is seeded inside the fork and
-    # restored after it. The fork is not safe among threads, so it is made only for such layers.
-    devices = [X.device] if X.device.type == "cuda" else []
-    with torch.random.fork_rng(devices, enabled=objective.has_user_module):
-        try:
-            trainer.fit_loop()
-        except KeyboardInterrupt:
-            trainer.interrupt()
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    try:
+        trainer.fit_loop()
+    except KeyboardInterrupt:
+        trainer.interrupt()
     trainer.choose()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()

@@ -1,0 +1,461 @@
+"""Checkpoints that are damaged, foreign, altered or forged; disks that fail; shared folders."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import io
+import pickle
+import shutil
+import warnings
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+
+from skgpstoch import (
+    BSGDGaussianProcessRegressor,
+    DLMRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.training import checkpoint
+from skgpstoch.training.checkpoint import Checkpoint
+from skgpstoch.training.loop import Trainer
+
+SMALL = {
+    "hidden_layer_sizes": (4,),
+    "n_estimators": 1,
+    "max_iter": 4,
+    "batch_size": 15,
+    "random_state": 0,
+}
+WEIGHT = "features.network.0.weight"
+
+
+@pytest.fixture(autouse=True)
+def save_every_epoch(monkeypatch):
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+
+
+@pytest.fixture
+def few(sine):
+    return sine[0][:40], sine[1][:40]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing may catch it."""
+
+
+def killed(model, data, n_saves=2):
+    """The file that a fit leaves which dies after its second epoch."""
+    save, count = Checkpoint.save, [0]
+
+    def dying(self, state):
+        save(self, state)
+        count[0] += 1
+        if count[0] == n_saves:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", dying)
+        with pytest.raises(Killed):
+            model.fit(*data)
+    (path,) = model.checkpoint_dir.iterdir()
+    return path
+
+
+def assert_same(model, reference, X):
+    assert_array_equal(model.predict(X, return_std=True), reference.predict(X, return_std=True))
+    assert model.loss_curve_ == reference.loss_curve_
+
+
+# -------------------------------------------------------------------------------- hostile files
+def cut(share):
+    return lambda content: content[: int(share * len(content))]
+
+
+def flip(i):
+    """A bit in the middle of the i-th record of numbers."""
+
+    def flipped(content):
+        records = [r for r in read_records(content) if len(r) > 8]
+        at = content.index(records[i % len(records)]) + 4
+        return content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+
+    return flipped
+
+
+def blank(share):
+    """Zeros in the part that says what there is."""
+
+    def blanked(content):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            [name] = [n for n in archive.namelist() if n.endswith("data.pkl")]
+            start = content.index(b"\x80\x02", content.index(name.encode()))
+            at = start + int(share * archive.getinfo(name).file_size)
+        return content[:at] + bytes(20) + content[at + 20 :]
+
+    return blanked
+
+
+def read_records(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return [archive.read(name) for name in archive.namelist() if "/data/" in name]
+
+
+class Malicious:
+    def __reduce__(self):
+        return print, ("never",)
+
+
+DAMAGED = {
+    "empty": lambda content: b"",
+    "a byte": lambda content: b"\x80",
+    "text": lambda content: b"not a checkpoint",
+    "zeros": lambda content: bytes(len(content)),
+    "backwards": lambda content: content[::-1],
+    "another archive": lambda content: _archive(),
+    "pickle": lambda content: pickle.dumps({"state": {}}, protocol=2),
+    "code": lambda content: pickle.dumps(Malicious(), protocol=2),
+    **{f"cut at {share}": cut(share) for share in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999)},
+    **{f"flip in {i}": flip(i) for i in range(0, 40, 4)},
+    **{f"blank at {share}": blank(share) for share in (0.02, 0.2, 0.4, 0.6, 0.8, 0.95)},
+}
+
+
+def _archive():
+    buffer = io.BytesIO()
+    np.savez(buffer, state=np.zeros(3))
+    return buffer.getvalue()
+
+
+FOREIGN = {
+    "nothing": lambda saved: None,
+    "an empty dict": lambda saved: {},
+    "a list": lambda saved: [saved["state"]],
+    "a tensor": lambda saved: torch.zeros(3),
+    "no digest": lambda saved: {"state": saved["state"]},
+    "no state": lambda saved: {"digest": saved["digest"]},
+    "state of nothing": lambda saved: {**saved, "state": None},
+    "an empty state": lambda saved: {**saved, "state": {}},
+    "another digest": lambda saved: {**saved, "digest": "0" * 24},
+    "the former format": lambda saved: saved["state"],
+}
+
+
+def change(*path, to):
+    """An entry of the state, replaced by another or by a function of it."""
+
+    def changed(state):
+        *parents, last = path
+        for name in parents:
+            state = state[name]
+        state[last] = to(state[last]) if callable(to) else to
+
+    return changed
+
+
+def remove(*path):
+    def removed(state):
+        for name in path[:-1]:
+            state = state[name]
+        del state[path[-1]]
+
+    return removed
+
+
+ALTERED = {
+    "a weight": change("objective", WEIGHT, to=lambda w: w + 1e-6),
+    "a best weight": change("best_state", WEIGHT, to=lambda w: -w),
+    "a moment": change("optimizer", "state", 0, "exp_avg", to=lambda m: 2.0 * m),
+    "a rate": change("optimizer", "param_groups", 0, "initial_lr", to=0.02),
+    "a loss": change("history", "loss_curve", 0, to=0.5),
+    "the best score": change("history", "best_score", to=-1e3),
+    "an average": change("objective", "running._extra_state", to=(7, 0.5)),
+    "random numbers": change("generator", to=lambda state: state.roll(8)),
+}
+FORGED = {
+    **{
+        f"without {name}": remove(name)
+        for name in ("objective", "optimizer", "history", "start_state", "best_state", "step")
+    },
+    "without a weight": remove("objective", WEIGHT),
+    "a weight more": change("objective", "more", to=torch.zeros(2)),
+    "a wide weight": change("objective", WEIGHT, to=torch.zeros(1, 2, 5)),
+    "a weight of another type": change("objective", WEIGHT, to=lambda w: w.double()),
+    "a weight of words": change("objective", WEIGHT, to="0.1"),
+    "a weight that is NaN": change("objective", WEIGHT, to=lambda w: w * np.nan),
+    "an infinite weight": change("objective", WEIGHT, to=lambda w: w / 0.0),
+    "no objective": change("objective", to=None),
+    "an objective of lists": change("objective", to=list),
+    "an average of words": change("objective", "running._extra_state", to=("a", "b")),
+    "a best state of another shape": change("best_state", WEIGHT, to=torch.zeros(3)),
+    "a best state that is none": change("best_state", to=3),
+    "a start that is empty": change("start_state", to={}),
+    "no optimizer": change("optimizer", to=None),
+    "an optimizer without groups": change("optimizer", "param_groups", to=[]),
+    "a moment of another shape": change("optimizer", "state", 0, "exp_avg", to=torch.zeros(77)),
+    "moments of nothing": change("optimizer", "state", to={99: {"step": torch.zeros(77)}}),
+    "a list of moments": change("optimizer", "state", to=[1, 2]),
+    "another history": change("history", to={"loss": [1.0]}),
+    "a history that is a list": change("history", to=[1.0]),
+    "a history of words": change("history", "loss_curve", to=["a", "b"]),
+    "a history without losses": remove("history", "loss_curve"),
+    "a score too many": change("history", "scores", to=lambda scores: [*scores, 0.0]),
+    "an epoch before the first": change("history", "scored_epochs", to=[-1, 2]),
+    "a best epoch to come": change("history", "best_iter", to=77),
+    "too many rollbacks": change("history", "n_rollbacks", to=99),
+    "an end": change("history", "status", to="converged"),
+    "a negative step": change("step", to=-4),
+    "a step of words": change("step", to="4"),
+    "a negative rate": change("rate", to=-1.0),
+    "a short generator": change("generator", to=lambda state: state[:9]),
+    "a generator of floats": change("generator", to=lambda state: state.float()),
+}
+
+
+def write_damaged(path, how, fit):
+    path.write_bytes(DAMAGED[how](path.read_bytes()))
+
+
+def write_foreign(path, how, fit):
+    torch.save(FOREIGN[how](torch.load(path)), path)
+
+
+def write_altered(path, how, fit):
+    saved = torch.load(path)
+    ALTERED[how](saved["state"])
+    torch.save(saved, path)
+
+
+def write_forged(path, how, fit):
+    """With a digest that is right."""
+    state = torch.load(path)["state"]
+    FORGED[how](state)
+    digest = Checkpoint(path.parent, path.stem).digest(state)
+    torch.save({"digest": digest, "state": state}, path)
+
+
+def write_other(path, how, fit):
+    """That of another fit, by the name of this one."""
+    cls, params = OTHERS[how]
+    left = killed(cls(**{**SMALL, **params}, checkpoint_dir=path.parent / "other"), fit)
+    shutil.move(left, path)
+    (path.parent / "other").rmdir()
+
+
+OTHERS = {
+    "another seed": (SCGDGaussianProcessRegressor, {"random_state": 1}),
+    "another method": (BSGDGaussianProcessRegressor, {}),
+    "another width": (SCGDGaussianProcessRegressor, {"hidden_layer_sizes": (5,)}),
+}
+HOSTILE = [
+    *((write_damaged, how) for how in DAMAGED),
+    *((write_foreign, how) for how in FOREIGN),
+    *((write_altered, how) for how in ALTERED),
+    *((write_forged, how) for how in FORGED),
+    *((write_other, how) for how in OTHERS),
+]
+
+
+@pytest.fixture(scope="module")
+def left_by_kill(sine, tmp_path_factory):
+    """What a killed fit leaves, and what it would have come to."""
+    few = sine[0][:40], sine[1][:40]
+    folder = tmp_path_factory.mktemp("left")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+        path = killed(SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=folder), few)
+    return path, SCGDGaussianProcessRegressor(**SMALL).fit(*few)
+
+
+@pytest.mark.parametrize(("write", "how"), HOSTILE, ids=[f"{w.__name__}-{h}" for w, h in HOSTILE])
+def test_a_hostile_file_is_a_warning_and_a_fresh_start(
+    few, tmp_path, left_by_kill, capsys, write, how
+):
+    left, reference = left_by_kill
+    path = tmp_path / left.name
+    shutil.copy(left, path)
+    write(path, how, few)
+    model = SCGDGaussianProcessRegressor(**SMALL, verbose=1, checkpoint_dir=tmp_path)
+    capsys.readouterr()
+    with pytest.warns(UserWarning, match=r"cannot be read \((.|\n)*\); the fit starts anew"):
+        model.fit(*few)
+    assert capsys.readouterr().out.startswith("Epoch 1:")
+    assert_same(model, reference, few[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsys):
+    left, reference = left_by_kill
+    shutil.copy(left, tmp_path)
+    model = SCGDGaussianProcessRegressor(**SMALL, verbose=1, checkpoint_dir=tmp_path)
+    assert_same(model.fit(*few), reference, few[0])
+    assert capsys.readouterr().out.startswith("Epoch 3:")
+
+
+LATE = {
+    "optimizer": lambda state: state["optimizer"].update(param_groups=[]),
+    "history": lambda state: state["history"].update(more=1),
+    "last key": lambda state: state.pop("generator"),
+    "NaN": lambda state: state["objective"][WEIGHT].fill_(np.nan),
+}
+
+
+@pytest.mark.parametrize("how", LATE)
+def test_a_failure_while_loading_leaves_all_as_it_was(
+    few, tmp_path, left_by_kill, monkeypatch, how
+):
+    """Where the checks before it have seen nothing, and half of the state is loaded already."""
+    left, reference = left_by_kill
+    state = torch.load(left)["state"]
+    LATE[how](state)
+    monkeypatch.setattr(Checkpoint, "load", lambda *_: copy.deepcopy(state))
+    monkeypatch.setattr(Trainer, "can_be_in", lambda *_: True)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    with pytest.warns(UserWarning, match="starts anew"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])
+
+
+# --------------------------------------------------------------------------------- disks that fail
+FAILURES = {
+    "full": OSError(errno.ENOSPC, "No space left on device"),
+    "torch": RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+}
+
+
+def fit_warning_once(model, data):
+    """Fitted, with a single warning, about the checkpoint."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*data)
+    (only,) = caught
+    assert "cannot be written" in str(only.message)
+    return model
+
+
+@pytest.mark.parametrize("error", FAILURES.values(), ids=FAILURES)
+def test_a_disk_that_fills_up_is_no_end_of_a_fit(few, tmp_path, left_by_kill, monkeypatch, error):
+    def save(state, path):
+        path.write_bytes(b"half of it")
+        raise error
+
+    monkeypatch.setattr(torch, "save", save)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    assert_same(fit_warning_once(model, few), left_by_kill[1], few[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_may_not_be_larger_are_no_end_of_a_fit(few, tmp_path, left_by_kill):
+    """A failure of the system's own, in the middle of writing."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        fit_warning_once(model, few)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_same(model, left_by_kill[1], few[0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["folder", "Ordner für später"])
+@pytest.mark.parametrize("becomes", ["nothing", "a file"])
+def test_a_folder_that_vanishes_is_no_end_of_a_fit(
+    few, tmp_path, left_by_kill, monkeypatch, name, becomes
+):
+    folder, save = tmp_path / name, Checkpoint.save
+
+    def save_and_lose(self, state):
+        save(self, state)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+            if becomes == "a file":
+                folder.touch()
+
+    monkeypatch.setattr(Checkpoint, "save", save_and_lose)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=folder)
+    assert_same(fit_warning_once(model, few), left_by_kill[1], few[0])
+
+
+def test_a_folder_by_the_name_of_the_file(few, tmp_path, left_by_kill):
+    left, reference = left_by_kill
+    (tmp_path / left.name / "below").mkdir(parents=True)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    with pytest.warns(UserWarning, match="The checkpoint") as caught:
+        model.fit(*few)
+    first, second = (str(w.message) for w in caught)
+    assert "cannot be read" in first
+    assert "cannot be written" in second
+    assert_same(model, reference, few[0])
+    assert [p.name for p in tmp_path.iterdir()] == [left.name]
+
+
+def test_what_a_kill_while_writing_has_left_is_removed(few, tmp_path, left_by_kill):
+    left, reference = left_by_kill
+    (tmp_path / left.name).with_suffix(".0123.tmp").write_bytes(b"half of it")
+    (tmp_path / "notes.txt").touch()
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path).fit(*few)
+    assert_same(model, reference, few[0])
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+# --------------------------------------------------------------------------------- shared folders
+def test_threads_may_share_a_file(tmp_path):
+    """Writing, reading and removing it at any moment."""
+    state = {"step": 3, "numbers": torch.arange(1000.0)}
+
+    def use(i):
+        file = Checkpoint(tmp_path, "fit")
+        for _ in range(40):
+            file.save(state)
+            found = file.load(torch.device("cpu"))
+            assert found is None or torch.equal(found["numbers"], state["numbers"])
+            if i == 0:
+                file.remove()
+        return file.has_failed
+
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(use, range(4)))
+    Checkpoint(tmp_path, "fit").remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_fit_in_two_threads(few, tmp_path):
+    """A value of beta that is named twice."""
+    params = {
+        "beta": [1.0, 1.0],
+        "n_inducing": 4,
+        "inducing_points": "random",
+        "solver": "natural",
+        "max_iter": 6,
+        "random_state": 0,
+    }
+    reference = DLMRegressor(**params).fit(*few)
+    with joblib.parallel_backend("threading"):
+        model = DLMRegressor(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*few)
+    assert_array_equal(model.predict(few[0]), reference.predict(few[0]))
+    assert_array_equal(model.validation_scores_, reference.validation_scores_)
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_batches_resume_from_sound_files_alone(few, tmp_path):
+    """L-BFGS keeps other things than Adam does."""
+    params = {"solver": "lbfgs", "max_iter": 3, "n_inducing": 4, "random_state": 0}
+    reference = SVGPRegressor(**params).fit(*few)
+    model = SVGPRegressor(**params, checkpoint_dir=tmp_path)
+    path = killed(model, few, n_saves=1)
+    state = torch.load(path)["state"]
+    assert_same(model.fit(*few), reference, few[0])
+    state["optimizer"]["state"][0]["d"] = torch.zeros(3)
+    Checkpoint(tmp_path, path.stem).save(state)
+    with pytest.warns(UserWarning, match="not of this fit"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])

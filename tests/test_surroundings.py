@@ -1,0 +1,145 @@
+"""Models are functions of their parameters, data and seeds, not of what the process has set."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from conftest import CLASSIFIERS, ESTIMATORS, FINITE, constructor, named
+from numpy.testing import assert_array_equal
+from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
+
+from skgpstoch import DLMRegressor, SVGPRegressor
+from skgpstoch.features.network import MemberLinear
+from skgpstoch.likelihoods import Poisson
+from skgpstoch.maths.gaussian import _sobol_normals
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SURROUNDINGS = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "meta": lambda: torch.device("meta"),  # as torch.set_default_device: it keeps no numbers
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+FEW = slice(0, 40)
+FOURIER = Matern(nu=0.5) + DotProduct() + RBF() * Matern() + WhiteKernel()
+
+
+def small(cls, **params):
+    """A fit of some milliseconds."""
+    layers = (
+        {} if {"kernel", "hidden_layer_sizes"} & params.keys() else {"hidden_layer_sizes": (4,)}
+    )
+    points = {} if cls in FINITE else {"inducing_points": "kmeans", "n_inducing": 5}
+    return constructor(cls)(**{**points, **layers, "max_iter": 2, **params})
+
+
+def data(model, sine):
+    X, y = (a[FEW] for a in sine)
+    if type(model) in CLASSIFIERS:
+        return X, np.digitize(y, [-0.5, 0.5])
+    return X, np.round(np.exp(y)) if getattr(model, "likelihood", "") == "poisson" else y
+
+
+def results(model, X, y):
+    """What a fit came to, and predictions of every kind."""
+    model.fit(X, y)
+    found = [model.loss_curve_, model.predict(X), model.log_predictive_density(X, y)]
+    if type(model) in CLASSIFIERS:
+        return [*found, model.predict_proba(X), *model.latent_mean_and_variance(X)]
+    joint = model.predict(X, return_cov=True, latent=True)
+    return [*found, model.predict_std(X), model.sample_y(X), *joint]
+
+
+def assert_unmoved(model, sine, where):
+    X, y = data(model, sine)
+    expected = results(model, X, y)
+    _sobol_normals.cache_clear()
+    try:
+        with SURROUNDINGS[where]():
+            found = results(model, X, y)
+    finally:
+        _sobol_normals.cache_clear()
+    for one, other in zip(found, expected, strict=True):
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+        assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("where", SURROUNDINGS)
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_deep_models_are_the_same_to_the_bit(cls, where, sine):
+    assert_unmoved(small(cls), sine, where)
+
+
+KINDS = {
+    "ensemble": (FINITE[0], {"n_estimators": 2}),
+    "adadelta": (FINITE[0], {"solver": "adadelta"}),
+    "learned weights": (FINITE[-1], {"weights": "learned", "noise": "learned"}),
+    "fourier": (FINITE[0], {"kernel": FOURIER, "hidden_layer_sizes": (), "n_components": 11}),
+    "fixed kernel": (SVGPRegressor, {"kernel": RBF(1.0, "fixed") + WhiteKernel(0.1)}),
+    "lbfgs": (SVGPRegressor, {"solver": "lbfgs", "inducing_points": "conditional_variance"}),
+    "adam": (SVGPRegressor, {"solver": "adam"}),
+    "student": (SVGPRegressor, {"likelihood": "student_t", "solver": "natural"}),
+    "laplace": (SVGPRegressor, {"likelihood": "laplace", "solver": "natural"}),
+    "counts": (SVGPRegressor, {"likelihood": "poisson", "solver": "natural"}),
+    "square loss": (DLMRegressor, {"loss": "square", "beta": [0.1, 1.0]}),
+    "robustmax": (CLASSIFIERS[0], {"likelihood": "robustmax"}),
+    "log loss of classes": (CLASSIFIERS[0], {"loss": "log", "hidden_layer_sizes": ()}),
+}
+
+
+@pytest.mark.parametrize("where", SURROUNDINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_every_kind_are_the_same_to_the_bit(kind, where, sine):
+    cls, params = KINDS[kind]
+    assert_unmoved(small(cls, **params), sine, where)
+
+
+def test_a_module_of_the_user_may_choose_to_be_imprecise(sine):
+    """An autocast of its own is no matter of ours."""
+
+    class Coarse(torch.nn.Linear):
+        def forward(self, X):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                seen.append(torch.is_autocast_enabled("cpu"))
+                return super().forward(X).to(X)
+
+    seen = []
+    model = small(FINITE[0], feature_map=Coarse(2, 3), hidden_layer_sizes=())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model.fit(*data(model, sine))
+        assert torch.is_autocast_enabled("cpu")  # as it was
+    assert all(seen)
+
+
+@pytest.mark.parametrize("where", ["float64", "bfloat16"])
+def test_initial_weights_are_drawn_in_float32(where):
+    """Whatever they are cast to."""
+
+    def layer():
+        return MemberLinear(1, 3, 2, torch.Generator("cpu").manual_seed(0))
+
+    expected = layer().state_dict()
+    with SURROUNDINGS[where]():
+        found = layer().state_dict()
+    assert all(found[name].dtype == torch.float32 for name in found)
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_likelihoods_check_their_parameters_in_float64():
+    with default_dtype(torch.float16):
+        assert Poisson(exposure=1e-9).exposure == 1e-9  # no 0, of which it would complain
+    with torch.device("meta"):
+        Poisson(exposure=2.0)

@@ -195,9 +195,9 @@ def test_filters_of_warnings_are_the_process_s_own(sine, monkeypatch, cls, n_dis
         callers.append(sys._getframe(1).f_globals["__name__"])
         return original(self)
 
-    def watched(self, *args):
+    def watched(self, *args, **options):
         filters.append(list(warnings.filters))
-        return fit(self, *args)
+        return fit(self, *args, **options)
 
     original = warnings.catch_warnings.__enter__
     monkeypatch.setattr(warnings.catch_warnings, "__enter__", enter)

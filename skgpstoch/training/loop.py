@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -19,40 +18,15 @@ from torch.optim import Optimizer
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
+from .borrowed import borrowed_generator, seed_borrowed
 from .checkpoint import Checkpoint, same_form, summary
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
 
 
-GLOBAL_GENERATOR = threading.RLock()
-"""Held by the thread whose epoch has torch's global generator to itself."""
-
-
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
-
-
-@contextlib.contextmanager
-def borrowed_generator(device: torch.device) -> Iterator[None]:
-    """Torch's global generator for this thread's fits alone; after it as it was before.
-
-    Dropout of all kinds, RReLU, attention with dropout, and whatever calls ``torch.rand`` without a
-    generator, can draw from no other. Nobody knows what a module of the user's calls, so all of
-    them have it; networks of our own draw nothing, and train side by side. Fits in other threads
-    wait, an epoch at a time; other code of the process cannot be made to.
-    """
-    devices = [device] if device.type == "cuda" else []
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices):
-        yield
-
-
-def seed_borrowed(device: torch.device, seed: int) -> None:
-    """As ``torch.manual_seed``, but for devices that were not borrowed."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
 
 
 @dataclass
@@ -328,24 +302,10 @@ class Trainer:
         return (
             all(same_form(own[name], state[name]) for name in fixed)
             and all(same_form(own["objective"], s) for s in kept if s is not None)
-            and self.optimizer_can_be_in(state["optimizer"])
+            and optimizer_can_be_in(self.optimizer, state["optimizer"])
             and history.is_sound()
             and state["step"] == history.n_iter * self.n_batches
             and state["rate"] == 0.5**history.n_rollbacks
-        )
-
-    def optimizer_can_be_in(self, state: dict[str, Any] | None) -> bool:
-        """The same of the optimiser, which torch lets have moments of any shape."""
-        if self.optimizer is None or state is None:
-            return self.optimizer is state
-        groups = self.optimizer.state_dict()["param_groups"]
-        params = [p for group in self.optimizer.param_groups for p in group["params"]]
-        n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
-        return same_form(groups, state["param_groups"]) and all(
-            value.numel() in (1, params[i].numel(), n)
-            for i, values in state["state"].items()
-            for value in values.values()
-            if isinstance(value, Tensor)
         )
 
     def interrupt(self) -> None:
@@ -362,6 +322,21 @@ class Trainer:
             with self.undisturbed():
                 self.score()
         self.history.status = "interrupted"
+
+
+def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
+    """Whether an optimiser can have been in a state; torch lets moments have any shape."""
+    if optimizer is None or state is None:
+        return optimizer is state
+    groups = optimizer.state_dict()["param_groups"]
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
+    return same_form(groups, state["param_groups"]) and all(
+        value.numel() in (1, params[i].numel(), n)
+        for i, values in state["state"].items()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )
 
 
 def train(

@@ -8,8 +8,9 @@ a method's own objective is marked every_finite, every_regressor and so on.
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
 
-The guard. A test that is not marked slow, or gpu, fails if its call takes more than CPU_SECONDS of
-this process's time; fixtures and child processes do not count. Make it smaller, or mark it slow.
+The guard. A test in this folder that is not marked slow, or gpu, fails if its call takes more than
+CPU_SECONDS of this process's time; fixtures and child processes do not count. Make it smaller, or
+mark it slow.
 """
 
 from __future__ import annotations

@@ -47,8 +47,10 @@ from torch import nn
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     DLMRegressor,
+    FITCRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
 )
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
@@ -74,12 +76,12 @@ def fitted_two(quick, two_outputs):
 
 
 KINDS = [
-    *[(cls, kind) for cls in (FINITE_ONE, SPARSE_ONE) for kind in ("network", "fourier")],
-    (FINITE_ONE, "two outputs"),
-    (SPARSE_ONE, "two outputs"),
-    (DLMRegressor, "two outputs"),
+    *[(FINITE_ONE, kind) for kind in ("network", "two outputs", "fourier")],
     (BSGDGaussianProcessRegressor, "general kernel"),
-    (SPARSE_ONE, "general kernel"),
+    *[(SPARSE_ONE, kind) for kind in ("network", "two outputs", "fourier", "general kernel")],
+    (SolveGPRegressor, "two outputs"),
+    (DLMRegressor, "two outputs"),
+    (FITCRegressor, "two outputs"),
 ]
 """Of posteriors. Sparse ones take the kernel of "fourier" as it is."""
 

@@ -204,6 +204,7 @@ def test_filters_of_warnings_are_the_process_s_own(sine, monkeypatch, cls, n_dis
     monkeypatch.setattr(MiniBatchKMeans, "fit", watched)
     before = list(warnings.filters)
     model = constructor(cls)(inducing_points="kmeans", n_inducing=6, max_iter=2).fit(X, y)
-    assert filters == [before]
+    assert filters == [before] * len(filters)
+    assert filters or n_distinct < 6  # as many points as distinct rows: there is nothing to choose
     assert not [name for name in callers if name.startswith(("skgpstoch", "torch"))]
     assert np.isfinite(model.predict(X)).all()

@@ -16,7 +16,8 @@ from skgpstoch.losses import LogLoss, SquareLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linear_regression import exact_statistics, spectrum
 from skgpstoch.objectives.adam import GradientObjective
-from skgpstoch.objectives.lbfgs import FullBatchObjective
+from skgpstoch.objectives.best_q import best
+from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
@@ -151,7 +152,7 @@ def test_gradient_of_the_bound_is_that_of_the_exact_evidence(kind, inputs):
     mean = ConstantMean(torch.zeros(1, dtype=F64)).requires_grad_(False)
     objective = FullBatchObjective(SparseModel(features, likelihood, mean), len(X))
     params = [p for p in objective.parameters() if p.requires_grad]
-    _, gradients = objective.value_and_gradients(X, rows, params)
+    gradients = gradients_at(objective.model, X, rows, best(objective.model, X, rows), params)
     phi = features(X)
     C = phi @ phi.mT + likelihood.noise_variance * torch.eye(len(X), dtype=F64)
     y = rows.y

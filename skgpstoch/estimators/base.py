@@ -171,7 +171,10 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
             X[trained],
             rows[trained],
             optimizer=make_optimizer(
-                plan.solver, objective.param_groups(), self.learning_rate_init
+                plan.solver,
+                objective.param_groups(),
+                self.learning_rate_init,
+                objective.step_end,
             ),
             checkpoint=checkpoint,
             max_iter=plan.max_iter,

@@ -12,7 +12,7 @@ from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
-from ..posteriors.sparse import Solution
+from ..posteriors.sparse import Solution, SparseModel
 from .base import surrogate
 from .best_q import best
 from .data_term import data_term
@@ -65,37 +65,28 @@ class FullBatchObjective(VariationalObjective):
         return found
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        """The bound at the nearest point within bounds, from which the others are walls."""
         params = [p for p in self.parameters() if p.requires_grad]
-        asked = [p.detach().clone() for p in params]
-        self.step_end()
-        inside = [p.detach() == before for p, before in zip(params, asked, strict=True)]
-        value, gradients = self.value_and_gradients(X, rows, params)
-        for p, before in zip(params, asked, strict=True):
-            p.data.copy_(before)
-        pairs = zip(params, gradients, inside, strict=True)
-        return surrogate(value, *((p, gradient * free) for p, gradient, free in pairs))
-
-    def value_and_gradients(
-        self, X: Tensor, rows: Rows, params: list[nn.Parameter]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The objective per row at the best q(w), and its gradient by each parameter.
-
-        By the envelope theorem that at a fixed q.
-        """
-        gradients = [torch.zeros_like(p) for p in params]
         try:
             found = self.best(X, rows)
         except NotPositiveDefiniteError:
             if not bool(self.value.isfinite()):
                 raise
-            return self.value.new_tensor(REJECTED), gradients
-        n = rows.n_effective
-        for basis, block in self.model.bases(X, rows) if params else ():
-            total, _, _ = data_term(self.model, basis, block, found.q)
-            parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
-            for sum_, part in zip(gradients, parts, strict=True):
-                sum_ -= part / n
+            return surrogate(self.value.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
         if found.value >= self.value:
             self.keep(found.sites, found.value)
-        return -found.value / n, gradients
+        gradients = gradients_at(self.model, X, rows, found, params)
+        loss = -found.value / rows.n_effective
+        return surrogate(loss, *zip(params, gradients, strict=True))
+
+
+def gradients_at(
+    model: SparseModel, X: Tensor, rows: Rows, found: Solution, params: list[nn.Parameter]
+) -> list[Tensor]:
+    """Of the objective per row at the best q(w): by the envelope theorem, those at a fixed q."""
+    gradients, n = [torch.zeros_like(p) for p in params], rows.n_effective
+    for basis, block in model.bases(X, rows) if params else ():
+        total, _, _ = data_term(model, basis, block, found.q)
+        parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+        for sum_, part in zip(gradients, parts, strict=True):
+            sum_ -= part / n
+    return gradients

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim import LBFGS, Adadelta, AdamW, Optimizer
+from torch.optim import Adadelta, AdamW, Optimizer
+
+from .projected_lbfgs import ProjectedLBFGS
 
 Schedule = Callable[[int, int], float]
 """(step, number of steps) → factor of the initial learning rate."""
@@ -37,23 +39,16 @@ def theory(step: int, n_steps: int) -> float:
 SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, "theory": theory}
 
 
-def forget_when_stuck(optimizer: Optimizer, *_: Any) -> None:
-    """After a step of L-BFGS that ended before its iterations were done, start it anew.
-
-    It is at a minimum, or a line search failed: with the same curvature it would fail again.
-    """
-    (group,) = optimizer.param_groups
-    n_iter = optimizer.state[group["params"][0]].get("n_iter", 0)
-    if n_iter - group["n_done"] < LBFGS_ITERATIONS:
-        optimizer.state.clear()
-        n_iter = 0
-    group["n_done"] = n_iter
-
-
 def make_optimizer(
-    solver: str, groups: list[dict[str, Any]], learning_rate: float
+    solver: str,
+    groups: list[dict[str, Any]],
+    learning_rate: float,
+    project: Callable[[], None] = lambda: None,
 ) -> Optimizer | None:
-    """Adam, with decoupled weight decay where a group asks for it, or others; None for none."""
+    """Adam, with decoupled weight decay where a group asks for it, or others; None for none.
+
+    `project` brings parameters back within bounds; for "lbfgs", whose points all are.
+    """
     groups = [
         {"lr": learning_rate * group.get("rate", 1.0), **group}
         for group in groups
@@ -63,17 +58,7 @@ def make_optimizer(
         return None
     if solver == "lbfgs":
         params = [p for group in groups for p in group["params"]]
-        lbfgs = LBFGS(
-            [{"params": params, "initial_lr": 1.0, "n_done": 0}],
-            max_iter=LBFGS_ITERATIONS,
-            max_eval=5 * LBFGS_ITERATIONS,
-            history_size=20,
-            tolerance_grad=1e-7,
-            tolerance_change=1e-9,
-            line_search_fn="strong_wolfe",
-        )
-        lbfgs.register_step_post_hook(forget_when_stuck)
-        return lbfgs
+        return ProjectedLBFGS(params, project, LBFGS_ITERATIONS)
     for group in groups:
         group["initial_lr"] = group["lr"]
     if solver == "adadelta":

@@ -1,0 +1,155 @@
+"""L-BFGS within bounds, for objectives of all rows.
+
+Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J.
+Control Optim. 20, 1982: parameters that are at a bound, and would leave it, stay; all others take a
+quasi-Newton step, whose points are projected on the bounds along the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
+HALVINGS = 25
+CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
+
+
+class ProjectedLBFGS(Optimizer):
+    """L-BFGS whose every point is within bounds.
+
+    Parameters
+    ----------
+    params : list of nn.Parameter
+        All of one type, on one device.
+    project : callable
+        Brings the parameters, in place, to the nearest point within bounds.
+    max_iter : int, default=10
+        Iterations of a step.
+    memory : int, default=20
+        Pairs of steps and changes of the gradient that curvature is known from.
+    tol : float, default=1e-9
+        Iterations end where they gain less.
+    """
+
+    def __init__(
+        self,
+        params: list[nn.Parameter],
+        project: Callable[[], None],
+        max_iter: int = 10,
+        memory: int = 20,
+        tol: float = 1e-9,
+    ) -> None:
+        super().__init__([{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
+        self.params = params
+        self.project = project
+        self.max_iter = max_iter
+        self.memory = memory
+        self.tol = tol
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
+        """Up to `max_iter` iterations; the loss before them."""
+        evaluate = torch.enable_grad()(closure)
+        self.project()
+        pairs: list[tuple[Tensor, Tensor]] = self.state[self.params[0]].setdefault("pairs", [])
+        x = self.position()
+        first = value = evaluate()
+        slope = self.gradient()
+        for _ in range(self.max_iter):
+            free = self.free(x, slope)
+            direction = -quasi_newton(slope * free, [(s * free, y * free) for s, y in pairs])
+            length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))
+            found = self.search(evaluate, x, value, slope, direction, length)
+            if found is None and pairs:
+                pairs.clear()  # with the same curvature it would fail again
+                continue
+            if found is None:  # at a minimum
+                break
+            at, reached, next_slope = found
+            remember(pairs, at - x, next_slope - slope, self.memory)
+            gain = float(value - reached)
+            x, value, slope = at, reached, next_slope
+            if gain <= self.tol * max(1.0, abs(float(value))):
+                break
+        self.move_to(x)
+        return first
+
+    def search(
+        self,
+        evaluate: Callable[[], Tensor],
+        x: Tensor,
+        value: Tensor,
+        slope: Tensor,
+        direction: Tensor,
+        length: float,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """A point along the projected direction that is lower by enough, its value and gradient."""
+        for _ in range(HALVINGS):
+            at = self.move_to(x + length * direction)
+            promised = float(slope @ (at - x))
+            if promised >= 0.0:
+                return None
+            reached = evaluate()
+            if float(reached) <= float(value) + ARMIJO * promised:
+                return at, reached, self.gradient()
+            # The lowest point of a parabola through both values, but not too near to either.
+            bend = float(reached - value) - promised
+            factor = -0.5 * promised / bend if bend < float("inf") and bend > 0.0 else 0.1
+            length *= min(max(factor, 0.1), 0.5)
+        return None
+
+    def free(self, x: Tensor, slope: Tensor) -> Tensor:
+        """1 for parameters that a step down the slope moves, 0 for those that bounds hold."""
+        moved = self.move_to(x - slope) != x
+        self.move_to(x)
+        return (moved | (slope == 0.0)).to(x)
+
+    def position(self) -> Tensor:
+        """All parameters, as one vector."""
+        return torch.cat([p.detach().reshape(-1) for p in self.params])
+
+    def move_to(self, x: Tensor) -> Tensor:
+        """Set the parameters to the nearest point within bounds, which is returned."""
+        for p, part in zip(self.params, x.split([p.numel() for p in self.params]), strict=True):
+            p.copy_(part.view_as(p))
+        self.project()
+        return self.position()
+
+    def gradient(self) -> Tensor:
+        """By all parameters, as one vector."""
+        zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)
+        return torch.cat([g.reshape(-1) for g in zeros])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch does, with pairs as tuples again."""
+        super().load_state_dict(state_dict)
+        state = self.state[self.params[0]]
+        state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
+
+
+def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y)."""
+    useful = [(s, y, float(s @ y)) for s, y in pairs]
+    useful = [(s, y, sy) for s, y, sy in useful if sy > CURVATURE * float(y @ y)]
+    q, weights = slope.clone(), []
+    for s, y, sy in reversed(useful):
+        weights.append(float(s @ q) / sy)
+        q -= weights[-1] * y
+    if useful:
+        _, y, sy = useful[-1]
+        q *= sy / float(y @ y)
+    for (s, y, sy), weight in zip(useful, reversed(weights), strict=True):
+        q += (weight - float(y @ q) / sy) * s
+    return q
+
+
+def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:
+    """Add a pair that says something of curvature; forget the oldest of too many."""
+    if float(s @ y) > CURVATURE * float(y @ y):
+        pairs.append((s, y))
+        del pairs[:-memory]

@@ -1,0 +1,124 @@
+"""L-BFGS within bounds: optima inside and on the bounds, walls, restarts from a saved state."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from skgpstoch.training.optimizers import make_optimizer
+from skgpstoch.training.projected_lbfgs import ProjectedLBFGS, quasi_newton
+
+F64 = torch.float64
+
+
+def rosenbrock(x):
+    return (100.0 * (x[1:] - x[:-1].square()).square() + (1.0 - x[:-1]).square()).sum()
+
+
+def problem(start, low, high, function=rosenbrock):
+    """Two parameters, minimised together within bounds: with what an optimiser is given."""
+    start = torch.tensor(start, dtype=F64)
+    half = len(start) // 2
+    params = [torch.nn.Parameter(part.clone()) for part in (start[:half], start[half:])]
+    bounds = [torch.tensor(b, dtype=F64).expand(len(start)) for b in (low, high)]
+    seen = []
+
+    def project():
+        for i, p in enumerate(params):
+            part = slice(half) if i == 0 else slice(half, None)
+            p.data.clamp_(bounds[0][part], bounds[1][part])
+
+    def closure():
+        for p in params:
+            p.grad = None
+        value = function(torch.cat(params))
+        value.backward()
+        seen.append(torch.cat(params).detach().clone())
+        return value.detach()
+
+    return params, project, closure, seen
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-5.0, 5.0), (-5.0, 0.5), ([0.2, -5.0, 0.3, -5.0], [0.7, 5.0, 5.0, 0.1])]
+)
+def test_minima_are_those_of_scipy(low, high):
+    start = [-1.2, 1.0, -0.5, 0.8]
+    params, project, closure, seen = problem(start, low, high)
+    optimizer = ProjectedLBFGS(params, project, max_iter=200, tol=0.0)
+    optimizer.step(closure)
+    bounds = list(zip(np.broadcast_to(low, 4), np.broadcast_to(high, 4), strict=True))
+    expected = min(
+        (
+            minimize(
+                lambda x: rosenbrock(torch.tensor(x)).item(),
+                np.clip(s, *np.transpose(bounds)),
+                bounds=bounds,
+                options={"ftol": 1e-15, "gtol": 1e-9},
+            )
+            for s in (start, [0.5] * 4)
+        ),
+        key=lambda r: r.fun,
+    )
+    x = torch.cat(params).detach().numpy()
+    assert rosenbrock(torch.tensor(x)).item() <= expected.fun + 1e-7
+    for point in seen:
+        assert (point.numpy() >= np.broadcast_to(low, 4)).all()
+        assert (point.numpy() <= np.broadcast_to(high, 4)).all()
+
+
+def test_values_never_grow_from_step_to_step():
+    params, project, closure, _ = problem([-1.2, 1.0, 3.0, -2.0], -4.0, 4.0)
+    optimizer = make_optimizer("lbfgs", [{"params": params}], 0.1, project)
+    values = [float(optimizer.step(closure)) for _ in range(12)]
+    assert all(b <= a for a, b in itertools.pairwise(values))
+    assert values[-1] < 1e-8
+
+
+def test_a_wall_of_rejected_points_is_stepped_back_from():
+    def walled(x):
+        value = rosenbrock(x)
+        return value if float(x.detach().max()) < 0.6 else 1e10 + 0.0 * value
+
+    params, project, closure, _ = problem([-0.5, 0.2, 0.1, 0.1], -5.0, 5.0, walled)
+    optimizer = ProjectedLBFGS(params, project, max_iter=60)
+    before = float(closure())
+    optimizer.step(closure)
+    assert float(torch.cat(params).detach().max()) < 0.6
+    assert float(walled(torch.cat(params)).detach()) < 0.3 * before  # 5.1: it got to the wall
+
+
+def test_nothing_happens_at_a_minimum_and_where_bounds_hold_all():
+    for start, low, high in (([1.0] * 4, -5.0, 5.0), ([0.3] * 4, 0.3, 0.3)):
+        params, project, closure, seen = problem(start, low, high)
+        ProjectedLBFGS(params, project).step(closure)
+        assert torch.equal(torch.cat(params).detach(), torch.tensor(start, dtype=F64))
+        assert len(seen) <= 2
+
+
+def test_a_saved_state_goes_on_to_the_same_bits():
+    params, project, closure, _ = problem([-1.2, 1.0, 3.0, -2.0], -4.0, 4.0)
+    optimizer = ProjectedLBFGS(params, project, max_iter=5)
+    optimizer.step(closure)
+    saved, at = copy.deepcopy(optimizer.state_dict()), torch.cat(params).detach().clone()
+    optimizer.step(closure)
+    others, project, closure, _ = problem(at.tolist(), -4.0, 4.0)
+    again = ProjectedLBFGS(others, project, max_iter=5)
+    again.load_state_dict(saved)
+    again.step(closure)
+    assert torch.equal(torch.cat(others), torch.cat(params))
+
+
+def test_the_recursion_inverts_a_quadratic():
+    """With as many conjugate pairs as dimensions it is Newton's direction."""
+    rng = torch.Generator().manual_seed(0)
+    A = torch.randn(4, 4, generator=rng, dtype=F64)
+    A = A @ A.mT + torch.eye(4, dtype=F64)
+    values, vectors = torch.linalg.eigh(A)
+    pairs = [(v, value * v) for value, v in zip(values, vectors.mT, strict=True)]
+    g = torch.randn(4, generator=rng, dtype=F64)
+    torch.testing.assert_close(quasi_newton(g, pairs), torch.linalg.solve(A, g))
+    assert torch.equal(quasi_newton(g, []), g)

@@ -10,7 +10,7 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ..data.rows import Data, Rows
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
+from ..training.checkpoint import Checkpoint
 from ..training.loop import History, train
 from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
@@ -67,6 +68,25 @@ def fitting(method: Callable) -> Callable:
             raise
 
     return wrapped
+
+
+class Run(NamedTuple):
+    """What a fit trains, on what, and how."""
+
+    X: Tensor
+    rows: Rows
+    plan: Plan
+    objective: Objective
+    generator: torch.Generator
+    checkpoint: Checkpoint | None
+
+    def evaluate(self) -> float:
+        """The score of the present iterate."""
+        return self.objective.evaluate(self.X, self.rows)
+
+    def solution(self) -> Posterior:
+        """The posterior at the present iterate."""
+        return self.objective.solution(self.X, self.rows)
 
 
 class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -132,56 +152,41 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
         `planned` are fields of the plan that the caller has decided.
         """
-        # rows → plan → objective → train → closing pass
-        start = self._start() if start is None else start
+        run = self._prepare(data, self._start() if start is None else start, planned)
+        callbacks = FitCallbacks(self, data.X, data.y.reshape(-1, *self._y_shape), run)
+        history = self._train(run, callbacks)
+        self._finish(run.solution(), history, run.plan)
+        callbacks.on_end()
+        return history
+
+    def _prepare(self, data: Data, start: Any, planned: dict[str, Any]) -> Run:
+        """Rows in random order, the plan, and the objective."""
         seed, checkpoint = seed_and_checkpoint(self, data, start, planned)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
-        rows_given, data_given = len(data), data
-        data = self._distinct(data)
-        plan = replace(self._plan(data, rows_given, start), **planned)
+        n_given, data = len(data), self._distinct(data)
+        plan = replace(self._plan(data, n_given, start), **planned)
         self._set_scalings(data, start)
         order = torch.randperm(len(data), generator=generator, device=generator.device)
         X, rows = self._tensors(data, plan, generator.device, order.cpu().numpy())
         objective = self._objective(X, rows, plan, start, generator).to(X.device)
         plan = plan.closed() if objective.is_closed() else plan
-        solution = functools.partial(objective.solution, X, rows)
-        y = data_given.y.reshape(rows_given, *self._y_shape)
-        callbacks = FitCallbacks(self, data_given.X, y, plan.max_iter, solution)
-        history = self._train(objective, X, rows, plan, generator, checkpoint, callbacks)
-        objective.refine(X, rows)
-        self._finish(solution(), history, plan)
-        self.__dict__.pop("_stream", None)
-        callbacks.on_end()
-        return history
+        return Run(X, rows, plan, objective, generator, checkpoint)
 
-    def _train(
-        self,
-        objective: Objective,
-        X: Tensor,
-        rows: Rows,
-        plan: Plan,
-        generator: torch.Generator,
-        checkpoint: Any,
-        callbacks: FitCallbacks,
-    ) -> History:
-        trained = slice(plan.folds.n_untrained, None)
-        evaluate = functools.partial(objective.evaluate, X, rows)
+    def _train(self, run: Run, callbacks: FitCallbacks) -> History:
+        objective, plan = run.objective, run.plan
+        trained, groups = slice(plan.folds.n_untrained, None), objective.param_groups()
+        rate, project = self.learning_rate_init, objective.step_end
         history = train(
             objective,
-            X[trained],
-            rows[trained],
-            optimizer=make_optimizer(
-                plan.solver,
-                objective.param_groups(),
-                self.learning_rate_init,
-                objective.step_end,
-            ),
-            checkpoint=checkpoint,
+            run.X[trained],
+            run.rows[trained],
+            optimizer=make_optimizer(plan.solver, groups, rate, project),
+            checkpoint=run.checkpoint,
             max_iter=plan.max_iter,
             batch_size=plan.batch_size,
             schedule=plan.schedule,
-            generator=generator,
-            evaluate=evaluate if plan.evaluates else None,
+            generator=run.generator,
+            evaluate=run.evaluate if plan.evaluates else None,
             evaluate_every=plan.evaluate_every,
             n_iter_no_change=plan.patience,
             tol=plan.tol,
@@ -190,6 +195,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         )
         if self._target_is_scaled():
             warn_if_hopeless(history, self._y_scaling.scale.size)
+        objective.refine(run.X, run.rows)
         return history
 
     def _set_scalings(self, data: Data, start: Any) -> None:
@@ -223,6 +229,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
     def _finish(self, posterior: Posterior, history: History, plan: Plan) -> None:
         """Fitted attributes, on the CPU."""
         self.posterior_ = posterior.cpu().requires_grad_(False)
+        self.__dict__.pop("_stream", None)
         self._set_history(history)
         self._fitted_parameters = representations(self)
         self.validation_scores_ = list(history.scores) if plan.holds_out else None
@@ -243,28 +250,13 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
         """The same of an array that is valid."""
-        device, posterior = self._predictor()
+        device, posterior = predictor(self)
         return self._x_scaling.tensor(X, torch.float64, device), posterior
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
         """The same of data, with what is known of rows."""
-        device, posterior = self._predictor()
+        device, posterior = predictor(self)
         return *self._tensors(data, EXACTLY, device), posterior
-
-    def _predictor(self) -> tuple[torch.device, Posterior]:
-        """Where predictions are made, and what makes them."""
-        try:
-            device = resolve_device(self.device)
-        except ValueError:
-            warnings.warn(
-                f"device={self.device!r} is not on this machine; predicting on the CPU.",
-                stacklevel=4,
-            )
-            device = torch.device("cpu")
-        posterior = self.posterior_
-        if device.type != "cpu":
-            posterior = copy.deepcopy(posterior).to(device)
-        return device, posterior
 
     def _collect(
         self, n_rows: int, compute: Callable[[slice], tuple[Tensor, ...]]
@@ -312,3 +304,17 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
             ConvergenceWarning,
             stacklevel=6,
         )
+
+
+def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
+    """Where predictions are made, and what makes them."""
+    posterior = estimator.posterior_
+    try:
+        device = resolve_device(estimator.device)
+    except ValueError:
+        warnings.warn(
+            f"device={estimator.device!r} is not on this machine; predicting on the CPU.",
+            stacklevel=5,
+        )
+        return torch.device("cpu"), posterior
+    return device, posterior if device.type == "cpu" else copy.deepcopy(posterior).to(device)

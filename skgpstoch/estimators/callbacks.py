@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..posteriors.base import Posterior
 from ..training.loop import History
 
 if TYPE_CHECKING:
@@ -40,26 +39,17 @@ class FitCallbacks:
         The one that is fitted.
     X, y : ndarrays
         The data, as the user gave them.
-    max_iter : int
-        Epochs at most.
-    solution : callable
-        The posterior at the present iterate.
+    run : Run
+        The fit: its plan, and the posterior at the present iterate.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        X: np.ndarray,
-        y: np.ndarray,
-        max_iter: int,
-        solution: Callable[[], Posterior],
-    ) -> None:
+    def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
         self.known = {"estimator": estimator, "X": X, "y": y}
-        self.solution = solution
+        self.run = run
         self.announced = 0
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
-            self.context = estimator._init_callback_context(max_subtasks=max_iter)
+            self.context = estimator._init_callback_context(max_subtasks=run.plan.max_iter)
             self.context.call_on_fit_task_begin(**self.known)
 
     def on_epoch(self, history: History) -> bool:
@@ -70,7 +60,9 @@ class FitCallbacks:
         epoch = self.context.subcontext(task_name="epoch")
         epoch.call_on_fit_task_begin(**self.known)
         self.known["estimator"]._set_history(history)
-        attributes = {"reconstruction_attributes": lambda: {"posterior_": self.solution().cpu()}}
+        attributes = {
+            "reconstruction_attributes": lambda: {"posterior_": self.run.solution().cpu()}
+        }
         return bool(epoch.call_on_fit_task_end(**self.known, **attributes))
 
     def on_end(self) -> None:

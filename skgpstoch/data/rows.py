@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .arrays import row_blocks
 
 MERGED_ROWS = 10_000
 """Rows up to which those that are the same are found and merged."""
@@ -123,16 +126,23 @@ class Data(_Columns):
         """Rows that are the same in every column as one that counts for all of them.
 
         A weight is a number of repetitions, so that few rows give the same model either way, to the
-        last bit: they come in an order that depends on nothing but what they hold. Of more than
-        `MERGED_ROWS` none are merged.
+        last bit: they come in the order of their digests, which depends on nothing but what they
+        hold. Of more than `MERGED_ROWS` none are merged.
         """
         if not 1 < len(self) <= MERGED_ROWS:
             return self
         known = [c for c in (self.X, self.y, self.exposure, self.y_std) if c is not None]
-        table = np.hstack([c.astype(np.float64) + 0.0 for c in known])  # −0 becomes 0
-        keys = table.view(np.dtype((np.void, table.itemsize * table.shape[1])))[:, 0]
+        keys = np.array(
+            [key for block in row_blocks(len(self), 512) for key in digests(known, block)]
+        )
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) == 1:  # nothing can be learned from it, but two rows can be fitted
             return self
         counts = np.bincount(group.ravel(), self.weight, len(first))
         return replace(self[first], weight=None if (counts == 1.0).all() else counts)
+
+
+def digests(columns: list[np.ndarray], rows: slice) -> list[bytes]:
+    """What tells rows apart: 16 bytes each, without zeros at the end, which NumPy would drop."""
+    table = np.hstack([c[rows].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
+    return [blake2b(row, digest_size=15).digest() + b"." for row in table]

@@ -285,9 +285,8 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         return whole
 
 
-def validate_inputs(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any:
+def validate_inputs(estimator: Any, *data: Any, **options: Any) -> Any:
     """X, or X and y, checked by scikit-learn; the same numbers give the same array."""
-    data = (X,) if y is None else (X, y)
     return validate_data(estimator, *data, dtype=(np.float64, np.float32), order="C", **options)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..posteriors.base import Posterior
 from ..training.loop import History
+from .plan import Plan
 
 if TYPE_CHECKING:
 
@@ -40,8 +41,8 @@ class FitCallbacks:
         The one that is fitted.
     X, y : ndarrays
         The data, as the user gave them.
-    max_iter : int
-        Epochs at most.
+    plan : Plan
+        What the fit does.
     solution : callable
         The posterior at the present iterate.
     """
@@ -51,15 +52,16 @@ class FitCallbacks:
         estimator: Any,
         X: np.ndarray,
         y: np.ndarray,
-        max_iter: int,
+        plan: Plan,
         solution: Callable[[], Posterior],
     ) -> None:
         self.known = {"estimator": estimator, "X": X, "y": y}
+        self.plan = plan
         self.solution = solution
         self.announced = 0
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
-            self.context = estimator._init_callback_context(max_subtasks=max_iter)
+            self.context = estimator._init_callback_context(max_subtasks=plan.max_iter)
             self.context.call_on_fit_task_begin(**self.known)
 
     def on_epoch(self, history: History) -> bool:
@@ -69,7 +71,7 @@ class FitCallbacks:
         self.announced = history.n_iter
         epoch = self.context.subcontext(task_name="epoch")
         epoch.call_on_fit_task_begin(**self.known)
-        self.known["estimator"]._set_history(history)
+        self.known["estimator"]._set_history(history, self.plan)
         attributes = {"reconstruction_attributes": lambda: {"posterior_": self.solution().cpu()}}
         return bool(epoch.call_on_fit_task_end(**self.known, **attributes))
 

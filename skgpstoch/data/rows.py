@@ -123,16 +123,23 @@ class Data(_Columns):
         """Rows that are the same in every column as one that counts for all of them.
 
         A weight is a number of repetitions, so that few rows give the same model either way, to the
-        last bit: they come in an order that depends on nothing but what they hold. Of more than
-        `MERGED_ROWS` none are merged.
+        last bit: they come in an order that depends on nothing but what they hold, and not on its
+        units or origin. Of more than `MERGED_ROWS` none are merged.
         """
         if not 1 < len(self) <= MERGED_ROWS:
             return self
         known = [c for c in (self.X, self.y, self.exposure, self.y_std) if c is not None]
-        table = np.hstack([c.astype(np.float64) + 0.0 for c in known])  # −0 becomes 0
-        keys = table.view(np.dtype((np.void, table.itemsize * table.shape[1])))[:, 0]
+        keys = row_keys(np.hstack([c.astype(np.float64) + 0.0 for c in known]))  # −0 becomes 0
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) == 1:  # nothing can be learned from it, but two rows can be fitted
             return self
         counts = np.bincount(group.ravel(), self.weight, len(first))
         return replace(self[first], weight=None if (counts == 1.0).all() else counts)
+
+
+def row_keys(A: np.ndarray) -> np.ndarray:
+    """The rows of A (n, k), float64, as n strings of bytes in the order of the numbers."""
+    bits = A.view(np.int64)
+    ordered = np.where(bits < 0, ~bits, bits ^ np.iinfo(np.int64).min)  # as unsigned integers
+    big_endian = np.ascontiguousarray(ordered.view(np.uint64).astype(">u8"))
+    return big_endian.view(np.dtype((np.void, 8 * A.shape[1])))[:, 0]

@@ -17,6 +17,7 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
 )
+from skgpstoch.data.rows import Rows
 from skgpstoch.features.fourier import KernelFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.kernels import from_sklearn
@@ -33,7 +34,7 @@ from skgpstoch.maths.linear_regression import (
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
 from skgpstoch.methods.minimax import MinimaxObjective, project_above
 from skgpstoch.methods.scgd import SCGDObjective
-from skgpstoch.objectives import evidence as finite
+from skgpstoch.objectives import evidence
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.posteriors.exact import ExactPosterior
 
@@ -74,14 +75,14 @@ def make_problem(seed, name="network", n_members=1, n_folds=0):
     features = make_features(name, d, D, generator, n_members)
     X = torch.randn(n, d, generator=generator, dtype=torch.float64)
     y = torch.randn(n, P, generator=generator, dtype=torch.float64)
-    fold = torch.full((n, 1), -1.0, dtype=torch.float64)
+    fold = torch.full((n,), -1)
     for k in range(n_members):
         fold[k * n_folds : (k + 1) * n_folds] = k
     noise = 0.2 + torch.rand(P, generator=generator, dtype=torch.float64)
     ridge = 0.2 + torch.rand(P, generator=generator, dtype=torch.float64)
-    targets = torch.cat([y, fold], 1)
+    rows = Rows(y, fold=fold if n_folds else None)
     return SimpleNamespace(
-        X=X, y=y, targets=targets, features=features, noise=noise, ridge=ridge, generator=generator
+        X=X, y=y, rows=rows, features=features, noise=noise, ridge=ridge, generator=generator
     )
 
 
@@ -118,7 +119,7 @@ def optimal_weights(Z, y, ridge):
 def make_objective(cls, problem, noise="learned", **options):
     """An objective at the problem's noise, and at its ridge where that is not the noise."""
     options = {"noise_variance": 0.1, "noise_bounds": (1e-8, 1e2), "weight_decay": 0.0} | options
-    objective = cls(problem.features, problem.targets, noise=noise, **options).double()
+    objective = cls(problem.features, problem.rows, noise=noise, **options).double()
     with torch.no_grad():
         objective.log_noise.copy_(problem.noise.log())
         objective.log_ridge.copy_(problem.ridge.log())
@@ -238,7 +239,10 @@ def test_refit_is_the_posterior_of_the_other_rows():
     p = make_problem(2)
     other = make_problem(2)
     other.X, other.y = p.X[:11] + 0.1, p.y[:11] - 0.2
-    actual, expected = conjugate_posterior(p).refit(other.X, other.y), conjugate_posterior(other)
+    actual, expected = (
+        conjugate_posterior(p).refit(other.X, Rows(other.y)),
+        conjugate_posterior(other),
+    )
     exactly(actual.marginals(p.X).mean, expected.marginals(p.X).mean, 1e-12)
     exactly(actual.marginals(p.X).var, expected.marginals(p.X).var, 1e-12)
     exactly(actual.log_evidence(), expected.log_evidence(), 1e-12)
@@ -251,7 +255,7 @@ def test_exact_posterior_against_dense_algebra(expression):
     X, X_new = (torch.randn(n, 2, generator=generator, dtype=torch.float64) for n in (25, 6))
     y = torch.randn(25, 2, generator=generator, dtype=torch.float64)
     noise, kernel = torch.tensor([0.1, 0.5], dtype=torch.float64), from_sklearn(expression)
-    posterior = ExactPosterior(kernel, torch.nn.Identity(), Gaussian(noise), X, y)
+    posterior = ExactPosterior(kernel, torch.nn.Identity(), Gaussian(noise), X, Rows(y))
     q, cov = posterior.marginals(X_new), posterior.covariance(X_new)
     for p in range(2):
         twin = GaussianProcessRegressor(expression, alpha=noise[p].item(), optimizer=None)
@@ -266,8 +270,8 @@ def test_exact_posterior_against_dense_algebra(expression):
     var = q.var[0]
     assert ((f.mean(0) - q.mean[0]).abs() <= 4 * (var / 20_000).sqrt()).all()
     assert ((f.var(0) - var).abs() <= 4 * var * math.sqrt(2 / 20_000)).all()
-    refitted = posterior.refit(X[:5], y[:5])
-    expected = ExactPosterior(kernel, torch.nn.Identity(), Gaussian(noise), X[:5], y[:5])
+    refitted = posterior.refit(X[:5], Rows(y[:5]))
+    expected = ExactPosterior(kernel, torch.nn.Identity(), Gaussian(noise), X[:5], Rows(y[:5]))
     exactly(refitted.marginals(X_new).mean, expected.marginals(X_new).mean, 1e-12)
 
 
@@ -276,7 +280,7 @@ def test_exact_posterior_against_dense_algebra(expression):
 def test_scgd_gradient_is_that_of_the_exact_evidence(problem):
     objective = make_objective(SCGDObjective, problem, averaging=1.0, weights="profiled")
     for _ in range(2):  # b_t = 1 forgets the first call
-        loss = objective(problem.X, problem.targets, problem.generator)
+        loss = objective(problem.X, problem.rows, problem.generator)
     noise = objective.log_noise.exp()
     Z = problem.features.members(problem.X)[0]
     exact = nlml(Z, problem.y, noise, torch.ones_like(noise)).sum() / len(problem.X)
@@ -289,7 +293,7 @@ def test_scgd_gradient_with_a_signal_variance_of_its_own(problem):
     objective = make_objective(
         SCGDObjective, problem, noise="validation", averaging=1.0, weights="profiled"
     )
-    loss = objective(problem.X, problem.targets, problem.generator)
+    loss = objective(problem.X, problem.rows, problem.generator)
     Z = problem.features.members(problem.X)[0]
     exact = nlml(Z, problem.y, problem.noise, problem.noise / problem.ridge).sum()
     assert_same_gradients(loss, exact / len(problem.X), objective)
@@ -305,7 +309,7 @@ def test_scgd_gradient_with_learned_weights(problem, at_optimum):
     w.data.normal_(generator=problem.generator)
     if at_optimum:
         w.data.copy_(optimal_weights(Z.detach(), y, problem.noise))
-    loss = objective(problem.X, problem.targets, problem.generator)
+    loss = objective(problem.X, problem.rows, problem.generator)
     n, D = Z.shape
     expected = (Z @ w[0] - y).square().sum(0) / noise + w[0].square().sum(0)
     expected = expected + torch.logdet(Z.T @ Z + noise[:, None, None] * eye(D))
@@ -322,12 +326,12 @@ def test_gradient_of_an_ensemble_is_that_of_members_blind_to_their_fold(cls, nam
     p = make_problem(4, name, n_members=3, n_folds=4)
     options = {"averaging": 1.0, "weights": "profiled"} if cls is SCGDObjective else {}
     objective = make_objective(cls, p, **options)
-    loss = objective(p.X, p.targets, p.generator)
+    loss = objective(p.X, p.rows, p.generator)
     actual = gradients(loss, objective)
     Z, noise = p.features.members(p.X), objective.log_noise.exp()
     exact = []
     for k in range(3):
-        seen = p.targets[:, -1] != k
+        seen = p.rows.fold != k
         assert int(seen.sum()) == len(p.X) - 4
         exact.append(nlml(Z[k][seen], p.y[seen], noise, torch.ones_like(noise)).sum() / seen.sum())
     expected = gradients(sum(exact), objective)
@@ -366,7 +370,7 @@ def test_minimax_is_the_evidence_where_the_constraint_holds(problem, noise):
     for scale in (0.0, 0.1, 1.0):
         B = torch.randn(objective.B.shape, generator=problem.generator, dtype=torch.float64)
         objective.B.copy_(scale * B / B.norm(dim=(-2, -1), keepdim=True))
-        loss = objective(problem.X, problem.targets, problem.generator)
+        loss = objective(problem.X, problem.rows, problem.generator)
         exactly(loss.detach(), exact)
 
 
@@ -381,7 +385,7 @@ def test_minimax_gradient_is_that_of_the_saddle_function(problem):
         w.add_(torch.randn(w.shape, generator=generator, dtype=w.dtype))
         B.copy_(torch.randn(B.shape, generator=generator, dtype=B.dtype))
         B /= 2 * B.norm(dim=(-2, -1), keepdim=True)
-    loss = objective(problem.X, problem.targets, generator)
+    loss = objective(problem.X, problem.rows, generator)
     Z, noise = problem.features.members(problem.X)[0], objective.log_noise.exp()
     (n, D), psi = Z.shape, torch.zeros(())
     for p in range(len(noise)):
@@ -402,7 +406,7 @@ def test_minimax_gradient_at_the_saddle_point_is_exact(problem):
     penalty = float(scaled.norm(dim=(-2, -1)).max())
     objective = make_minimax(problem, penalty=penalty)
     objective.B.copy_(-scaled / penalty)
-    loss = objective(problem.X, problem.targets, problem.generator)
+    loss = objective(problem.X, problem.rows, problem.generator)
     noise = objective.log_noise.exp()
     Z = problem.features.members(problem.X)[0]
     exact = nlml(Z, problem.y, noise, torch.ones_like(noise)).sum() / len(Z)
@@ -414,7 +418,7 @@ def test_minimax_ascends_to_the_norm_of_the_gap():
     p = make_problem(0)
     objective = make_minimax(p, dual_step=0.2)
     X = p.X[:1].expand_as(p.X)  # rows that are all the same, so that any of them are all
-    objective.rows = (X, p.targets)
+    objective.data = (X, p.rows)
     F = mean_F(p.features.members(X)[0].detach(), p.noise)
     gap = objective.A.detach() - F
     norm_gap = gap.norm(dim=(-2, -1), keepdim=True)
@@ -467,7 +471,7 @@ def test_bsgd_is_the_exact_gp_of_the_minibatch(problem, noise):
     objective = make_objective(BSGDObjective, problem, noise=noise)
     for b in (1, 7, len(problem.X)):
         X, y = problem.X[:b], problem.y[:b]
-        loss = objective(X, problem.targets[:b], problem.generator)
+        loss = objective(X, problem.rows[:b], problem.generator)
         variance = objective.log_noise.exp()
         ridge = variance if noise == "learned" else objective.ridge
         exact = nlml(problem.features.members(X)[0], y, variance, variance / ridge).sum() / b
@@ -479,9 +483,9 @@ def test_bsgd_sees_rows_of_zeros():
     """With linear features a row of zeros has none, but the evidence of the noise."""
     p = make_problem(0)
     p.features = NetworkFeatures(torch.nn.Identity(), p.X.shape[1])
-    p.X[:5], p.y[:5], p.targets[:5, :-1] = 0.0, 0.0, 0.0
+    p.X[:5], p.y[:5] = 0.0, 0.0
     objective = make_objective(BSGDObjective, p)
-    loss = objective(p.X, p.targets, p.generator)
+    loss = objective(p.X, p.rows, p.generator)
     noise = objective.log_noise.exp()
     exact = nlml(p.X, p.y, noise, torch.ones_like(noise)).sum() / len(p.X)
     exactly(loss.detach(), exact.detach())
@@ -493,11 +497,11 @@ def test_bsgd_is_scgd_without_the_factor(problem):
     """Sec. 4.2: F̃ = Σ_S F_i, the sum of the minibatch without n/b."""
     b = 9
     batch = SimpleNamespace(**vars(problem))
-    batch.X, batch.y, batch.targets = problem.X[:b], problem.y[:b], problem.targets[:b]
+    batch.X, batch.y, batch.rows = problem.X[:b], problem.y[:b], problem.rows[:b]
     options = {"averaging": 1.0, "weights": "profiled"}
     scgd = make_objective(SCGDObjective, batch, **options)  # knows of no other rows
     bsgd = make_objective(BSGDObjective, problem)
-    losses = (o(batch.X, batch.targets, batch.generator) for o in (scgd, bsgd))
+    losses = (o(batch.X, batch.rows, batch.generator) for o in (scgd, bsgd))
     first, second = (gradients(loss, o) for loss, o in zip(losses, (scgd, bsgd), strict=True))
     for name, g in second.items():
         exactly(first[name], g)
@@ -522,7 +526,7 @@ def test_kernel_bsgd_is_the_exact_gp_of_the_minibatch(expression):
     log_noise.data.copy_(torch.tensor([-1.0, 0.2]))
     X = torch.randn(15, 2, generator=generator, dtype=torch.float64)
     y = torch.randn(15, 2, generator=generator, dtype=torch.float64)
-    loss = objective(X, torch.cat([y, torch.full((15, 1), -1.0)], 1), generator)
+    loss = objective(X, Rows(y), generator)
     K = objective.kernel(network(X))
     exact = torch.zeros(())
     for p in range(2):
@@ -547,7 +551,8 @@ def test_time_average_of_the_running_statistics_is_exact(averaging, b):
     mean = [torch.zeros_like(a) for a in running.total(n_rows)]
     for _ in range(T):
         rows = torch.randperm(n, generator=generator)[:b]
-        running.update(Z[:, rows], y[None, rows], torch.tensor([float(b)], dtype=torch.float64))
+        n_seen = torch.tensor([float(b)], dtype=torch.float64)
+        running.update(Z[:, rows], y[None, rows], n_seen, b)
         for total, a in zip(mean, running.total(n_rows), strict=True):
             total += a / T
     exact = batch_statistics(Z, y)
@@ -569,7 +574,7 @@ def test_theory_averages_converge_without_a_time_average():
     running, one = RunningStatistics(1, 3, 1, "theory", 40), torch.ones(1, dtype=torch.float64)
     for _ in range(4000):
         row = torch.randint(60, (1,), generator=generator)
-        running.update(Z[:, row], y[None, row], one)
+        running.update(Z[:, row], y[None, row], one, 1)
         errors.append(float((running.gram - Z.mT @ Z / 60).norm()))
     early, late = np.mean(errors[:100]), np.mean(errors[-1000:])
     assert late < 0.45 * early  # b_t is a tenth, the error about its root
@@ -603,7 +608,7 @@ def test_solution_is_the_posterior_of_all_rows(noise):
     objective = make_objective(SCGDObjective, p, noise=noise, **options)
     objective.closing_noise.copy_(p.noise.log() - 1.0)
     objective.closing_ridge.copy_(p.ridge.log() + 1.0)
-    posterior = objective.solution(p.X, p.targets)
+    posterior = objective.solution(p.X, p.rows)
     sigma2, ridge = posterior.weights.noise_variance, posterior.weights.ridge
     if noise == "learned":
         exactly(sigma2, p.noise)
@@ -623,7 +628,7 @@ def held_out_score(problem, noise, ridge):
     """Mean −log N(y | m, σ²(1 + h)) over the rows that a member has not seen."""
     scores = []
     for k, Z in enumerate(problem.features.members(problem.X)):
-        seen = problem.targets[:, -1] != k
+        seen = problem.rows.fold != k
         train, test, y = Z[seen], Z[~seen], problem.y
         mean = test @ optimal_weights(train, y[seen], ridge)
         h = [test @ torch.linalg.inv(train.T @ train + r * eye(Z.shape[1])) * test for r in ridge]
@@ -638,9 +643,9 @@ def test_evaluation_without_validation_rows_is_the_exact_evidence(problem):
     options = {"averaging": "auto", "weights": "learned"}
     objective = make_objective(SCGDObjective, problem, **options)
     exact = nlml(Z, problem.y, problem.noise, torch.ones_like(problem.noise)).sum() / len(Z)
-    assert_allclose(objective.evaluate(problem.X, problem.targets), exact, rtol=1e-10)
+    assert_allclose(objective.evaluate(problem.X, problem.rows), exact, rtol=1e-10)
     profiled = make_objective(SCGDObjective, problem, noise="profiled", **options)
-    assert profiled.evaluate(problem.X, problem.targets) < exact
+    assert profiled.evaluate(problem.X, problem.rows) < exact
     noise, ridge = profiled.noise_variance, profiled.ridge
     found = most_likely(spectrum(batch_statistics(Z[None], problem.y)))
     exactly(torch.stack(found), torch.stack([noise, ridge]))
@@ -651,7 +656,7 @@ def test_evaluation_of_an_ensemble_is_the_mean_of_its_members():
     objective = make_objective(SCGDObjective, p, averaging="auto", weights="profiled")
     Z, signal = p.features.members(p.X).detach(), torch.ones_like(p.noise)
     exact = sum(nlml(Zk, p.y, p.noise, signal).sum() for Zk in Z) / (2 * len(p.X))
-    assert_allclose(objective.evaluate(p.X, p.targets), exact, rtol=1e-10)
+    assert_allclose(objective.evaluate(p.X, p.rows), exact, rtol=1e-10)
 
 
 @pytest.mark.parametrize("n_members", [1, 3])
@@ -660,9 +665,9 @@ def test_evaluation_is_the_predictive_density_of_unseen_rows(n_members):
     options = {"averaging": "auto", "weights": "profiled"}
     objective = make_objective(SCGDObjective, p, **options)
     expected = held_out_score(p, p.noise, p.noise)
-    assert_allclose(objective.evaluate(p.X, p.targets), expected, rtol=1e-10)
+    assert_allclose(objective.evaluate(p.X, p.rows), expected, rtol=1e-10)
     objective = make_objective(SCGDObjective, p, noise="validation", **options)
-    score = objective.evaluate(p.X, p.targets)
+    score = objective.evaluate(p.X, p.rows)
     noise, ridge = objective.noise_variance, objective.ridge
     assert_allclose(score, held_out_score(p, noise, ridge), rtol=1e-10)
     assert score < min(held_out_score(p, 0.9 * noise, ridge), expected)
@@ -671,11 +676,11 @@ def test_evaluation_is_the_predictive_density_of_unseen_rows(n_members):
 
 def test_evaluation_extrapolates_from_a_bounded_number_of_rows(monkeypatch):
     """ZᵀZ and Zᵀy of the first m training rows stand for n/m times theirs."""
-    monkeypatch.setattr(finite, "EVALUATION_ROWS", 0)
-    monkeypatch.setattr(finite, "MIN_EVALUATION_ROWS", 12)
+    monkeypatch.setattr(evidence, "EVALUATION_ROWS", 0)
+    monkeypatch.setattr(evidence, "MIN_EVALUATION_ROWS", 12)
     p = make_problem(6, n_folds=5)
     objective = make_objective(SCGDObjective, p, averaging="auto", weights="profiled")
-    score = objective.evaluate(p.X, p.targets)
+    score = objective.evaluate(p.X, p.rows)
     n = len(p.X) - 5
     Z, y = p.features.members(p.X)[0].detach(), p.y
     scale = n / 12
@@ -696,9 +701,9 @@ def test_stream_of_all_rows_at_once_has_the_closing_posterior(noise):
     assert len(p.X) <= 20 * p.features.n_features  # fewer than the window
     options = {"averaging": 1.0, "weights": "profiled"}
     objective = make_objective(SCGDObjective, p, noise=noise, **options)
-    objective(p.X, p.targets, p.generator)
+    objective(p.X, p.rows, p.generator)
     streamed = objective.running_solution()
-    closing = objective.solution(p.X, p.targets)
+    closing = objective.solution(p.X, p.rows)
     exactly(streamed.marginals(p.X).mean, closing.marginals(p.X).mean)
     exactly(streamed.marginals(p.X).var, closing.marginals(p.X).var)
     exactly(streamed.log_evidence(), closing.log_evidence())

@@ -298,7 +298,7 @@ def test_rates():
         Z, found = torch.zeros(1, b, 1), []
         for _ in range(n):
             found.append(running.rate(b))
-            running.update(Z, Z, tensor(float(b)))
+            running.update(Z, Z, tensor(float(b)), b)
         return np.array(found)
 
     t = np.arange(1, 2001)
@@ -317,7 +317,7 @@ def test_first_steps_average_over_all_that_was_seen():
     running, b = RunningStatistics(1, 5, 1, "auto", window=1e6), tensor(4.0)
     for t in range(10):
         rows = slice(4 * t, 4 * t + 4)
-        running.update(Z[:, rows], y[None, rows], b)
+        running.update(Z[:, rows], y[None, rows], b, 4)
         expected = batch_statistics(Z[:, : rows.stop], y[: rows.stop])
         for actual, whole in zip(running.total(expected.n_rows), expected, strict=True):
             assert_close(actual, whole, rtol=1e-12, atol=1e-12)
@@ -331,7 +331,7 @@ def test_window_is_the_number_of_rows_that_the_variance_speaks_of(window, b):
     running = RunningStatistics(members, 1, 1, "auto", window)
     for _ in range(T):
         y = torch.randn(members, b, 1, generator=generator, dtype=torch.float64) + 1.0
-        running.update(torch.ones_like(y), y, torch.full((members,), float(b)).double())
+        running.update(torch.ones_like(y), y, torch.full((members,), float(b)).double(), b)
     assert float(running.cross.var()) == pytest.approx(1 / window, rel=4 * math.sqrt(2 / members))
 
 
@@ -343,7 +343,7 @@ def test_members_average_over_the_rows_they_see():
     running = RunningStatistics(2, 5, 1, 0.5, 1.0)
     rows = slice(0, 7)
     keep = seen[:, rows, None]
-    running.update(Z[:, rows] * keep, y[None, rows] * keep, seen[:, rows].sum(1).double())
+    running.update(Z[:, rows] * keep, y[None, rows] * keep, seen[:, rows].sum(1).double(), 7)
     expected = batch_statistics(Z[:, rows], y[rows], seen[:, rows])
     for actual, part in zip(running.total(expected.n_rows), expected, strict=True):
         assert_close(actual, part, rtol=1e-12, atol=1e-12)
@@ -366,7 +366,7 @@ def test_statistics_resume_from_their_state_to_the_last_bit():
     def steps(running, start, stop):
         for t in range(start, stop):
             rows = slice(4 * t, 4 * t + 4)
-            running.update(Z[:, rows], y[rows].expand(2, -1, -1), b)
+            running.update(Z[:, rows], y[rows].expand(2, -1, -1), b, 4)
         return running
 
     whole = steps(RunningStatistics(2, 5, 3, "theory", 1.0), 0, 10)

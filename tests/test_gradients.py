@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skgpstoch.data.rows import Rows
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.maths.linear_regression import exact_statistics
 from skgpstoch.methods.bsgd import BSGDObjective
@@ -19,16 +20,15 @@ BATCH = 5
 
 
 def make_problem(seed=0, n=40, n_members=1, fold=None, P=2):
-    """Data, a network of 4 features on it, targets with their fold."""
+    """Data, a network of 4 features on it, rows with their fold."""
     generator = torch.Generator().manual_seed(seed)
     network = multilayer_perceptron(2, (4,), "tanh", generator, n_members).double()
     X = torch.randn(n, 2, generator=generator, dtype=torch.float64)
     y = torch.randn(n, P, generator=generator, dtype=torch.float64) + X[:, :1]
-    column = torch.full((n, 1), -1.0, dtype=torch.float64) if fold is None else fold[:, None]
     return SimpleNamespace(
         X=X,
         y=y,
-        targets=torch.cat([y, column], 1),
+        rows=Rows(y, fold=fold),
         features=NetworkFeatures(network, 4, n_members),
         generator=generator,
     )
@@ -41,7 +41,7 @@ def make_objective(cls, problem, **options):
         "noise_bounds": (1e-8, 1e2),
         "weight_decay": 0.0,
     } | options
-    return cls(problem.features, problem.targets, **options).double()
+    return cls(problem.features, problem.rows, **options).double()
 
 
 def make_minimax(problem, **options):
@@ -68,7 +68,8 @@ def batch_gradient(objective, problem, rows):
     Z = objective.features.members(problem.X[rows])
     Y = problem.y[rows].expand(len(Z), -1, -1)
     b = torch.full((len(Z), 1), float(len(rows)), dtype=torch.float64)
-    return flat_gradient(objective.loss(Z, Y, b, problem.generator), objective)
+    unseen = torch.zeros_like(b)
+    return flat_gradient(objective.loss(Z, Y, b, problem.generator, unseen), objective)
 
 
 def exact_gradient(objective, problem):
@@ -115,7 +116,7 @@ def forward_gradients(objective, problem, b, T):
     samples = []
     for _ in range(T):
         rows = random_rows(problem, b)
-        loss = objective(problem.X[rows], problem.targets[rows], problem.generator)
+        loss = objective(problem.X[rows], problem.rows[rows], problem.generator)
         samples.append(flat_gradient(loss, objective))
     return torch.stack(samples)
 
@@ -173,8 +174,8 @@ def test_minimax_descends_along_an_unbiased_gradient(seed, noise):
 @pytest.mark.parametrize("held_out", [0, 20])
 def test_minimax_ascends_along_an_unbiased_gradient(held_out, b):
     """μ(A − F)/‖A‖ with F of the rows that are trained on, whatever the minibatch."""
-    fold = torch.full((40,), -1.0, dtype=torch.float64)
-    fold[:held_out] = 0.0
+    fold = torch.full((40,), -1)
+    fold[:held_out] = 0
     p = make_problem(fold=fold)
     objective = make_minimax(p)
     Z = p.features.members(p.X)[0, held_out:].detach()
@@ -198,12 +199,12 @@ def test_minimax_takes_independent_rows_for_its_two_steps():
     rows = torch.arange(BATCH)
     for _ in range(5):
         objective.B.copy_(before)
-        objective(p.X[rows], p.targets[rows], p.generator)
+        objective(p.X[rows], p.rows[rows], p.generator)
         ascents.append(objective.B.clone())
     assert len({float(B.sum()) for B in ascents}) == 5
     again = make_problem()
     other = make_minimax(again)
-    other(again.X[rows + 9], again.targets[rows + 9], again.generator)
+    other(again.X[rows + 9], again.rows[rows + 9], again.generator)
     assert torch.equal(other.B, ascents[0])
 
 
@@ -211,7 +212,7 @@ def test_minimax_takes_independent_rows_for_its_two_steps():
 @pytest.mark.parametrize("b", [1, 2, BATCH])
 def test_running_statistics_of_members_are_unbiased_for_any_minibatch(b):
     """A member's average is over the rows that it sees, though some minibatches have none."""
-    fold = (torch.arange(40) % 2).double()
+    fold = torch.arange(40) % 2
     p = make_problem(n_members=2, fold=fold)
     objective = make_objective(SCGDObjective, p, averaging=0.01, weights="profiled")
     seen = fold != torch.arange(2)[:, None]
@@ -220,7 +221,7 @@ def test_running_statistics_of_members_are_unbiased_for_any_minibatch(b):
     with torch.no_grad():
         for _ in range(T):
             rows = random_rows(p, b)
-            objective(p.X[rows], p.targets[rows], p.generator)
+            objective(p.X[rows], p.rows[rows], p.generator)
             mean += objective.running.total(objective.n_rows).gram / T
     Z = p.features.members(p.X).detach()
     for k in range(2):

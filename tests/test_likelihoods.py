@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, clone
 from torch.testing import assert_close
 
 from skgpstoch import likelihoods
+from skgpstoch.data.rows import Rows
 from skgpstoch.likelihoods import (
     AdditiveNoise,
     Bernoulli,
@@ -629,27 +630,27 @@ def test_moments_of_counts_are_integrals(link):
 def test_initial_means_fit_the_marginal_distribution():
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(501, 2, generator=generator, dtype=torch.float64)
-    assert_close(Gaussian().initial_mean(y), y.mean(0))
+    assert_close(Gaussian().initial_mean(Rows(y)), y.mean(0))
     for likelihood in (Laplace(), StudentT()):
-        assert_close(likelihood.initial_mean(y), y.median(0).values)
+        assert_close(likelihood.initial_mean(Rows(y)), y.median(0).values)
     ones = (y > 0.5).double()
     for link in ("logit", "probit"):
         likelihood = Bernoulli(link)
-        f = likelihood.initial_mean(ones)
+        f = likelihood.initial_mean(Rows(ones))
         p = likelihood.log_prob(torch.ones_like(f), f).exp()
         assert_close(p, ones.mean(0), rtol=0.0, atol=2e-3)
-        assert likelihood.initial_mean(torch.zeros_like(y)).isfinite().all()
+        assert likelihood.initial_mean(Rows(torch.zeros_like(y))).isfinite().all()
     codes = torch.tensor([0.0, 0.0, 2.0]).double()[:, None]
-    f = Categorical(3).initial_mean(codes)
+    f = Categorical(3).initial_mean(Rows(codes))
     assert_close(f.softmax(-1), f64([2.5, 0.5, 1.5]) / 4.5)
     assert float(f.sum()) == pytest.approx(0.0, abs=1e-12)
     for link in ("exp", "softplus"):
         counts = torch.poisson(y.exp(), generator=generator)
         exposure = 1.0 + torch.rand(501, 1, generator=generator, dtype=torch.float64)
-        f = Poisson(link).initial_mean(counts, exposure)
+        f = Poisson(link).initial_mean(Rows(counts, exposure=exposure))
         rate = Poisson(link).log_rate(f).exp()
         assert_close(rate, (counts.sum(0) + 0.5) / exposure.sum(), rtol=1e-9, atol=0.0)
-        assert Poisson(link).initial_mean(torch.zeros_like(y)).isfinite().all()
+        assert Poisson(link).initial_mean(Rows(torch.zeros_like(y))).isfinite().all()
 
 
 @torch.no_grad()
@@ -659,17 +660,17 @@ def test_scales_are_initialised_from_the_targets():
     for truth in (Laplace(0.3), StudentT(0.3, 4.0)):
         likelihood = make_likelihood("laplace" if isinstance(truth, Laplace) else "student_t")
         likelihood = likelihood.for_outputs(1)
-        likelihood.initialise(truth.sample(f, generator))
+        likelihood.initialise(Rows(truth.sample(f, generator)))
         assert float(likelihood.scale) == pytest.approx(0.3, rel=0.05)
         assert likelihood.log_scale.requires_grad
-        likelihood.initialise(f)  # constant: nothing to go by
+        likelihood.initialise(Rows(f))  # constant: nothing to go by
         assert float(likelihood.scale) == pytest.approx(0.3, rel=0.05)
         mostly = f.clone()
         mostly[:100] += 1.0
-        likelihood.initialise(mostly)
+        likelihood.initialise(Rows(mostly))
         assert 0.0 < float(likelihood.scale) < 0.05
     gaussian = Gaussian(0.5)
-    gaussian.initialise(f)
+    gaussian.initialise(Rows(f))
     assert float(gaussian.noise_variance) == pytest.approx(0.5)
 
 

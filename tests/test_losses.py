@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy.special import gammaln, log_ndtr, logsumexp
 from scipy.stats import kstest, norm, t
-from skgpstoch.objectives.sparse import SparsePosterior
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from test_sparse import (
@@ -41,17 +40,19 @@ from skgpstoch.losses import (
     FullyIndependent,
     LogLoss,
     Loss,
-    Rows,
     SquareLoss,
     make_loss,
     monte_carlo_gradients,
     product_gradients,
 )
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.objectives import best_q
 from skgpstoch.objectives.adam import GradientObjective
+from skgpstoch.objectives.data_term import data_term
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective
-from skgpstoch.posteriors.blocks import Moments
+from skgpstoch.posteriors.blocks import WeightMoments
+from skgpstoch.posteriors.sparse import SparsePosterior
 
 F64 = torch.float64
 
@@ -261,7 +262,7 @@ def test_log_loss_and_its_gradient_are_those_of_the_integral(name):
 @pytest.mark.parametrize("name", ["gaussian", "probit"])
 def test_log_loss_in_closed_form(name):
     found, y, q = cases(name)
-    value = LogLoss().data_term(Rows(y, SCALARS[name]()), q, 0 * y[:, 0]).value
+    value = LogLoss().data_term(y, SCALARS[name](), q, 0 * y[:, 0]).value
     y, mean, var = np.array(found).T
     expected = norm.logpdf(y, mean, np.sqrt(var + 0.3))
     if name == "probit":
@@ -317,7 +318,7 @@ def test_predictive_gradients_are_autograd_of_the_predictive_density(name):
 def test_the_curvature_is_the_second_derivative(name):
     """∂²/∂μ² log E[p] = 2δ − α², by differences of α; κ is minus that, and never negative."""
     y, q, likelihood = outputs(name)
-    term = LogLoss().data_term(Rows(y, likelihood), q, torch.zeros(len(y), dtype=F64))
+    term = LogLoss().data_term(y, likelihood, q, torch.zeros(len(y), dtype=F64))
     h, tol = 1e-5, {"softmax": 5e-2, "robustmax": 5e-3}.get(name, 1e-5)
     for j in range(q.mean.shape[2]):
         shift = h * torch.eye(q.mean.shape[2], dtype=F64)[j]
@@ -414,7 +415,7 @@ def test_product_sampling_is_unbiased(name):
     """α and δ of each row within 4 standard errors, which the integral knows."""
     found, y, q = cases(name, 4)
     all_, _, alpha, delta = products(name, found)
-    value, mean, var = product_gradients(Rows(y, SCALARS[name]()), q, N_DRAWS, generator(3))
+    value, mean, var = product_gradients(y, SCALARS[name](), q, N_DRAWS, generator(3))
     error = np.array([p.std for p in all_]) / math.sqrt(N_DRAWS)
     z = (np.stack([mean[:, 0], var[:, 0]], 1) - np.stack([alpha, delta], 1)) / error
     assert np.abs(z).max() < 4.0, z
@@ -431,7 +432,7 @@ def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
     for case in cases(name, 7)[0]:
         y, q = as_rows([case])
         likelihood = SCALARS[name]()
-        value, _, _ = product_gradients(Rows(y, likelihood), q, N_DRAWS, generator(4))
+        value, _, _ = product_gradients(y, likelihood, q, N_DRAWS, generator(4))
         estimates = torch.autograd.grad(value.sum(), list(likelihood.parameters()))
         for j, estimate in enumerate(estimates):
             # Parameters are log σ², log s and log(ν − 2).
@@ -484,7 +485,7 @@ def test_draws_of_two_latents_follow_the_product():
 def test_product_sampling_of_improbable_classes_is_unbiased():
     y, q = two_classes(IMPROBABLE)
     all_, _, alpha, delta = products("logit", IMPROBABLE)
-    _, mean, var = product_gradients(Rows(y, Categorical(2)), q, N_DRAWS, generator(7))
+    _, mean, var = product_gradients(y, Categorical(2), q, N_DRAWS, generator(7))
     # The score by one latent has the variance of q beside that of the difference.
     for c, sign in enumerate((-1.0, 1.0)):
         v = q.var[0, :, c].numpy()
@@ -600,7 +601,6 @@ def test_an_accepted_draw_is_kept_while_another_output_waits():
 @every
 def test_draws_are_those_of_the_generator(name):
     y, q, likelihood = outputs(name)
-    rows = Rows(y, likelihood)
     before, state = [a.clone() for a in (y, *q)], torch.get_rng_state()
     if name == "robustmax":
         for gradient in ("biased", "smoothed", "product"):
@@ -609,12 +609,14 @@ def test_draws_are_those_of_the_generator(name):
         return
     for gradient in ("biased", "smoothed", "product"):
         loss, none = LogLoss(gradient, n_samples=3), torch.zeros(len(y), dtype=F64)
-        one, again, other = (loss.data_term(rows, q, none, generator(s)) for s in (1, 1, 2))
+        one, again, other = (
+            loss.data_term(y, likelihood, q, none, generator(s)) for s in (1, 1, 2)
+        )
         assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
         assert not torch.equal(one.mean, other.mean)
         # Without a generator there are no draws: predictions are judged exactly.
-        exact = LogLoss().data_term(rows, q, none)
-        assert torch.equal(loss.data_term(rows, q, none).mean, exact.mean)
+        exact = LogLoss().data_term(y, likelihood, q, none)
+        assert torch.equal(loss.data_term(y, likelihood, q, none).mean, exact.mean)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, (y, *q), strict=True))
 
@@ -642,7 +644,7 @@ def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss
     slack, bias = 1e-2 if name == "softmax" else 1e-6, {}
     for S, size in ((1, n), (8, n // 4), (64, n // 16)):
         y, q, likelihood = repeated(name, size)
-        _, mean, _ = monte_carlo_gradients(Rows(y, likelihood), q, S, 0.0, generator(S))
+        _, mean, _ = monte_carlo_gradients(y, likelihood, q, S, 0.0, generator(S))
         error, bias[S] = mean.std(0) / math.sqrt(size), (mean.mean(0) - of_log[0]).abs()
         if S == 1:
             assert ((mean.mean(0) - of_expected[0]).abs() < 4.0 * error + slack).all()
@@ -651,7 +653,7 @@ def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss
     assert float(bias[8][worst]) < 0.5 * float(bias[1][worst])
     assert float(bias[64][worst]) < 0.15 * float(bias[1][worst])
     y, q, one = repeated(name, 1)
-    value, mean, var = monte_carlo_gradients(Rows(y, one), q, 400_000, 0.0, generator(1))
+    value, mean, var = monte_carlo_gradients(y, one, q, 400_000, 0.0, generator(1))
     assert_close(value, one.predictive_gradients(y, q)[0], rtol=0, atol=1.5e-2)
     assert_close(mean, of_log, rtol=0, atol=3e-2)
     assert_close(var, of_log_by_var, rtol=0, atol=3e-2)
@@ -662,12 +664,11 @@ def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss
 def test_sampled_values_and_gradients_belong_together(name, jitter):
     """At the same draws, by central differences, and by the likelihood's parameters."""
     y, q, likelihood = outputs(name)
-    rows = Rows(y, likelihood)
 
     def value(q):
-        return monte_carlo_gradients(rows, q, 7, jitter, generator(2))[0].detach()
+        return monte_carlo_gradients(y, likelihood, q, 7, jitter, generator(2))[0].detach()
 
-    total, mean, var = monte_carlo_gradients(rows, q, 7, jitter, generator(2))
+    total, mean, var = monte_carlo_gradients(y, likelihood, q, 7, jitter, generator(2))
     g = generator(3)
     d_mean, d_var = (torch.randn(mean.shape, generator=g, dtype=F64) for _ in range(2))
     ends = [value(Marginals(q.mean + h * d_mean, q.var + h * d_var)) for h in (1e-6, -1e-6)]
@@ -688,16 +689,16 @@ def test_sampled_values_and_gradients_belong_together(name, jitter):
 def test_smoothing_adds_jitter_inside_the_logarithm(name):
     """log(ε + p): of a q of no width, where draws do not matter, and of many draws."""
     y, q, likelihood = outputs(name)
-    rows, eps = Rows(y, likelihood), 0.05
+    eps = 0.05
     narrow = q._replace(var=torch.full_like(q.var, 1e-24))
-    value, mean, _ = monte_carlo_gradients(rows, narrow, 4, eps, generator())
+    value, mean, _ = monte_carlo_gradients(y, likelihood, narrow, 4, eps, generator())
     f = q.mean[0].clone().requires_grad_()
     expected = (eps + likelihood.log_prob(y, f).exp()).log().sum(-1)
     (slope,) = torch.autograd.grad(expected.sum(), f, retain_graph=True)
     assert_close(value, expected, rtol=0, atol=1e-9)
     assert_close(mean, slope, rtol=0, atol=1e-9)
     loss = LogLoss("smoothed", n_samples=4, jitter=eps)
-    term = loss.data_term(rows, narrow, torch.zeros(len(y), dtype=F64), generator())
+    term = loss.data_term(y, likelihood, narrow, torch.zeros(len(y), dtype=F64), generator())
     assert_close(term.value, expected, rtol=0, atol=1e-9)
 
 
@@ -713,7 +714,7 @@ def test_no_value_or_gradient_is_infinite(name, dtype):
     likelihood = SCALARS[name]().to(dtype)
     parameters = list(likelihood.parameters())
     for kind in KINDS:
-        term = LogLoss(kind, n_samples=3).data_term(Rows(y, likelihood), q, none, generator())
+        term = LogLoss(kind, n_samples=3).data_term(y, likelihood, q, none, generator())
         assert all(a.isfinite().all() for a in term), kind
         assert {a.dtype for a in term} == {dtype}
         assert (term.curvature >= 0.0).all()
@@ -733,7 +734,7 @@ def test_no_value_or_gradient_of_classes_is_infinite(name, dtype):
     none = torch.zeros(len(y), dtype=dtype)
     for kind in KINDS if name == "softmax" else KINDS[:1]:
         loss = LogLoss(kind, n_samples=3)
-        term = loss.data_term(Rows(y, ALL_LIKELIHOODS[name]()), q, none, generator())
+        term = loss.data_term(y, ALL_LIKELIHOODS[name](), q, none, generator())
         assert all(a.isfinite().all() and a.dtype == dtype for a in term), kind
 
 
@@ -743,7 +744,7 @@ def test_jensen(name):
     y, q, likelihood = outputs(name, N=40)
     none = torch.zeros(len(y), dtype=F64)
     expected, log = (
-        loss.data_term(Rows(y, likelihood), q, none).value
+        loss.data_term(y, likelihood, q, none).value
         for loss in (ExpectedLogLikelihood(), LogLoss())
     )
     assert (expected <= log + 5e-3 * (name == "softmax")).all()
@@ -776,15 +777,16 @@ def test_square_loss_is_that_of_the_mean(name):
     mean, var = (a[0].clone().requires_grad_() for a in q)
     expected = dense_square(name, y, mean, var, likelihood)
     by_mean, by_var = torch.autograd.grad(expected.sum(), (mean, var), materialize_grads=True)
-    rows, none = Rows(y, likelihood), torch.zeros(len(y), dtype=F64)
-    term = SquareLoss().data_term(rows, q, none)
+    none = torch.zeros(len(y), dtype=F64)
+    term = SquareLoss().data_term(y, likelihood, q, none)
     tol = {"softmax": 2e-2, "poisson_softplus": 1e-6}.get(name, 1e-8)
     size = 1.0 + float(expected.detach().max())
     assert_close(term.value, -expected.detach(), rtol=0, atol=tol * size)
     assert_close(term.mean, -by_mean, rtol=0, atol=tol * size)
     assert_close(term.explained, -by_var, rtol=0, atol=tol * size)
     assert torch.equal(term.explained, term.residual)
-    assert_close(SquareLoss().of_predictions(rows, q), expected.detach(), rtol=0, atol=tol * size)
+    judged = SquareLoss().of_predictions(y, likelihood, q)
+    assert_close(judged, expected.detach(), rtol=0, atol=tol * size)
     additive = name in ("gaussian", "laplace", "student_t")
     assert SquareLoss().is_conjugate(likelihood) == additive
     if additive:
@@ -796,14 +798,14 @@ def test_briers_score_of_robustmax():
     """By the probabilities of winning, which another test has against integrals."""
     y, q, likelihood = outputs("robustmax")
     none = torch.zeros(len(y), dtype=F64)
-    term = SquareLoss().data_term(Rows(y, likelihood), q, none)
+    term = SquareLoss().data_term(y, likelihood, q, none)
     codes = [torch.full_like(y, c) for c in range(3)]
     p = torch.stack([likelihood.log_predictive(c, q).exp() for c in codes], 1)
     expected = (torch.nn.functional.one_hot(y[:, 0].long(), 3) - p).square().sum(1)
     assert_close(term.value, -expected, rtol=1e-9, atol=1e-9)
     h, shift = 1e-5, torch.tensor([0.3, -1.0, 0.5], dtype=F64)
     ends = [
-        SquareLoss().data_term(Rows(y, likelihood), q._replace(mean=q.mean + s * shift), none).value
+        SquareLoss().data_term(y, likelihood, q._replace(mean=q.mean + s * shift), none).value
         for s in (h, -h)
     ]
     assert_close((ends[0] - ends[1]) / (2 * h), term.mean @ shift, rtol=1e-5, atol=1e-7)
@@ -818,7 +820,7 @@ def test_the_curvature_of_the_square_loss_is_gauss_newtons():
         mean = q.mean.clone().requires_grad_()
         (slope,) = torch.autograd.grad(likelihood.moments(Marginals(mean, q.var)).mean.sum(), mean)
         none = torch.zeros(len(y), dtype=F64)
-        term = SquareLoss().data_term(Rows(y, likelihood), q, none)
+        term = SquareLoss().data_term(y, likelihood, q, none)
         assert_close(term.curvature, 2.0 * slope[0].square(), rtol=1e-6, atol=1e-9)
 
 
@@ -879,9 +881,9 @@ def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, laye
     likelihood = Gaussian(NOISES[: shape.get("P", 1)])
     p = make_problem(2, likelihood=likelihood, loss=loss, beta=beta, layers=layers, **shape)
     expected = dense(p)
-    best = p.model.best(p.X, p.targets)
+    best = best_q.best(p.model, p.X, p.rows)
     assert_close(-best.value, expected.detach(), rtol=1e-9, atol=1e-8)
-    total = FullBatchObjective(p.model, len(p.X))(p.X, p.targets, p.generator)
+    total = FullBatchObjective(p.model, len(p.X))(p.X, p.rows, p.generator)
     assert_close(len(p.X) * total.detach(), expected.detach(), rtol=1e-9, atol=1e-8)
     ours, theirs = gradients(len(p.X) * total, p.model), gradients(expected, p.model)
     assert float(ours["features.points"].abs().max()) > 1e-3
@@ -894,7 +896,7 @@ def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, laye
 def test_square_losss_best_q(name, shape):
     """m = (PᵀP + ½βI)⁻¹Pᵀy and the prior's S, whatever the noise is."""
     p = make_problem(likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape)
-    q = p.model.best(p.X, p.targets).q
+    q = best_q.best(p.model, p.X, p.rows).q
     P = dense_features(p.model, p.X).detach()
     y = (p.y - p.model.mean.value).detach()
     m = torch.linalg.solve(P.mT @ P + 0.2 * torch.eye(P.shape[1], dtype=F64), P.mT @ y)
@@ -908,10 +910,10 @@ def test_nothing_is_better_than_the_best(dense, loss, beta):
     """Any other q has a greater loss, by the values of rows alone."""
     shape = {"M2": 4} if dense is collapsed_square else {}
     p = make_problem(likelihood=Gaussian(NOISES), loss=loss, beta=beta, P=2, **shape)
-    best, basis = p.model.best(p.X, p.targets), p.model.features.basis(p.X)
+    best, basis = best_q.best(p.model, p.X, p.rows), p.model.features.basis(p.X)
 
     def objective(q):
-        total, term, _ = p.model.data_term(basis, p.model.rows(p.targets), q)
+        total, term, _ = data_term(p.model, basis, p.rows, q)
         assert_close(term.value.sum(), total)
         return float((total - beta * q.kl).detach())
 
@@ -925,14 +927,14 @@ def test_nothing_is_better_than_the_best(dense, loss, beta):
         S = full_covariance([None if S is None else S for S in covariances], best.q.sizes).expand(
             2, -1, -1
         )
-        worse = Moments(mean, covariances, best.q.sizes, dense_kl(mean, S))
+        worse = WeightMoments(mean, covariances, best.q.sizes, dense_kl(mean, S))
         assert objective(worse) < float(best.value) - 1e-9
 
 
 def test_expected_loss_of_two_blocks_is_least_at_its_best():
     """β-ELBO with S block-diagonal: gradients by m and S vanish."""
     p = make_problem(M2=4, P=2, loss=ExpectedLogLikelihood(), beta=0.3)
-    q = p.model.best(p.X, p.targets).q
+    q = best_q.best(p.model, p.X, p.rows).q
     P = dense_features(p.model, p.X).detach()
     m = q.mean.clone().requires_grad_()
     parts = [S.clone().requires_grad_() for S in q.covariances]
@@ -947,7 +949,7 @@ def test_expected_loss_of_two_blocks_is_least_at_its_best():
 def test_fitc_predicts_by_the_textbook():
     """Snelson & Ghahramani (2006), equations 2.10 and 2.11, with inverses."""
     p = make_problem(likelihood=Gaussian(NOISES), loss=FullyIndependent(), P=2)
-    found = p.model.best(p.X, p.targets)
+    found = best_q.best(p.model, p.X, p.rows)
     posterior = SparsePosterior(p.model, found, found.value, len(p.X))
     X = torch.randn(7, 2, generator=p.generator, dtype=F64)
     Z = p.model.features.inducing_points.detach()
@@ -1027,7 +1029,7 @@ def test_gradient_of_the_log_loss_objective(name, shape):
     with torch.no_grad():
         for parameter in (*objective.means, *objective.roots):
             parameter += 0.3 * torch.randn(parameter.shape, generator=p.generator, dtype=F64)
-    loss = objective(p.X, p.targets, p.generator)
+    loss = objective(p.X, p.rows, p.generator)
     m = torch.cat(list(objective.means))
     roots = [R.tril() for R in objective.roots]
     S = full_covariance([R @ R.mT for R in roots], p.model.features.blocks)
@@ -1046,7 +1048,7 @@ def test_best_mean_given_covariances(name, shape):
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1
     p = make_problem(4, likelihood=ALL_LIKELIHOODS[name](), P=P, loss=LogLoss(), beta=0.6, **shape)
     like = random_moments(p)
-    found = p.model.best(p.X, p.targets, like=like, tol=1e-14, max_iter=200)
+    found = best_q.best(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200)
     for S, kept in zip(found.q.covariances, like.covariances, strict=True):
         assert torch.equal(S, kept)
     S = full_covariance(like.covariances, like.sizes)
@@ -1065,7 +1067,7 @@ def test_best_mean_given_covariances(name, shape):
         for root, covariance in zip(objective.roots, like.covariances, strict=True):
             root.copy_(torch.linalg.cholesky(covariance))
         for _ in range(60):
-            loss = objective(p.X, p.targets, p.generator)
+            loss = objective(p.X, p.rows, p.generator)
     assert_close(len(p.X) * loss, -found.value, rtol=1e-5, atol=1e-4)
     assert_close(objective.q().mean, found.q.mean, rtol=0, atol=2e-2 if name == "softmax" else 1e-3)
 
@@ -1077,7 +1079,7 @@ def test_profiled_gradient_is_at_the_mean_after_the_step():
     with torch.no_grad():
         for root in objective.roots:
             root += 0.2 * torch.randn(root.shape, generator=p.generator, dtype=F64)
-    loss = objective(p.X, p.targets, p.generator)
+    loss = objective(p.X, p.rows, p.generator)
     m = objective.mean.clone()
     assert float(m.abs().max()) > 0.1
     S = full_covariance([R.tril() @ R.tril().mT for R in objective.roots], (5, 3))
@@ -1092,7 +1094,7 @@ def test_all_gradients_lead_to_the_same_mean():
     """Averages of many sampled steps: those without bias end at the exact best mean."""
     p = make_problem(4, likelihood=Poisson("exp"), loss=LogLoss(), beta=0.6)
     like = random_moments(p)
-    best = p.model.best(p.X, p.targets, like=like, tol=1e-14, max_iter=200).q.mean
+    best = best_q.best(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200).q.mean
     found = {}
     for kind in ("product", "biased"):
         p.model.loss = LogLoss(kind, n_samples=10)
@@ -1101,7 +1103,7 @@ def test_all_gradients_lead_to_the_same_mean():
             objective.roots[0].copy_(torch.linalg.cholesky(like.covariances[0]))
             for step in range(250):
                 objective.averaging = 2.0 / (step + 4.0)
-                objective(p.X, p.targets, p.generator)
+                objective(p.X, p.rows, p.generator)
         found[kind] = float((objective.q().mean - best).abs().max())
     assert found["product"] < 0.06
     assert found["product"] < found["biased"]
@@ -1115,8 +1117,8 @@ def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
     p = make_problem(
         5, n=30, likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape
     )
-    found = p.model.best(p.X, p.targets)
-    model, scaled = p.model.calibrated(p.X, p.targets, found)
+    found = best_q.best(p.model, p.X, p.rows)
+    model, scaled = best_q.calibrated(p.model, p.X, p.rows, found)
     posterior = SparsePosterior(model, scaled, scaled.value, 30)
     ratios = []
     with torch.no_grad():
@@ -1147,8 +1149,8 @@ def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
 
 def test_calibration_of_two_blocks_keeps_the_mean():
     p = make_problem(5, n=30, M2=4, loss=SquareLoss(), beta=0.4)
-    found = p.model.best(p.X, p.targets)
-    model, scaled = p.model.calibrated(p.X, p.targets, found)
+    found = best_q.best(p.model, p.X, p.rows)
+    model, scaled = best_q.calibrated(p.model, p.X, p.rows, found)
     with torch.no_grad():
         mean = p.model.features.basis(p.X).phi @ found.q.mean
         again = model.features.basis(p.X).phi @ scaled.q.mean
@@ -1156,12 +1158,11 @@ def test_calibration_of_two_blocks_keeps_the_mean():
     assert all(S is not None for S in scaled.q.covariances)
     # Errors in other units are those errors, and so is the scale.
     other = make_problem(5, n=30, M2=4, loss=SquareLoss(), beta=0.4)
-    other.targets[:, 0] *= 10.0
+    other.rows.y.mul_(10.0)
     with torch.no_grad():
         other.model.mean.value *= 10.0
-    ten, _ = other.model.calibrated(
-        other.X, other.targets, other.model.best(other.X, other.targets)
-    )
+    found = best_q.best(other.model, other.X, other.rows)
+    ten, _ = best_q.calibrated(other.model, other.X, other.rows, found)
     ratio = ten.likelihood.noise_variance / model.likelihood.noise_variance
     assert float(ratio.detach()) == pytest.approx(100.0)
 
@@ -1198,7 +1199,7 @@ def test_what_a_loss_must_define():
 
     y, q, likelihood = outputs("gaussian")
     with pytest.raises(NotImplementedError, match="Incomplete must define data_term"):
-        Incomplete().data_term(Rows(y, likelihood), q, y[:, 0])
+        Incomplete().data_term(y, likelihood, q, y[:, 0])
     with pytest.raises(NotImplementedError, match="Incomplete has no closed form"):
         Incomplete().conjugate(likelihood, y[:, 0])
     assert Incomplete().covariance(likelihood) == "gradient"
@@ -1219,11 +1220,11 @@ def test_a_likelihood_of_ones_own_has_all_gradients():
     found = list(itertools.product((0.0, 1.0), (0.2, -2.0), (0.01, 0.5)))
     y, q = as_rows(found)
     _, log_z, alpha, delta = products("logit", found)
-    rows, none = Rows(y, Own()), torch.zeros(len(y), dtype=F64)
-    term = LogLoss().data_term(rows, q, none)
+    likelihood, none = Own(), torch.zeros(len(y), dtype=F64)
+    term = LogLoss().data_term(y, likelihood, q, none)
     np.testing.assert_allclose(term.value, log_z, atol=1e-7)
     check_gradients(found, (term.mean, term.explained), alpha, delta, 1e-6)
-    _, mean, _ = product_gradients(rows, q, 20_000, generator())
+    _, mean, _ = product_gradients(y, likelihood, q, 20_000, generator())
     std = q.var[0, :, 0].sqrt().numpy()
     np.testing.assert_allclose(mean[:, 0].numpy() * std, alpha * std, atol=0.04)
 
@@ -1231,4 +1232,4 @@ def test_a_likelihood_of_ones_own_has_all_gradients():
         log_concave = False
 
     with pytest.raises(ValueError, match="gradient='product' needs a likelihood whose logarithm"):
-        product_gradients(Rows(y, Bimodal()), q, 3, generator())
+        product_gradients(y, Bimodal(), q, 3, generator())

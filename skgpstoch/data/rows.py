@@ -16,6 +16,8 @@ from .arrays import row_blocks
 MERGED_ROWS = 10_000
 """Rows up to which those that are the same are found and merged."""
 
+LEADING_COLUMNS = 16  # of X, that the order of merged rows follows
+
 
 class _Columns:
     """Arrays that share their rows, or None: ``columns[index]`` is these rows of each."""
@@ -126,8 +128,8 @@ class Data(_Columns):
         """Rows that are the same in every column as one that counts for all of them.
 
         A weight is a number of repetitions, so that few rows give the same model either way, to the
-        last bit: they come in the order of their digests, which depends on nothing but what they
-        hold. Of more than `MERGED_ROWS` none are merged.
+        last bit: they come in an order that depends on nothing but what they hold, and not on its
+        units or origin. Of more than `MERGED_ROWS` none are merged.
         """
         if not 1 < len(self) <= MERGED_ROWS:
             return self
@@ -139,6 +141,8 @@ class Data(_Columns):
         if len(first) == 1:  # nothing can be learned from it, but two rows can be fitted
             return self
         counts = np.bincount(group.ravel(), self.weight, len(first))
+        distinct = in_order(self[first], keys[first])
+        first, counts = first[distinct], counts[distinct]
         return replace(self[first], weight=None if (counts == 1.0).all() else counts)
 
 
@@ -146,3 +150,12 @@ def digests(columns: list[np.ndarray], rows: slice) -> list[bytes]:
     """What tells rows apart: 16 bytes each, without zeros at the end, which NumPy would drop."""
     table = np.hstack([c[rows].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
     return [blake2b(row, digest_size=15).digest() + b"." for row in table]
+
+
+def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
+    """Positions of rows in the order of their numbers, which units and origins do not change.
+
+    By y and the first columns of X; what these leave open, digests decide.
+    """
+    columns = [*data.y.T, *data.X.T[:LEADING_COLUMNS]]
+    return np.lexsort((keys, *reversed(columns)))

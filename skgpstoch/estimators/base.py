@@ -230,16 +230,16 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         """Fitted attributes, on the CPU."""
         self.posterior_ = posterior.cpu().requires_grad_(False)
         self.__dict__.pop("_stream", None)
-        self._set_history(history)
+        self._set_history(history, plan)
         self._fitted_parameters = representations(self)
-        self.validation_scores_ = list(history.scores) if plan.holds_out else None
         self._set_fitted(plan)
 
-    def _set_history(self, history: History) -> None:
+    def _set_history(self, history: History, plan: Plan) -> None:
         """What training has done so far; callbacks find it on the estimator after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
+        self.validation_scores_ = list(history.scores) if plan.holds_out else None
 
     # ---- predictions -------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class FitCallbacks:
         self.announced = history.n_iter
         epoch = self.context.subcontext(task_name="epoch")
         epoch.call_on_fit_task_begin(**self.known)
-        self.known["estimator"]._set_history(history)
+        self.known["estimator"]._set_history(history, self.run.plan)
         attributes = {
             "reconstruction_attributes": lambda: {"posterior_": self.run.solution().cpu()}
         }

@@ -129,6 +129,8 @@ class SparseGP(InducingParameters, NetworkKernel, StreamsMixin, BaseGP):
             needs_minibatches=self._needs_minibatches(),
             beta=self._kl_weight(),
         )
+        if streams and hasattr(self, "posterior_"):
+            return plan  # with the points that there are, however few these rows
         M, M2 = self._n_points(len(data), n_given, plan.folds.n_untrained, start)
         return replace(plan, n_inducing=M, n_orthogonal=M2)
 

@@ -73,7 +73,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     @abstractmethod
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        """What "auto" comes to, for these distinct rows of n_given ones."""
+        """What "auto" comes to, for these distinct rows that count for n_given ones."""
 
     @abstractmethod
     def _objective(
@@ -120,7 +120,8 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         rows_given, data_given = len(data), data
         data = self._distinct(data)
-        plan = replace(self._plan(data, rows_given, start), **planned)
+        n_given = max(rows_given, math.floor(data.n_effective))
+        plan = replace(self._plan(data, n_given, start), **planned)
         self._set_scalings(data, start)
         order = torch.randperm(len(data), generator=generator, device=generator.device)
         X, rows = self._tensors(data, plan, generator.device, order.cpu().numpy())

@@ -111,7 +111,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     @abstractmethod
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        """What "auto" comes to, for these distinct rows of n_given ones."""
+        """What "auto" comes to, for these distinct rows that count for n_given ones."""
 
     @abstractmethod
     def _objective(
@@ -164,6 +164,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         seed, checkpoint = seed_and_checkpoint(self, data, start, planned)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         n_given, data = len(data), self._distinct(data)
+        n_given = max(n_given, math.floor(data.n_effective))
         plan = replace(self._plan(data, n_given, start), **planned)
         self._set_scalings(data, start)
         order = torch.randperm(len(data), generator=generator, device=generator.device)

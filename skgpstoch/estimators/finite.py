@@ -23,6 +23,7 @@ from ..objectives.base import Objective
 from ..objectives.evidence import STATISTICS_WINDOW, FiniteObjective
 from ..posteriors.base import Posterior
 from ..posteriors.conjugate import ConjugatePosterior
+from ..posteriors.exact import ExactPosterior
 from .network_kernel import NetworkKernel, freeze_as
 from .parameters import FiniteParameters
 from .partial_fit import StreamsMixin
@@ -215,7 +216,14 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
         return kernels.join_white_noise(fitted, float(weights.noise_variance.mean()), white)
 
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        return float(cast(ConjugatePosterior, posterior).refit(X, rows).log_evidence().sum())
+        posterior.likelihood.given(rows.exposure)  # an error, as it is Gaussian
+        if rows.noise is not None:
+            raise ValueError(
+                f"y_std must be None in log_marginal_likelihood of {type(self).__name__}, whose "
+                "rows all have the same noise; SVGPRegressor knows of errors."
+            )
+        refit = cast(ConjugatePosterior | ExactPosterior, posterior).refit(X, rows)
+        return float(refit.log_evidence().sum())
 
     # ---- streams -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Stream(NamedTuple):
     objective: Objective
     optimizer: dict[str, Any]  # its state
     parameters: dict[str, str]  # those of the estimator
+    solver: str
 
 
 class StreamsMixin:
@@ -74,7 +75,8 @@ class StreamsMixin:
         history.loss_curve = [*getattr(self, "loss_curve_", []), *history.loss_curve]
         self._finish(objective.running_solution(), history, plan)
         objective.detach_rows()
-        self._stream = Stream(objective.cpu(), _on_cpu(optimizer), representations(self))
+        parameters = representations(self)
+        self._stream = Stream(objective.cpu(), _on_cpu(optimizer), parameters, plan.solver)
         return self
 
     def _streaming(
@@ -82,7 +84,10 @@ class StreamsMixin:
     ) -> tuple[Objective, torch.optim.Optimizer | None]:
         """Where the last call left off; else, as after other parameters, the fitted model."""
         kept = getattr(self, "_stream", None)
-        if kept is not None and kept.parameters != representations(self):
+        if kept is not None and (kept.parameters, kept.solver) != (
+            representations(self),
+            plan.solver,  # "auto" is another one with y_std
+        ):
             kept = None  # its steps and averages are not those that are asked for now
         if kept is None:
             objective = self._stream_objective(X, rows, plan, generator).to(X.device)

@@ -12,7 +12,7 @@ from ..data.rows import Data
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
-    """The data with their weights, without the rows of weight 0.
+    """The data with their weights, None if all are 1, without the rows of weight 0.
 
     Raises
     ------
@@ -34,6 +34,8 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
         raise ValueError(
             f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
         )
+    if (weight[counts] == 1.0).all():
+        weight = None
     data = replace(data, weight=weight)
     return data if counts.all() else data[counts]
 

@@ -32,7 +32,6 @@ from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, log_det
 from ..objectives.base import Objective, groups_of, surrogate
 from ..objectives.evidence import FiniteObjective, ridged
-from ..posteriors.base import Posterior
 from ..posteriors.exact import ExactPosterior, noisy, repetition
 
 MAX_EXACT_ROWS = 10_000
@@ -248,11 +247,6 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         noise = float(exact.likelihood.noise_variance.detach().mean())
         fitted = kernels.to_sklearn(exact.kernel)
         return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
-
-    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        if not isinstance(posterior, ExactPosterior):
-            return super()._evidence_of(posterior, X, rows)
-        return float(posterior.refit(X, rows).log_evidence().sum())
 
     def _check_streams(self) -> None:
         if self._is_general():

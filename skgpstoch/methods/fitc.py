@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
+from torch import Tensor
 
-from ..data.rows import Data
+from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
 from ..estimators.sparse_estimators import SparseGPRegressor
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent, Loss
+from ..posteriors.base import Posterior
 
 
 @public_estimator
@@ -120,6 +122,10 @@ class FITCRegressor(SparseGPRegressor):
 
     def _distinct(self, data: Data) -> Data:
         return data  # a row that is there twice has two residuals
+
+    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
+        check_refused({"sample_weight": rows.weight})
+        return super()._evidence_of(posterior, X, rows)
 
     def _make_likelihood(self) -> Likelihood:
         return Gaussian()

@@ -105,7 +105,8 @@ class FiniteObjective(Objective):
             self.register_buffer(name, log_noise.clone())
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
         self.register_buffer("n_rows", self.trained(rows).double().sum(1))  # (K,)
-        self.mean_weight = rows.mean_weight
+        n_untrained = rows.n_held_out if K == 1 else 0  # of several, other members see each
+        self.mean_weight = rows[n_untrained:].mean_weight
         share = self.n_rows / len(rows) if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
         self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
+from typing import Any
+
+from .parameters import TrainingParameters
 
 SECTIONS = ("Parameters", "Attributes")
 _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
@@ -15,9 +19,12 @@ _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
 def public_estimator(cls: type) -> type:
-    """Complete the docstring and the parameter constraints of an estimator's dataclass."""
+    """Complete the docstring and the parameter constraints of an estimator's dataclass.
+
+    Parameters of training, which all estimators have, come last there and in the signature.
+    """
     lineage = [base for base in cls.__mro__ if base is not object]
-    names = list(inspect.signature(cls).parameters)
+    names = _training_last(cls)
     constraints: dict[str, list] = {}
     for base in reversed(lineage):
         constraints |= vars(base).get("_parameter_constraints", {})
@@ -27,17 +34,27 @@ def public_estimator(cls: type) -> type:
     return cls
 
 
+def _training_last(cls: type) -> list[str]:
+    """Names of parameters, in the order that the signature is given here."""
+    init: Any = cls.__init__  # type: ignore[misc]
+    signature, training = inspect.signature(init), {f.name for f in fields(TrainingParameters)}
+    ordered = sorted(signature.parameters.values(), key=lambda p: p.name in training)
+    init.__signature__ = signature.replace(parameters=ordered)
+    return list(inspect.signature(cls).parameters)
+
+
 def _completed(doc: str, lineage: list[type], names: list[str]) -> str:
-    """The docstring with both sections, parameters in the order of the lineage, `kernel` first."""
+    """The docstring with both sections: parameters in the order of the names, attributes in that
+    of the lineage, one that is documented twice where the more general class has it.
+    """
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for base in lineage:
         for section, text in _sections(vars(base).get("__doc__") or "").items():
             if section in SECTIONS:
                 for name, entry in _entries(text).items():
-                    found[section].setdefault(name, entry)
-    parameters = {k: v for k, v in found["Parameters"].items() if k in names}
-    if "kernel" in parameters:
-        parameters = {"kernel": parameters.pop("kernel"), **parameters}
+                    found[section][name] = found[section].pop(name, entry)
+    written = found["Parameters"]
+    parameters = {name: written[name] for name in names if name in written}
     summary = _HEADING.split(inspect.cleandoc(doc))[0].rstrip()
     texts = {"Parameters": parameters.values(), "Attributes": found["Attributes"].values()}
     parts = {name: "\n".join(entries) for name, entries in texts.items() if entries}

@@ -46,10 +46,6 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
         The fitted kernel on the features, its scale included.
     log_marginal_likelihood_value_ : float
         Exact log p(y | X) of all rows, in nats, for y in its own units.
-    loss_curve_ : list of float
-        Training loss of every epoch, nats per row of the scaled y.
-    validation_scores_ : list of float or None
-        Held-out negative log predictive density at each evaluation, nats per row of the scaled y.
     """
 
     _max_members: ClassVar[int] = 5

@@ -31,9 +31,9 @@ class TrainingParameters:
     Parameters
     ----------
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
-        Schedule; "theory" is t^(−3/4).
+        Schedule of the learning rate; "theory" is t^(−3/4).
     validation_fraction : float, default=0.1
-        Fraction of the rows that is held out.
+        Fraction of the rows that is held out, where any are.
     tol : float, default=0.0
         Improvement that counts, in nats per row.
     warm_start : bool, default=False
@@ -52,6 +52,10 @@ class TrainingParameters:
 
     Attributes
     ----------
+    loss_curve_ : list of float
+        Training loss of every epoch, nats per row, of the scaled y where it is scaled.
+    validation_scores_ : list of float or None
+        Negative log predictive density of held-out rows at each evaluation, in the same units.
     n_iter_, best_iter_ : int
         Epochs done, and the epoch whose iterate was kept; 0 is the start.
     n_features_in_ : int
@@ -126,6 +130,8 @@ class FiniteParameters:
         Keep the iterate that predicts held-out rows best (their negative log predictive density);
         they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
         is kept, which overfits networks unless rows are very many: see the user guide.
+    validation_fraction : float, default=0.1
+        Fraction of the rows in a fold that is held out.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without an improvement by `tol`; None: train to the end, as
         the one-cycle schedule wants.
@@ -134,7 +140,8 @@ class FiniteParameters:
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
         Where the noise variance comes from: rows held out, the running marginal likelihood, or
         gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
-        otherwise. These two choose the signal variance (the scale of the kernel) as well.
+        otherwise; both choose the signal variance (the scale of the kernel) as well. The noise of a
+        WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
     """
@@ -186,11 +193,11 @@ class InducingParameters:
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network below the kernel; none by default.
     solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
-        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood or the
-        square loss; "natural": natural-gradient or Newton steps; "lbfgs": all rows at each step;
-        "adam": q is learned like all else. "auto" is "lbfgs" up to 1,000 rows and "collapsed"
-        above where q has a closed form, "adam" where gradients are sampled, else "natural";
-        `solver_` says which.
+        "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
+        `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
+        "lbfgs": all rows at each step; "adam": q is learned like all else. "auto" is "lbfgs" up to
+        1,000 rows where the best q has a closed form, above that "collapsed" where it can be,
+        "adam" where gradients are sampled, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.
@@ -251,6 +258,14 @@ class LossParameters:
         Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
     bound : {"titsias", "log1p"}, default="titsias"
         The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone.
+
+    Attributes
+    ----------
+    loss_curve_ : list of float
+        What is minimised, per row, at each epoch, as minibatches saw it: nats, or squares.
+    validation_scores_ : list of float or None
+        Loss of held-out rows at each evaluation, per row: negative log predictive density in nats,
+        or square loss; of the scaled y where it is scaled.
     """
 
     likelihood: str | Likelihood = "auto"
@@ -272,6 +287,10 @@ class OrthogonalParameters:
 
     Parameters
     ----------
+    whiten : bool, default=True
+        Whether solver="adam" learns q in whitened coordinates. Where the orthogonal points keep the
+        prior's covariance, False has the mean learned by coefficients of kernel functions, from
+        some columns of the covariance matrix at each step, so that M₂ may be much larger than M.
     n_orthogonal : int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
     orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None

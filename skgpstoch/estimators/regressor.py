@@ -137,7 +137,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         latent : bool, default=False
             Whether these are of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -192,7 +192,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         latent : bool, default=False
             Whether it is that of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -223,7 +223,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         latent : bool, default=False
             Whether the interval is that of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -274,7 +274,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         latent : bool, default=False
             Whether the draws are of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -310,7 +310,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         sample_weight : array-like of shape (n_samples,) or None, default=None
             Weights of the rows.
         exposure : float or array-like of shape (n_samples,), default=None
-            As for `fit`; needed if the model was fitted with one.
+            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
+            model was fitted with one.
 
         Returns
         -------
@@ -332,7 +333,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -376,9 +377,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
+            Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
+            points; None is 0.
 
         Returns
         -------

@@ -61,23 +61,17 @@ class Start(NamedTuple):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SparseGP(InducingParameters, NetworkKernel, StreamsMixin, BaseGP):
+class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
     """What regressors and classifiers of the sparse variational family share.
 
     Attributes
     ----------
     kernel_ : sklearn kernel
-        The fitted kernel, on X or on the network's outputs; for regressors variances refer to the
-        scaled y.
+        The fitted kernel, on X or on the network's outputs.
     likelihood_ : Likelihood
-        The fitted likelihood, in the units of y.
+        The fitted likelihood.
     log_marginal_likelihood_value_ : float
-        The bound on log p(y | X), in nats, summed over all rows.
-    loss_curve_ : list of float
-        What is minimised, per row, at each epoch, as minibatches saw it: nats, or squares.
-    validation_scores_ : list of float or None
-        Loss of held-out rows at each evaluation, per row: negative log predictive density in nats,
-        or square loss, of the scaled y.
+        The bound on log p(y | X), in nats, summed over all rows; NaN after `partial_fit`.
     """
 
     _standardises: ClassVar[bool] = True

@@ -30,15 +30,24 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         kernel (nu=1.5) with a length-scale for each input, started from the data. A top-level
         WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y.
     normalize_y : bool, default=True
-        Whether the target is standardised inside; results are in its own units. Counts are not.
+        Whether the target is standardised inside, where noise is additive; results are in its own
+        units.
     likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "laplace", or "poisson" for counts; or an instance of a class of
         :mod:`skgpstoch.likelihoods`. "auto" is "gaussian".
 
     Attributes
     ----------
+    kernel_ : sklearn kernel
+        The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
+    likelihood_ : Likelihood
+        The fitted likelihood, in the units of y.
     noise_variance_ : float or ndarray of shape (n_outputs,)
-        Noise variance, in squared units of y; of Gaussian, Student-t and Laplace noise.
+        Noise variance, in squared units of y, without known errors; of Gaussian, Student-t and
+        Laplace noise.
+    log_marginal_likelihood_value_ : float
+        The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
+        `partial_fit`.
     """
 
     normalize_y: bool = True

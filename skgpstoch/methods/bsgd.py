@@ -169,6 +169,33 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and
     so limited to 10,000 rows.
 
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Kernel on the features. None: their inner product, with the inputs and a constant among
+        them. A DotProduct is linear on the features alone; RBF and Matern (nu = 0.5, 1.5, 2.5 or
+        inf), their products with one another and with constants, and sums of all these use random
+        Fourier features. Other sums, products and powers, RationalQuadratic and ExpSineSquared are
+        taken as they are. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
+        scaled y.
+    n_components : int or None, default=1000
+        Number of random Fourier features; None: the kernel as it is, whatever it is.
+    n_estimators : int or "auto", default="auto"
+        Number of networks whose features are joined, each of which is validated on a fold of its
+        own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
+        are None. A kernel that is taken as it is has one.
+    noise : {"auto", "validation", "profiled", "learned"}, default="auto"
+        Where the noise variance comes from: rows held out, the running marginal likelihood, or
+        gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
+        otherwise; both choose the signal variance (the scale of the kernel) as well. The noise of a
+        WhiteKernel that is fixed stays as it is; with a kernel that is taken as it is, the noise is
+        learned.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        Features and weights' posterior, or kernel and rows, in float64 on the CPU.
+
     See Also
     --------
     SCGDGaussianProcessRegressor : Without the bias.

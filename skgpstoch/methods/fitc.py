@@ -34,6 +34,27 @@ class FITCRegressor(SparseGPRegressor):
 
     A baseline: its noise variance is often underestimated, as residuals explain some of the noise.
 
+    Parameters
+    ----------
+    n_inducing : int or "auto", default="auto"
+        Number M of inducing points, at most n_samples; "auto" is 512, up to 1,000 rows half of
+        that.
+    solver : {"auto", "lbfgs", "natural", "adam"}, default="auto"
+        "natural": natural-gradient steps; "lbfgs": all rows at each step; "adam": q is learned like
+        all else. "auto" is "lbfgs" up to 1,000 rows, else "natural"; `solver_` says which.
+    learning_rate_init : float, default=0.1
+        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside; results are in its own units.
+
+    Attributes
+    ----------
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y, without known errors.
+    log_marginal_likelihood_value_ : float
+        FITC's own log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
+        `partial_fit`.
+
     See Also
     --------
     SVGPRegressor : A bound on the evidence of the exact model, for any likelihood.

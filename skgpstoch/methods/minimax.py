@@ -1,9 +1,9 @@
 """MINIMAX: the exact marginal likelihood of a finite-dimensional kernel as a minimax problem.
 
 Shoham & Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
-RKHS", sec. 3.1. In the terms of :mod:`skgpstoch.scgd`, log|F| becomes log|A| under the constraint
-A = F, the constraint a penalty μ‖A − F‖/‖A‖, and the norm a maximum over ‖B‖ ≤ 1, which is linear
-in F and so has unbiased minibatch gradients.
+RKHS", sec. 3.1. In the terms of :mod:`skgpstoch.methods.scgd`, log|F| becomes log|A| under the
+constraint A = F, the constraint a penalty μ‖A − F‖/‖A‖, and the norm a maximum over ‖B‖ ≤ 1, which
+is linear in F and so has unbiased minibatch gradients.
 """
 
 from __future__ import annotations
@@ -169,6 +169,9 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
 
     Parameters
     ----------
+    n_estimators : int or "auto", default="auto"
+        Number of networks whose features are joined, each of which is validated on a fold of its
+        own. "auto" is 2 below 10,000 rows, where `kernel` and `feature_map` are None, else 1.
     penalty : float, default=1.0
         Price μ of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
     penalty_growth : float, default=1.0

@@ -33,9 +33,8 @@ class SolveGP(LossChoice, WithOrthogonalPoints):
     Parameters
     ----------
     orthogonal_covariance : {"free", "prior"}, default="free"
-        Whether q has a covariance of its own there, or the prior's: ODVGP. With "prior" and
-        whiten=False the mean is learned by coefficients of kernel functions, from some columns of
-        the covariance matrix at each step, so that M₂ may be much larger than M.
+        Whether q has a covariance of its own at the orthogonal points, or the prior's: ODVGP. See
+        `whiten` for the latter with very many points.
     """
 
     orthogonal_covariance: str = "free"

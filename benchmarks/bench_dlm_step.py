@@ -38,7 +38,6 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
-from skgpstoch.losses import Rows
 from skgpstoch.maths.gaussian import Marginals
 
 CLASSES = 10
@@ -56,6 +55,8 @@ GRADIENTS = ("exact", "biased", "smoothed", "product")
 ROWS = 1_000
 SHIFT = 6.0  # of hard rows
 STEP_BAR, LOOP_BAR = 1.3, 20.0
+Targets = tuple[Tensor, Likelihood]
+"""y and p(y | f) of rows."""
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def steps(sizes: list[int], n_steps: int, repeats: int, seed: int) -> Iterator[R
 
 
 # --- gradients ------------------------------------------------------------------------------------
-def rows_and_q(likelihood: Likelihood, hard: bool, seed: int) -> tuple[Rows, Marginals]:
+def rows_and_q(likelihood: Likelihood, hard: bool, seed: int) -> tuple[Targets, Marginals]:
     """Targets, and q(f) of theirs."""
     generator = torch.Generator().manual_seed(seed)
     shape = ROWS, likelihood.n_latents(1)
@@ -115,7 +116,7 @@ def rows_and_q(likelihood: Likelihood, hard: bool, seed: int) -> tuple[Rows, Mar
         mean, y = SHIFT * mean, mean.argmin(1, keepdim=True).to(y)
     elif hard:
         mean = mean - SHIFT
-    return Rows(y, likelihood), Marginals(mean[None], var[None])
+    return (y, likelihood), Marginals(mean[None], var[None])
 
 
 def time_call(call: Callable[[], object], repeats: int) -> Row:
@@ -128,10 +129,10 @@ def time_call(call: Callable[[], object], repeats: int) -> Row:
     return medians(times[1:])
 
 
-def time_gradient(loss: LogLoss, rows: Rows, q: Marginals, repeats: int, seed: int) -> Row:
+def time_gradient(loss: LogLoss, rows: Targets, q: Marginals, repeats: int, seed: int) -> Row:
     """Seconds of value and gradients."""
-    residual, generator = torch.zeros(len(rows.y)), torch.Generator().manual_seed(seed)
-    return time_call(lambda: loss.data_term(rows, q, residual, generator), repeats)
+    residual, generator = torch.zeros(ROWS), torch.Generator().manual_seed(seed)
+    return time_call(lambda: loss.data_term(*rows, q, residual, generator), repeats)
 
 
 def gradients(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:
@@ -160,25 +161,27 @@ def gradients(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:
 
 
 # --- loops ----------------------------------------------------------------------------------------
-def draw(rows: Rows, q: Marginals, n_samples: int, seed: int) -> Any:
+def draw(rows: Targets, q: Marginals, n_samples: int, seed: int) -> Any:
     """Draws from q(f) p(y | f) for all rows."""
     generator = torch.Generator().manual_seed(seed)
+    y, likelihood = rows
     with torch.no_grad():
-        return rows.likelihood.product_samples(rows.y.double(), q.double(), n_samples, generator)
+        return likelihood.product_samples(y.double(), q.double(), n_samples, generator)
 
 
-def draw_in_a_loop(rows: Rows, q: Marginals, n_samples: int, seed: int) -> None:
+def draw_in_a_loop(rows: Targets, q: Marginals, n_samples: int, seed: int) -> None:
     """The same, row by row."""
-    y, mean, var = rows.y.double(), q.mean.double(), q.var.double()
+    y, likelihood = rows
+    y, mean, var = y.double(), q.mean.double(), q.var.double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for i in range(len(y)):
             one = slice(i, i + 1)
             q_one = Marginals(mean[:, one], var[:, one])
-            rows.likelihood.product_samples(y[one], q_one, n_samples, generator)
+            likelihood.product_samples(y[one], q_one, n_samples, generator)
 
 
-def time_both(rows: Rows, q: Marginals, n_samples: int, seed: int) -> tuple[Row, Row]:
+def time_both(rows: Targets, q: Marginals, n_samples: int, seed: int) -> tuple[Row, Row]:
     """Seconds of all rows at once, and of row by row."""
     at_once = time_call(lambda: draw(rows, q, n_samples, seed), 1)
     return at_once, time_call(lambda: draw_in_a_loop(rows, q, n_samples, seed), 1)

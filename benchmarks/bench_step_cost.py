@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from _common import Clock, Row, parser, set_threads, write_csv
@@ -25,8 +26,9 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch.data.rows import Data, Rows
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.optimizers import SCHEDULES
+from skgpstoch.training.optimizers import make_optimizer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
 
@@ -47,8 +49,26 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return X, torch.sin(2 * X[:, :1]) + X[:, 1:2] * X[:, 2:3]
 
 
+def training_step(model: Any, X: Tensor, known: Rows, b: int, seed: int) -> Step:
+    """One step of the package's training loop, for an estimator and what is known of rows."""
+    generator = torch.Generator().manual_seed(seed)
+    plan = model._plan(Data(X.numpy(), known.y.numpy()), len(X), None)
+    objective = model._objective(X, known, plan, None, generator)
+    trainer = Trainer(
+        objective,
+        make_optimizer(plan.solver, objective.param_groups(), model.learning_rate_init),
+        X,
+        known,
+        max_iter=100,
+        batch_size=b,
+        schedule=plan.schedule,
+        generator=generator,
+    )
+    return lambda rows: trainer.train_step(X.index_select(0, rows), known[rows])
+
+
 def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:
-    """One step of the package's training loop."""
+    """One step of SCGD."""
     model = SCGDGaussianProcessRegressor(
         DotProduct(sigma_0=0, sigma_0_bounds="fixed"),
         hidden_layer_sizes=(WIDTH, D),
@@ -57,22 +77,9 @@ def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:
         noise="validation",
         noise_variance=NOISE,
     )
-    fold = torch.full_like(y, -1.0)
-    fold[0] = 0.0  # validation rows exist, so no step learns the noise
-    targets = torch.cat([y, fold], 1)
-    generator = torch.Generator().manual_seed(seed)
-    objective = model._objective(X, targets, generator)
-    trainer = Trainer(
-        objective,
-        model._optimizer(objective),
-        X,
-        targets,
-        max_iter=100,
-        batch_size=b,
-        schedule=SCHEDULES[model.learning_rate],
-        generator=generator,
-    )
-    return lambda rows: trainer.train_step(X.index_select(0, rows), targets.index_select(0, rows))
+    fold = torch.full((len(X),), -1, dtype=torch.int32)
+    fold[0] = 0  # validation rows exist, so no step learns the noise
+    return training_step(model, X, Rows(y, fold=fold), b, seed)
 
 
 def bare_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:

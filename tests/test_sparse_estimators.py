@@ -430,9 +430,8 @@ def test_only_counts_have_exposures(quick_sparse, sine):
 
 def test_the_covariance_of_counts_is_not_defined_but_that_of_rates_is(quick_sparse, counts):
     X, y, exposure = counts
-    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=2).fit(
-        X, y, exposure=exposure
-    )
+    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=2)
+    model.fit(X, y, exposure=exposure)
     with pytest.raises(ValueError, match="return_cov=True needs latent=True"):
         model.predict(X, return_cov=True)
     mean, cov = model.predict(GRID, return_cov=True, latent=True)
@@ -452,7 +451,7 @@ def test_only_the_kernel_is_positional(quick_any):
 # ------------------------------------------------------------------------------------- accuracy
 @pytest.mark.parametrize("solver", ["lbfgs", "collapsed", "natural", "adam"])
 def test_a_sine_is_learned_with_honest_uncertainty(quick_sparse, sine, solver):
-    epochs = 10 if solver == "lbfgs" else 250
+    epochs = {"lbfgs": 10, "adam": 350}.get(solver, 250)
     params = {"solver": solver, "max_iter": epochs, "n_inducing": 20, "inducing_points": "kmeans"}
     model = quick_sparse(**params).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
@@ -753,9 +752,8 @@ def test_counts_and_exposures(quick_sparse, counts, link):
 
 def test_probabilities_of_counts_sum_to_one(quick_sparse, counts):
     X, y, exposure = counts
-    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=5).fit(
-        X, y, exposure=exposure
-    )
+    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=5)
+    model.fit(X, y, exposure=exposure)
     k = np.arange(400.0)
     row = np.tile(X[:1], (400, 1))
     p = np.exp(model.log_predictive_density(row, k, exposure=1.0))

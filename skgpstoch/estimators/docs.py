@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import Any
 
 SECTIONS = ("Parameters", "Attributes")
 _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
@@ -15,7 +16,10 @@ _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
 def public_estimator(cls: type) -> type:
-    """Complete the docstring and the parameter constraints of an estimator's dataclass."""
+    """Complete the docstring and the parameter constraints of an estimator's dataclass.
+
+    Its signature is in the order of the documentation: all parameters but `kernel` are keywords.
+    """
     lineage = [base for base in cls.__mro__ if base is not object]
     names = list(inspect.signature(cls).parameters)
     constraints: dict[str, list] = {}
@@ -23,12 +27,19 @@ def public_estimator(cls: type) -> type:
         constraints |= vars(base).get("_parameter_constraints", {})
     cls._parameter_constraints = {name: constraints[name] for name in names}  # type: ignore[attr-defined]
     if cls.__doc__:  # none under python -OO
-        cls.__doc__ = _completed(cls.__doc__, lineage, names)
+        cls.__doc__, order = _completed(cls.__doc__, lineage, names)
+        init: Any = vars(cls)["__init__"]
+        signature = inspect.signature(init)
+        ordered = [signature.parameters[name] for name in dict.fromkeys(["self", *order, *names])]
+        init.__signature__ = signature.replace(parameters=ordered)
     return cls
 
 
-def _completed(doc: str, lineage: list[type], names: list[str]) -> str:
-    """The docstring with both sections, parameters in the order of the lineage, `kernel` first."""
+def _completed(doc: str, lineage: list[type], names: list[str]) -> tuple[str, list[str]]:
+    """The docstring with both sections, parameters in the order of the lineage, `kernel` first.
+
+    And the names of these parameters.
+    """
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for base in lineage:
         for section, text in _sections(vars(base).get("__doc__") or "").items():
@@ -43,7 +54,7 @@ def _completed(doc: str, lineage: list[type], names: list[str]) -> str:
     parts = {name: "\n".join(entries) for name, entries in texts.items() if entries}
     parts |= {k: v for k, v in _sections(doc).items() if k not in SECTIONS}
     body = [f"{name}\n{'-' * len(name)}\n{text.strip()}" for name, text in parts.items()]
-    return "\n\n".join([summary, *body]) + "\n"
+    return "\n\n".join([summary, *body]) + "\n", list(parameters)
 
 
 def _sections(doc: str) -> dict[str, str]:

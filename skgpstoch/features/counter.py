@@ -29,7 +29,7 @@ def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) ->
     Examples
     --------
     >>> import torch
-    >>> from skgpstoch.features import counter_normal
+    >>> from skgpstoch.features.counter import counter_normal
     >>> z = counter_normal(0, torch.arange(1000), 3)
     >>> bool((counter_normal(0, torch.tensor([7, 3]), 3) == z[[7, 3]]).all())
     True

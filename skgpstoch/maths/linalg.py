@@ -52,7 +52,7 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
     Examples
     --------
     >>> import torch
-    >>> from skgpstoch.linalg import cholesky
+    >>> from skgpstoch.maths.linalg import cholesky
     >>> cholesky(torch.tensor([[4.0, 2.0], [2.0, 2.0]]))
     tensor([[2., 0.],
             [1., 1.]], dtype=torch.float64)

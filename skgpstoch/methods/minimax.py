@@ -1,7 +1,7 @@
 """MINIMAX: the exact marginal likelihood of a finite-dimensional kernel as a minimax problem.
 
 Shoham & Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
-RKHS", sec. 3.1. In the terms of :mod:`skgpstoch.scgd`, log|F| becomes log|A| under the constraint
+RKHS", sec. 3.1. In the terms of :mod:`.scgd`, log|F| becomes log|A| under the constraint
 A = F, the constraint a penalty μ‖A − F‖/‖A‖, and the norm a maximum over ‖B‖ ≤ 1, which is linear
 in F and so has unbiased minibatch gradients.
 """

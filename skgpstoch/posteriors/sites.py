@@ -4,7 +4,8 @@ With G (D, D) and c (D, P) the contributions of the likelihood to the natural pa
 
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,
 
-the covariances S_b of one or two blocks of features; :mod:`skgpstoch.sparse` says what G and c are.
+the covariances S_b of one or two blocks of features; :mod:`skgpstoch.objectives.data_term`
+says what G and c are.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from _common import Clock, Row, parser, set_threads, write_csv
@@ -38,7 +38,6 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
-from skgpstoch.losses import Rows
 from skgpstoch.maths.gaussian import Marginals
 
 CLASSES = 10
@@ -100,8 +99,16 @@ def steps(sizes: list[int], n_steps: int, repeats: int, seed: int) -> Iterator[R
 
 
 # --- gradients ------------------------------------------------------------------------------------
-def rows_and_q(likelihood: Likelihood, hard: bool, seed: int) -> tuple[Rows, Marginals]:
-    """Targets, and q(f) of theirs."""
+class Case(NamedTuple):
+    """Targets, their likelihood, and q(f) of theirs."""
+
+    y: Tensor
+    likelihood: Likelihood
+    q: Marginals
+
+
+def make_case(likelihood: Likelihood, hard: bool, seed: int) -> Case:
+    """1,000 rows."""
     generator = torch.Generator().manual_seed(seed)
     shape = ROWS, likelihood.n_latents(1)
     mean = torch.randn(shape, generator=generator)
@@ -115,7 +122,7 @@ def rows_and_q(likelihood: Likelihood, hard: bool, seed: int) -> tuple[Rows, Mar
         mean, y = SHIFT * mean, mean.argmin(1, keepdim=True).to(y)
     elif hard:
         mean = mean - SHIFT
-    return Rows(y, likelihood), Marginals(mean[None], var[None])
+    return Case(y, likelihood, Marginals(mean[None], var[None]))
 
 
 def time_call(call: Callable[[], object], repeats: int) -> Row:
@@ -128,28 +135,28 @@ def time_call(call: Callable[[], object], repeats: int) -> Row:
     return medians(times[1:])
 
 
-def time_gradient(loss: LogLoss, rows: Rows, q: Marginals, repeats: int, seed: int) -> Row:
+def time_gradient(loss: LogLoss, case: Case, repeats: int, seed: int) -> Row:
     """Seconds of value and gradients."""
-    residual, generator = torch.zeros(len(rows.y)), torch.Generator().manual_seed(seed)
-    return time_call(lambda: loss.data_term(rows, q, residual, generator), repeats)
+    residual, generator = torch.zeros(len(case.y)), torch.Generator().manual_seed(seed)
+    return time_call(lambda: loss.data_term(*case, residual, generator), repeats)
 
 
 def gradients(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:
     """Seconds of each gradient, over that of "exact" too, and the acceptance rate of "product"."""
     for name, likelihood in LIKELIHOODS.items():
         for kind in ("drawn", "hard"):
-            rows, q = rows_and_q(likelihood, kind == "hard", seed)
+            case = make_case(likelihood, kind == "hard", seed)
             exact = 0.0
             for gradient in GRADIENTS:
                 loss = LogLoss(gradient=gradient, n_samples=n_samples)
-                times = time_gradient(loss, rows, q, repeats, seed)
+                times = time_gradient(loss, case, repeats, seed)
                 exact = exact or times["cpu_s"]
                 row = {
                     **{"part": "gradient", "likelihood": name, "rows": kind, "method": gradient},
                     **{**times, "cpu_ratio": times["cpu_s"] / exact},
                 }
                 if gradient == "product":
-                    row["acceptance"] = draw(rows, q, n_samples, seed).acceptance_rate
+                    row["acceptance"] = draw(case, n_samples, seed).acceptance_rate
                 print(
                     f"{name:18} {kind:6} {gradient:9} {1e3 * row['cpu_s']:8.2f} ms CPU  "
                     f"{row['cpu_ratio']:6.2f} of exact's"
@@ -160,35 +167,36 @@ def gradients(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:
 
 
 # --- loops ----------------------------------------------------------------------------------------
-def draw(rows: Rows, q: Marginals, n_samples: int, seed: int) -> Any:
+def draw(case: Case, n_samples: int, seed: int) -> Any:
     """Draws from q(f) p(y | f) for all rows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        return rows.likelihood.product_samples(rows.y.double(), q.double(), n_samples, generator)
+        y, q = case.y.double(), case.q.double()
+        return case.likelihood.product_samples(y, q, n_samples, generator)
 
 
-def draw_in_a_loop(rows: Rows, q: Marginals, n_samples: int, seed: int) -> None:
+def draw_in_a_loop(case: Case, n_samples: int, seed: int) -> None:
     """The same, row by row."""
-    y, mean, var = rows.y.double(), q.mean.double(), q.var.double()
+    y, (mean, var) = case.y.double(), case.q.double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for i in range(len(y)):
             one = slice(i, i + 1)
             q_one = Marginals(mean[:, one], var[:, one])
-            rows.likelihood.product_samples(y[one], q_one, n_samples, generator)
+            case.likelihood.product_samples(y[one], q_one, n_samples, generator)
 
 
-def time_both(rows: Rows, q: Marginals, n_samples: int, seed: int) -> tuple[Row, Row]:
+def time_both(case: Case, n_samples: int, seed: int) -> tuple[Row, Row]:
     """Seconds of all rows at once, and of row by row."""
-    at_once = time_call(lambda: draw(rows, q, n_samples, seed), 1)
-    return at_once, time_call(lambda: draw_in_a_loop(rows, q, n_samples, seed), 1)
+    at_once = time_call(lambda: draw(case, n_samples, seed), 1)
+    return at_once, time_call(lambda: draw_in_a_loop(case, n_samples, seed), 1)
 
 
 def loops(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:
     """Seconds of both, taking turns, and the median ratio."""
     for name, likelihood in LIKELIHOODS.items():
-        rows, q = rows_and_q(likelihood, False, seed)
-        turns = [time_both(rows, q, n_samples, seed) for _ in range(repeats)]
+        case = make_case(likelihood, False, seed)
+        turns = [time_both(case, n_samples, seed) for _ in range(repeats)]
         wall, cpu = (
             statistics.median(loop[k] / at_once[k] for at_once, loop in turns)
             for k in ("wall_s", "cpu_s")

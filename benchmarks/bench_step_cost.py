@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from _common import Clock, Row, parser, set_threads, write_csv
@@ -25,8 +26,9 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch.data.rows import Data, Rows
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.optimizers import SCHEDULES
+from skgpstoch.training.optimizers import make_optimizer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
 
@@ -57,22 +59,27 @@ def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:
         noise="validation",
         noise_variance=NOISE,
     )
-    fold = torch.full_like(y, -1.0)
-    fold[0] = 0.0  # validation rows exist, so no step learns the noise
-    targets = torch.cat([y, fold], 1)
+    fold = torch.full((len(y),), -1)
+    fold[0] = 0  # validation rows exist, so no step learns the noise
+    return step_of(model, X, Rows(y, fold=fold), b, seed)
+
+
+def step_of(model: Any, X: Tensor, rows: Rows, b: int, seed: int) -> Step:
+    """One step of an estimator's training on minibatches of these rows."""
+    plan = model._plan(Data(X.numpy(), rows.y.numpy()), len(X), None)
     generator = torch.Generator().manual_seed(seed)
-    objective = model._objective(X, targets, generator)
+    objective = model._objective(X, rows, plan, None, generator)
     trainer = Trainer(
         objective,
-        model._optimizer(objective),
+        make_optimizer(plan.solver, objective.param_groups(), model.learning_rate_init),
         X,
-        targets,
+        rows,
         max_iter=100,
         batch_size=b,
-        schedule=SCHEDULES[model.learning_rate],
+        schedule=plan.schedule,
         generator=generator,
     )
-    return lambda rows: trainer.train_step(X.index_select(0, rows), targets.index_select(0, rows))
+    return lambda batch: trainer.train_step(X.index_select(0, batch), rows[batch])
 
 
 def bare_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:

@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from _common import Row, parser, set_threads, write_csv
 from _gpytorch import Training
-from bench_step_cost import Step, batches, make_data, medians, time_steps
+from bench_step_cost import Step, batches, make_data, medians, step_of, time_steps
 from torch import Tensor
 
 from skgpstoch import SolveGPRegressor, SVGPRegressor
-from skgpstoch.training.loop import Trainer
+from skgpstoch.data.rows import Rows
 
 SOLVERS = ("collapsed", "natural", "adam")
 BAR, SOLVEGP_BAR = 0.6, 0.7
@@ -77,22 +77,7 @@ OPERATORS: dict[str, tuple[str, Callable[[list[list[int]]], float]]] = {
 # --- steps ----------------------------------------------------------------------------------------
 def our_step(model: Any, X: Tensor, y: Tensor, b: int, seed: int) -> Step:
     """One step of the package's training loop."""
-    targets = torch.cat([y, torch.full_like(y, -1.0)], 1)  # no row is held out
-    model._resolve(len(X))
-    model._y_shape = ()  # as fit leaves it
-    generator = torch.Generator().manual_seed(seed)
-    objective = model._objective(X, targets, generator)
-    trainer = Trainer(
-        objective,
-        model._optimizer(objective),
-        X,
-        targets,
-        max_iter=100,
-        batch_size=b,
-        schedule=model._schedule(),
-        generator=generator,
-    )
-    return lambda rows: trainer.train_step(X.index_select(0, rows), targets.index_select(0, rows))
+    return step_of(model, X, Rows(y), b, seed)
 
 
 def svgp(solver: str, M: int) -> SVGPRegressor:

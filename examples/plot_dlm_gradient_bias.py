@@ -26,7 +26,7 @@ import torch
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch.likelihoods import Poisson
-from skgpstoch.losses import Rows, monte_carlo_gradients, product_gradients
+from skgpstoch.losses import monte_carlo_gradients, product_gradients
 from skgpstoch.maths.gaussian import Marginals
 
 rng = np.random.default_rng(0)
@@ -52,11 +52,11 @@ q = Marginals(np.log(counts.mean()) * ones, ones)
 # estimates in one call.
 
 n_copies, n_calls = 20, 15
-copies = Rows(y.repeat(n_copies, 1), likelihood)
+y_copies = y.repeat(n_copies, 1)
 q_copies = Marginals(*(a.repeat(1, n_copies, 1) for a in q))
 
 start = time.perf_counter()
-_, alpha, _ = likelihood.predictive_gradients(copies.y, q_copies)
+_, alpha, _ = likelihood.predictive_gradients(y_copies, q_copies)
 milliseconds = 1000 * (time.perf_counter() - start) / n_copies
 gradient = P.T @ alpha[:200, 0].numpy()  # (15,)
 print(f"exact: {milliseconds:.1f} ms")
@@ -69,9 +69,11 @@ def estimates(method: str, n_draws: int) -> np.ndarray:
     found = []
     for _ in range(n_calls):
         if method == "uPS":
-            _, alpha, _ = product_gradients(copies, q_copies, n_draws, generator)
+            _, alpha, _ = product_gradients(y_copies, likelihood, q_copies, n_draws, generator)
         else:
-            _, alpha, _ = monte_carlo_gradients(copies, q_copies, n_draws, jitter, generator)
+            _, alpha, _ = monte_carlo_gradients(
+                y_copies, likelihood, q_copies, n_draws, jitter, generator
+            )
         found.append(alpha.numpy().reshape(n_copies, 200) @ P)
     return np.concatenate(found)
 

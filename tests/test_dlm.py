@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import DIRECT, constructor, fitted_once, named, on_each
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -962,6 +963,37 @@ def test_fitc_has_a_fixed_noise(sine):
     assert model.noise_variance_ == pytest.approx(0.1 * sine[1].var(), rel=1e-6)
     with pytest.raises(ValueError, match=r"'solver' parameter of FITCRegressor.*'collapsed'"):
         FITCRegressor(solver="collapsed").fit(*sine)
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_fitc_has_no_weights_and_no_exposures(sine, method):
+    X, y = sine
+    model = constructor(FITCRegressor)(solver="natural", max_iter=2)
+    for name in ("sample_weight", "exposure"):
+        with pytest.raises(ValueError, match=f"{name} must be None with FITCRegressor"):
+            getattr(model, method)(X, y, **{name: np.ones(200)})
+    with pytest.raises(TypeError, match=r"got unexpected keyword arguments.*weights"):
+        getattr(model, method)(X, y, weights=np.ones(200))
+    assert set(vars(model)) == set(vars(clone(model)))
+    nothing = dict.fromkeys(("sample_weight", "exposure", "y_std"))
+    one, other = getattr(clone(model), method)(X, y), getattr(model, method)(X, y, **nothing)
+    assert_array_equal(results(one), results(other))
+
+
+def test_fitc_of_repeated_rows(sine):
+    """log N(y | 0, Q + diag(K − Q) + σ²I) with each of them in it: none is a weight of another."""
+    X, y = (np.concatenate([a[:30], a[:20]]) for a in sine)
+    kernel, Z = 1.7 * RBF(0.7, "fixed"), sine[0][:5]
+    kernel.set_params(k1__constant_value_bounds="fixed")
+    model = FITCRegressor(
+        kernel + WhiteKernel(0.04, "fixed"), inducing_points=Z, learn_inducing_points=False,
+        mean="zero", normalize_y=False, solver="lbfgs",
+    ).fit(X, y)  # fmt: skip
+    Q = kernel(X, Z) @ np.linalg.solve(kernel(Z), kernel(Z, X))
+    covariance = Q + np.diag(kernel.diag(X) - Q.diagonal() + 0.04)
+    expected = multivariate_normal.logpdf(y, cov=covariance)
+    assert model.log_marginal_likelihood_value_ == pytest.approx(expected, rel=1e-6)
+    assert model.posterior_.n_rows == 50
 
 
 @pytest.mark.gpu

@@ -373,7 +373,7 @@ def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     X, Y = two_outputs
     rng = np.random.default_rng(2)
     Y = np.column_stack([Y[:, 0], 100.0 * rng.standard_normal(len(Y))])  # the second is noise
-    model = quick(max_iter=150).fit(X, Y)
+    model = quick(max_iter=150, validation_fraction=0.5).fit(X, Y)  # noise is of these rows
     assert model.noise_variance_[0] < 0.05
     assert model.noise_variance_[1] == pytest.approx(Y[:, 1].var(), rel=0.3)
     assert r2_score(Y[:, 0], model.predict(X)[:, 0]) > 0.9

@@ -60,7 +60,8 @@ class WithOrthogonalPoints(OrthogonalParameters):
         if self._covariance_there() is None:
             return super()._features(X, rows, n_latents, plan, fitted, generator)  # type: ignore[misc]
         network, width = self._network(X, generator)
-        kernel = make_kernel(self._split_kernel()[0], network, X, rows)
+        most = self._make_likelihood().most_prior_variance
+        kernel = make_kernel(self._split_kernel()[0], network, X, rows, most)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         points, others = both_kinds(
             method,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.rows import Data, Rows
-from ..likelihoods.base import Likelihood
+from ..likelihoods.base import Likelihood, largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, predicting, validate_inputs
@@ -107,6 +108,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             return mean, var.sqrt()
 
         mean, std = self._collect(len(rows), compute)
+        if not latent:
+            warn_of_overflow(std)
         offset, scale = self._y_scaling
         return mean * scale + offset, std * scale
 
@@ -397,3 +400,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _in_units(self, log_density: float, n_rows: float) -> float:
         """The log density of n_rows rows of the scaled y, for y in the units of the user."""
         return log_density - n_rows * float(np.log(self._y_scaling.scale).sum())
+
+
+def warn_of_overflow(std: np.ndarray) -> None:
+    """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
+    most = np.sqrt(largest(torch.float64))
+    if n := int((std > 0.99 * most).any(1).sum()):
+        warnings.warn(
+            f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
+            "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
+            "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
+            RuntimeWarning,
+            stacklevel=4,
+        )

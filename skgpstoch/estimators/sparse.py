@@ -211,7 +211,8 @@ class SparseGP(InducingParameters, NetworkKernel, StreamsMixin, BaseGP):
     ) -> InducingFeatures:
         """P, before training."""
         network, width = self._network(X, generator)
-        kernel = make_kernel(self._split_kernel()[0], network, X, rows)
+        most = self._make_likelihood().most_prior_variance
+        kernel = make_kernel(self._split_kernel()[0], network, X, rows, most)
         points = self._start_points("inducing_points", X, fitted)
         if points is None:
             method, weight = self.inducing_points, rows.weight

@@ -10,6 +10,8 @@ from sklearn.utils.validation import _check_sample_weight
 
 from ..data.rows import Data
 
+MOST_EXPOSURE = 1e30
+
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
     """The data with their weights, without the rows of weight 0.
@@ -53,6 +55,11 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
         raise ValueError(f"{name} must have shape ({n_rows},), one for each row, got {a.shape}.")
     if not (np.isfinite(a) & (a > 0.0)).all():
         raise ValueError(f"{name} must be positive and finite, got other values.")
+    if a.min() < 1.0 / MOST_EXPOSURE or a.max() > MOST_EXPOSURE:  # float32, of products with rates
+        raise ValueError(
+            f"{name} must be between {1.0 / MOST_EXPOSURE:g} and {MOST_EXPOSURE:g}, got "
+            f"{a.min():g} to {a.max():g}: give it in another unit."
+        )
     return a.reshape(-1, 1)
 
 

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_device
+from ..data.arrays import Scaling, readable, resolve_device
 from ..data.rows import Data, Rows
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
@@ -282,7 +282,8 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """X, or X and y, checked by scikit-learn; the same numbers give the same array."""
-    return validate_data(estimator, X, *y, dtype=(np.float64, np.float32), order="C", **options)
+    given = map(readable, (X, *y))
+    return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:

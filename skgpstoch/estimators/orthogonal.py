@@ -6,7 +6,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from ..data.rows import Rows
@@ -50,7 +49,7 @@ class WithOrthogonalPoints(OrthogonalParameters):
                 )
             return M, given_number(self.n_orthogonal, "n_orthogonal", len(others))
         if self.orthogonal_points is not None:
-            given = len(np.asarray(self.orthogonal_points))
+            given = len(self.orthogonal_points)
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)
         return M, n_others(self, n_rows - n_untrained, n_given - n_untrained, M)
 

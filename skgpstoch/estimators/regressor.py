@@ -12,10 +12,10 @@ import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
+from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood, largest
 from ..likelihoods.real import AdditiveNoise
@@ -321,7 +321,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             At most 1.
         """
         self._check_exposed(exposure)
-        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
+        predicted, sample_weight = self.predict(X, exposure=exposure), readable(sample_weight)
+        y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -71,7 +71,7 @@ def given_points(name: str, points: Any, X: Tensor, scaling: Scaling) -> Tensor:
     ValueError
         If they are not points like the rows of X.
     """
-    points = check_array(points, dtype=np.float64, input_name=name)
+    points = check_array(readable(points), dtype=np.float64, input_name=name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return scaling.tensor(points, X.dtype, X.device)

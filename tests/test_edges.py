@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import DotProduct
+from sklearn.gaussian_process.kernels import DotProduct, RationalQuadratic
 
 from skgpstoch import (
+    BSGDGaussianProcessRegressor,
+    FITCRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
@@ -215,3 +217,74 @@ def test_memory_maps_are_not_copied(tmp_path, dtype):
     assert np.shares_memory(validate_inputs(model, X), X)
     assert np.shares_memory(model._validate(X, X[:, 0], True).X, X)
     assert np.shares_memory(model._validate(X, X[:, 0], True, np.ones(100)).X, X)
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+COUNTS = np.abs(np.round(4.0 * EIGHTHS[:, 0]))
+QUICK = {"max_iter": 2, "random_state": 0}
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (np.full(24, 1e-320), "sample_weight must be 0 or between 1e-30 and 1e.30"),
+        (np.full(24, 1e308), "sample_weight must be 0 or between 1e-30 and 1e.30"),
+        (["a"] * 24, "sample_weight must be numeric"),
+        (np.ones(24) + 1j, "sample_weight must be numeric"),
+        (np.full(24, np.nan), "sample_weight contains NaN"),
+        (-np.ones(24), "Negative values.*sample_weight"),
+        (np.ones(5), r"sample_weight.*\(5,\), expected \(24,\)"),
+        (np.ones((24, 2)), "Sample weights must be 1D"),
+    ],
+    ids=["tiny", "huge", "text", "complex", "nan", "negative", "short", "matrix"],
+)
+@pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, SVGPRegressor, SVGPClassifier])
+def test_weights_that_cannot_be_are_named(cls, method, weight, words):
+    with pytest.raises(ValueError, match=words):
+        getattr(cls(**QUICK), method)(EIGHTHS, ZEROS_AND_ONES[:, 0], sample_weight=weight)
+
+
+@pytest.mark.parametrize("name", ["y_std", "exposure"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.ones(24) + 1j, "must be numeric"),
+        (["a"] * 1000, "must be numeric, got .{,100}$"),
+        (np.ones(5), r"must have.*got \(5,\)"),
+        (-1.0, "must be (positive|finite)"),
+        (np.nan, "must be (positive|finite)"),
+        (np.inf, "must be (positive|finite)"),
+        (1e40, "must be (at most 1e.15 times|between 1e-30 and 1e.30)"),
+    ],
+    ids=["complex", "text", "short", "negative", "nan", "inf", "huge"],
+)
+def test_what_rows_cannot_have_is_named(name, value, words):
+    model = SVGPRegressor(solver="natural", **QUICK)
+    if name == "exposure":
+        model.set_params(likelihood="poisson")
+    model.fit(EIGHTHS, COUNTS)
+    for call in (model.fit, model.partial_fit, model.log_predictive_density):
+        with pytest.raises(ValueError, match=f"{name} {words}"):
+            call(EIGHTHS, COUNTS, **{name: value})
+    with pytest.raises(ValueError, match=f"{name} {words}"):
+        model.predict(EIGHTHS, **{name: value})
+
+
+@pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, BSGDGaussianProcessRegressor])
+@pytest.mark.parametrize("name", ["exposure", "y_std"])
+def test_the_evidence_of_finite_features_ignores_nothing(cls, name):
+    kernel = RationalQuadratic() if cls is BSGDGaussianProcessRegressor else None
+    model = cls(kernel, hidden_layer_sizes=(), **QUICK).fit(EIGHTHS, COUNTS)
+    with pytest.raises(ValueError, match=f"{name} must be None"):
+        model.log_marginal_likelihood(EIGHTHS, COUNTS, **{name: 1.0})
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_messages_name_the_class_and_the_method_that_was_called(method):
+    with pytest.raises(TypeError, match=rf"FITCRegressor\.{method}\(\) got unexpected.*'weights'"):
+        getattr(FITCRegressor(), method)(EIGHTHS, COUNTS, weights=1)
+    bad = BSGDGaussianProcessRegressor(kernel=3)
+    with pytest.raises(ValueError, match=r"'kernel' parameter of BSGDGaussianProcessRegressor"):
+        getattr(bad, method)(EIGHTHS, COUNTS)

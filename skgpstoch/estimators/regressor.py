@@ -20,7 +20,7 @@ from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood, largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
-from .base import BaseGP, predicting, validate_inputs
+from .base import BaseGP, known_noise, predicting, validate_inputs
 from .validation import check_column, check_weight, check_y_std
 
 
@@ -86,8 +86,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if exposure is not None:
             e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
         if y_std is not None:
-            shape = (len(X), len(self._y_scaling.scale))
-            s = torch.from_numpy(check_y_std(y_std, shape) / self._y_scaling.scale).to(X).square()
+            scale = self._y_scaling.scale
+            y_std = check_y_std(y_std, (len(X), len(scale)))
+            s = torch.from_numpy(known_noise(y_std, scale)).to(X)
         rows = Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
         return lambda block: posterior.likelihood.of(rows[block])
 

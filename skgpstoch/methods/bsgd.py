@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite import FiniteGPRegressor
+from ..estimators.finite import FiniteGPRegressor, check_shared_noise
 from ..estimators.plan import Plan
 from ..estimators.warm_start import load_fitted
 from ..features.base import FeatureMap, check_length_scales
@@ -252,6 +252,7 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
         if not isinstance(posterior, ExactPosterior):
             return super()._evidence_of(posterior, X, rows)
+        check_shared_noise(posterior, rows)
         return float(posterior.refit(X, rows).log_evidence().sum())
 
     def _check_streams(self) -> None:

@@ -69,6 +69,14 @@ class Scaling(NamedTuple):
         return out
 
 
+def readable(values: Any) -> Any:
+    """What NumPy can read: of a tensor its numbers, without a graph, and without bfloat16."""
+    if not isinstance(values, Tensor):
+        return values
+    values = values.detach().cpu()
+    return values.float() if values.dtype == torch.bfloat16 else values
+
+
 def resolve_device(device: str | torch.device | None) -> torch.device:
     """The torch device that a `device` parameter names; None is the CPU.
 

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_device
+from ..data.arrays import Scaling, readable, resolve_device
 from ..data.rows import Data, Rows
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
@@ -32,6 +32,7 @@ from .parameters import TrainingParameters
 from .persistence import representations, seed_and_checkpoint
 from .plan import EXACTLY, Folds, Plan
 
+MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
 
@@ -223,7 +224,7 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
         X = self._x_scaling.tensor(data.X, dtype, device, order)
         y = self._y_scaling.tensor(data.y, dtype, device, order)
-        noise = None if data.y_std is None else np.square(data.y_std / self._y_scaling.scale)
+        noise = None if data.y_std is None else known_noise(data.y_std, self._y_scaling.scale)
         fold = fold_numbers(len(data), plan.folds, device)
         return X, Rows(y, column(data.weight), column(data.exposure), column(noise), fold)
 
@@ -283,7 +284,20 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """X, or X and y, checked by scikit-learn; the same numbers give the same array."""
-    return validate_data(estimator, X, *y, dtype=(np.float64, np.float32), order="C", **options)
+    given = map(readable, (X, *y))
+    return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
+
+
+def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Variance of a known error, (n, P), for targets in units of `scale` (P,)."""
+    with np.errstate(over="ignore"):
+        relative = y_std / scale
+    if relative.max(initial=0.0) > MOST_ERROR:
+        raise ValueError(
+            f"y_std must be at most {MOST_ERROR:g} times the standard deviation of y (1 where that "
+            f"is not scaled), got {relative.max():.1g} times: leave such rows out."
+        )
+    return np.square(relative)
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:

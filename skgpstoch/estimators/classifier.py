@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ..data.arrays import readable
 from ..data.rows import Data
 from .base import BaseGP, validate_inputs
 from .validation import check_weight
@@ -129,6 +130,25 @@ class GPClassifier(ClassifierMixin, BaseGP):
         """
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the rows whose class is the one predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        score : float
+            Between 0 and 1.
+        """
+        return float(super().score(X, readable(y), readable(sample_weight)))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent functions.

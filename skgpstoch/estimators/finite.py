@@ -212,12 +212,7 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
         return kernels.join_white_noise(fitted, float(weights.noise_variance.mean()), white)
 
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        posterior.likelihood.given(rows.exposure)  # an error, as it is Gaussian
-        if rows.noise is not None:
-            raise ValueError(
-                f"y_std must be None in log_marginal_likelihood of {type(self).__name__}, whose "
-                "rows all have the same noise; SVGPRegressor knows of errors."
-            )
+        check_shared_noise(posterior, rows)
         refit = cast(ConjugatePosterior | ExactPosterior, posterior).refit(X, rows)
         return float(refit.log_evidence().sum())
 
@@ -242,6 +237,16 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
         objective.running.window = STATISTICS_WINDOW * features.n_features
         objective.streams = True
         return objective
+
+
+def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
+    """Raise a ValueError where the evidence would be one of rows without what is known of them."""
+    posterior.likelihood.given(rows.exposure)  # says that there is none
+    if rows.noise is not None:
+        raise ValueError(
+            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
+            "same noise."
+        )
 
 
 def unjoined(posterior: nn.Module) -> FeatureMap:

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from ..data.rows import Rows
@@ -50,7 +49,7 @@ class WithOrthogonalPoints(OrthogonalParameters):
                 )
             return M, given_number(self.n_orthogonal, "n_orthogonal", len(others))
         if self.orthogonal_points is not None:
-            given = len(np.asarray(self.orthogonal_points))
+            given = len(self.orthogonal_points)
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)
         return M, n_others(self, n_rows - n_untrained, n_given - n_untrained, M)
 
@@ -60,7 +59,8 @@ class WithOrthogonalPoints(OrthogonalParameters):
         if self._covariance_there() is None:
             return super()._features(X, rows, n_latents, plan, fitted, generator)  # type: ignore[misc]
         network, width = self._network(X, generator)
-        kernel = make_kernel(self._split_kernel()[0], network, X, rows)
+        most = self._make_likelihood().most_prior_variance
+        kernel = make_kernel(self._split_kernel()[0], network, X, rows, most)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         points, others = both_kinds(
             method,

@@ -49,6 +49,7 @@ class StreamsMixin:
 
     @fitting
     def _partial_fit(self: Any, X: Any, y: Any, *of_rows: Any) -> Any:
+        self._validate_params()  # before they are asked what they are for
         self._check_streams()
         first = not hasattr(self, "posterior_")
         data = self._validate(X, y, first, *of_rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import fingerprint, resolve_seed
+from ..data.arrays import fingerprint, readable, resolve_seed
 from ..data.rows import Data
 from ..training.checkpoint import Checkpoint
 
@@ -25,7 +25,7 @@ def checkpoint_of(
         return None
     params = {k: v for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
-    arrays = {k: np.asarray(v) for k, v in params.items() if hasattr(v, "__array__")}
+    arrays = {k: np.asarray(readable(v)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
     if start is not None:
         modules.append(getattr(start, "posterior", start))
@@ -53,4 +53,12 @@ def seed_and_checkpoint(
 def representations(estimator: Any) -> dict[str, str]:
     """What parameters are, for comparisons: those that change no model are left out."""
     params = estimator.get_params(deep=False)
-    return {k: repr(v) for k, v in params.items() if k not in SILENT | {"warm_start"}}
+    return {k: described(v) for k, v in params.items() if k not in SILENT | {"warm_start"}}
+
+
+def described(value: Any) -> str:
+    """Its representation; of an array, which NumPy abbreviates, the shape and a digest."""
+    if not hasattr(value, "__array__"):
+        return repr(value)
+    a = np.asarray(readable(value), dtype=np.float64)
+    return f"<array of shape {a.shape}, digest {fingerprint(a)[:8]}>"

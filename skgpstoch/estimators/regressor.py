@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
@@ -11,15 +12,15 @@ import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
+from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
-from ..likelihoods.base import Likelihood
+from ..likelihoods.base import Likelihood, largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
-from .base import BaseGP, predicting, validate_inputs
+from .base import BaseGP, known_noise, predicting, validate_inputs
 from .validation import check_column, check_weight, check_y_std
 
 
@@ -85,8 +86,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if exposure is not None:
             e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
         if y_std is not None:
-            shape = (len(X), len(self._y_scaling.scale))
-            s = torch.from_numpy(check_y_std(y_std, shape) / self._y_scaling.scale).to(X).square()
+            scale = self._y_scaling.scale
+            y_std = check_y_std(y_std, (len(X), len(scale)))
+            s = torch.from_numpy(known_noise(y_std, scale)).to(X)
         rows = Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
         return lambda block: posterior.likelihood.of(rows[block])
 
@@ -107,6 +109,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             return mean, var.sqrt()
 
         mean, std = self._collect(len(rows), compute)
+        if not latent:
+            warn_of_overflow(std)
         offset, scale = self._y_scaling
         return mean * scale + offset, std * scale
 
@@ -319,7 +323,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             At most 1.
         """
         self._check_exposed(exposure)
-        return float(r2_score(y, self.predict(X, exposure=exposure), sample_weight=sample_weight))
+        predicted, sample_weight = self.predict(X, exposure=exposure), readable(sample_weight)
+        y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
@@ -399,3 +405,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _in_units(self, log_density: float, n_rows: float) -> float:
         """The log density of n_rows rows of the scaled y, for y in the units of the user."""
         return log_density - n_rows * float(np.log(self._y_scaling.scale).sum())
+
+
+def warn_of_overflow(std: np.ndarray) -> None:
+    """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
+    most = np.sqrt(largest(torch.float64))
+    if n := int((std > 0.99 * most).any(1).sum()):
+        warnings.warn(
+            f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
+            "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
+            "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
+            RuntimeWarning,
+            stacklevel=4,
+        )

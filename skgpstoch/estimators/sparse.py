@@ -7,7 +7,6 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
-import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
@@ -165,7 +164,7 @@ class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
             fitted = len(start.model.features.points)
             return given_number(self.n_inducing, "n_inducing", fitted), 0
         if not isinstance(self.inducing_points, str):
-            given = len(np.asarray(self.inducing_points))
+            given = len(self.inducing_points)
             return given_number(self.n_inducing, "n_inducing", given), 0
         likelihood, loss = self._make_likelihood(), self._make_loss()
         n_trained, n_given = n_rows - n_untrained, n_given - n_untrained
@@ -207,7 +206,8 @@ class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
     ) -> InducingFeatures:
         """P, before training."""
         network, width = self._network(X, generator)
-        kernel = make_kernel(self._split_kernel()[0], network, X, rows)
+        most = self._make_likelihood().most_prior_variance
+        kernel = make_kernel(self._split_kernel()[0], network, X, rows, most)
         points = self._start_points("inducing_points", X, fitted)
         if points is None:
             method, weight = self.inducing_points, rows.weight

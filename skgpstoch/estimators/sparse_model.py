@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -39,7 +39,11 @@ def input_unit(X: Tensor, rows: Rows) -> Tensor:
 
 @torch.no_grad()
 def make_kernel(
-    expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows
+    expression: sk.Kernel | None,
+    network: nn.Module,
+    X: Tensor,
+    rows: Rows,
+    most_variance: float,
 ) -> kernels.Kernel:
     """k on the network's outputs: an expression's, or the default, started from these."""
     if expression is None:
@@ -55,7 +59,7 @@ def make_kernel(
         # Of a column that hardly varies among these rows, others may lie far away.
         scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
         shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
-        expression = sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
+        expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
     return kernels.from_sklearn(expression).to(X.device)
 
 
@@ -67,7 +71,7 @@ def given_points(name: str, points: Any, X: Tensor, scaling: Scaling) -> Tensor:
     ValueError
         If they are not points like the rows of X.
     """
-    points = check_array(points, dtype=np.float64, input_name=name)
+    points = check_array(readable(points), dtype=np.float64, input_name=name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return scaling.tensor(points, X.dtype, X.device)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
+from ..data.arrays import readable
 from ..data.rows import Data
+
+MOST = 1e30  # and 1/MOST: of what training has in float32, and multiplies
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
@@ -22,8 +26,9 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
     """
     if sample_weight is None:
         return data
+    given = as_floats(sample_weight, "sample_weight")
     weight = _check_sample_weight(
-        sample_weight, data.X, dtype=np.float64, copy=True, ensure_non_negative=True
+        given if given.ndim else float(given), data.X, dtype=np.float64, ensure_non_negative=True
     )
     counts = weight > 0.0
     if not counts.any():
@@ -34,6 +39,7 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
         raise ValueError(
             f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
         )
+    check_range(weight[counts], "sample_weight must be 0 or")
     if (weight[counts] == 1.0).all():
         weight = None
     data = replace(data, weight=weight)
@@ -55,6 +61,7 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
         raise ValueError(f"{name} must have shape ({n_rows},), one for each row, got {a.shape}.")
     if not (np.isfinite(a) & (a > 0.0)).all():
         raise ValueError(f"{name} must be positive and finite, got other values.")
+    check_range(a, f"{name} must be")
     return a.reshape(-1, 1)
 
 
@@ -79,6 +86,19 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
 def as_floats(values: Any, name: str) -> np.ndarray:
     """A float64 copy: torch warns of arrays that are read-only."""
     try:
-        return np.array(values, dtype=np.float64)
+        a = np.asarray(readable(values))
+        if a.dtype.kind == "c":  # whose imaginary part NumPy would drop with a warning
+            raise TypeError("complex numbers")
+        return np.array(a, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numeric, got {values!r}.") from error
+        raise ValueError(f"{name} must be numeric, got {reprlib.repr(values)}.") from error
+
+
+def check_range(values: np.ndarray, words: str) -> None:
+    """Raise a ValueError that begins with these words if training cannot represent the values."""
+    low, high = values.min(), values.max()
+    if low < 1.0 / MOST or high > MOST:
+        raise ValueError(
+            f"{words} between {1.0 / MOST:g} and {MOST:g}, got {low:g} to {high:g}: rescale "
+            "them, as by another unit."
+        )

@@ -35,6 +35,9 @@ class Likelihood(nn.Module):
     differentiable: bool = True
     """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 
+    most_prior_variance: float = 1e5
+    """Bound of the variance that the default kernel learns."""
+
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs
@@ -233,6 +236,11 @@ def differentiate(
         )
     d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
     return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+
+
+def largest(dtype: torch.dtype) -> float:
+    """What moments that overflow are instead of infinite: two of them can still be added."""
+    return torch.finfo(dtype).max / math.e
 
 
 def mixture_log_mean(log_p: Tensor) -> Tensor:

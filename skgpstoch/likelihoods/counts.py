@@ -14,7 +14,15 @@ from torch.nn import functional as F
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
-from .base import REACH, Gradients, Likelihood, check_link, check_probability, mixture_log_mean
+from .base import (
+    REACH,
+    Gradients,
+    Likelihood,
+    check_link,
+    check_probability,
+    largest,
+    mixture_log_mean,
+)
 
 MODE_STEPS = 20
 
@@ -26,12 +34,17 @@ PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
 
 
+MOST = 1e15
+"""Counts up to which float64 is exact, with room for their sums: quantiles end there."""
+
+
 class Poisson(Likelihood):
     """Counts y of rate exposure·g(f).
 
     In float64 the exp link's E[rate] = exposure·exp(μ + v/2) is finite below μ + v/2 = 709, and the
-    variance of y below μ + v = 354; beyond, they and E_q[log p(y | f)] are ±inf. The predictive
-    density is finite everywhere, its logarithm right to 10⁻⁶ for v up to 100 (10⁻³ at 1000).
+    variance of y below μ + v = 354; beyond, :meth:`moments` are nearly the largest number there is,
+    and E_q[log p(y | f)] is −inf. The predictive density is finite everywhere, its logarithm right
+    to 10⁻⁶ for v up to 100 (10⁻³ at 1000). Counts, and quantiles, are at most 10¹⁵.
 
     Parameters
     ----------
@@ -56,6 +69,10 @@ class Poisson(Likelihood):
             if not bool((given > 0.0).all()):
                 raise ValueError(f"exposure must be positive, got {exposure!r}")
         self.exposure = exposure
+        if link == "exp":
+            # ±2 deviations span a factor of e⁴⁰, more than counts do; any variance beyond only
+            # multiplies E[rate], by the exponential of half of it.
+            self.most_prior_variance = 100.0
 
     def extra_repr(self) -> str:
         exposure = f", exposure={self.exposure:g}" if isinstance(self.exposure, float | int) else ""
@@ -89,22 +106,31 @@ class Poisson(Likelihood):
     def moments(self, q: Marginals) -> Marginals:
         """Mean λ and λ + Var(rate): of a lognormal, or by quadrature."""
         if self.link == "exp":
-            mean = self.log_rate(q.mean + 0.5 * q.var).exp()
-            return Marginals(mean, mean + mean.square() * torch.expm1(q.var))
+            log_mean = self.log_rate(q.mean + 0.5 * q.var)
+            log_excess = 2.0 * log_mean + _log_expm1(q.var)
+            most = math.log(largest(q.mean.dtype))
+            mean, excess = log_mean.clamp_max(most).exp(), log_excess.clamp_max(most).exp()
+            return Marginals(mean, mean + excess)
         f, log_weights = quadrature_nodes(q, 100)
         rate, weights = self.log_rate(f).exp(), log_weights.exp()
         mean = (weights * rate).sum(0)
         return Marginals(mean, mean + (weights * (rate - mean).square()).sum(0))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """A count for each f."""
-        return torch.poisson(self.log_rate(f).exp(), generator=generator)
+        """A count for each f; of a rate beyond 10¹⁵, where counts hardly vary, the rate itself."""
+        rate = self.log_rate(f).exp().clamp_max(largest(f.dtype))
+        counts = torch.poisson(rate.clamp_max(MOST), generator=generator)
+        return torch.where(rate > MOST, rate, counts)  # torch draws 64-bit integers
+
+    def _mean_rate(self, q: Marginals) -> Tensor:
+        """With the exp link; infinite where it overflows, for training to turn back from."""
+        return self.log_rate(q.mean + 0.5 * q.var).exp()
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """In closed form with the exp link: E[exp(f)] = exp(μ + v/2)."""
         if self.link == "softplus":
             return super().expected_log_prob(y, q)
-        rate = self.moments(q).mean
+        rate = self._mean_rate(q)
         return (y * self.log_rate(q.mean) - rate - torch.lgamma(y + 1.0)).mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
@@ -112,7 +138,7 @@ class Poisson(Likelihood):
         if self.link == "softplus":
             return super().expected_gradients(y, q)
         with torch.no_grad():
-            rate = self.moments(q).mean[0]
+            rate = self._mean_rate(q)[0]
             return self.expected_log_prob(y, q), y - rate, -0.5 * rate
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
@@ -186,7 +212,7 @@ class Poisson(Likelihood):
         half = 0.5 * (1.0 - check_probability(probability))
         # P(Y > k) ≤ P(f > f⁺) + P(Y > k | f⁺): with half of the probability each, a bound.
         f_high = q.mean - q.var.sqrt() * float(special.ndtri(half))
-        rate = self.log_rate(f_high.detach().double()).exp().clamp_max(1e15)
+        rate = self.log_rate(f_high.detach().double()).exp().clamp_max(MOST)
         tail = -math.log(half)
         high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
         low = np.full_like(high, -1.0)
@@ -235,6 +261,11 @@ class Poisson(Likelihood):
                 "y must hold counts (non-negative whole numbers) for the Poisson likelihood, "
                 f"got {y[wrong].flat[0]!s}"
             )
+        if (y > MOST).any():
+            raise ValueError(
+                f"y must hold counts of at most {MOST:g} for the Poisson likelihood, got "
+                f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
+            )
 
 
 def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,6 +277,11 @@ def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Ten
     ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
     first = y * ratio - exposure * s
     return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
+
+
+def _log_expm1(v: Tensor) -> Tensor:
+    """log(exp(v) − 1), which does not overflow."""
+    return v + torch.log(-torch.expm1(-v))
 
 
 def _log_softplus(f: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class FITCRegressor(SparseGPRegressor):
             If a parameter, X, y or y_std is invalid, or training diverges; the estimator is then as
             it was before.
         """
-        check_refused(refused)
+        check_refused("fit", refused)
         return self._fit_to(X, y, None, None, y_std)
 
     def partial_fit(  # type: ignore[override]
@@ -138,7 +138,7 @@ class FITCRegressor(SparseGPRegressor):
             If a parameter, X, y or y_std is invalid, or what the model is made of has changed since
             the first call.
         """
-        check_refused(refused)
+        check_refused("partial_fit", refused)
         return self._partial_fit(X, y, None, None, y_std)
 
     def _distinct(self, data: Data) -> Data:
@@ -155,8 +155,8 @@ class FITCRegressor(SparseGPRegressor):
         return FullyIndependent()
 
 
-def check_refused(options: dict[str, Any]) -> None:
-    """Raise an error for what FITC has no meaning for.
+def check_refused(method: str, options: dict[str, Any]) -> None:
+    """Raise an error for what FITC has no meaning for, or a method no parameter.
 
     Raises
     ------
@@ -172,5 +172,5 @@ def check_refused(options: dict[str, Any]) -> None:
         )
     if options.get("exposure") is not None:
         raise ValueError("exposure must be None with FITCRegressor; only Poisson counts have one.")
-    if unknown := set(options) - {"sample_weight", "exposure"}:
-        raise TypeError(f"fit() got unexpected keyword arguments {sorted(unknown)}.")
+    if unknown := sorted(set(options) - {"sample_weight", "exposure"}):
+        raise TypeError(f"FITCRegressor.{method}() got unexpected keyword arguments {unknown}.")

@@ -1,0 +1,290 @@
+"""Edges of what users may give: numbers that overflow, arrays of every kind, calls out of order."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import DotProduct, RationalQuadratic
+
+from skgpstoch import (
+    BSGDGaussianProcessRegressor,
+    FITCRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.estimators.base import validate_inputs
+from skgpstoch.likelihoods import Poisson
+from skgpstoch.maths.gaussian import Marginals
+
+# ---- numbers that overflow ---------------------------------------------------------------------
+
+
+def poisson(**params):
+    params = {"likelihood": "poisson", "random_state": 0, "max_iter": 5, **params}
+    return SVGPRegressor(inducing_points="random", **params)
+
+
+def predictions(model, X, y):
+    """All that a regressor says of rows."""
+    yield from model.predict(X, return_std=True)
+    yield from model.predict(X, return_std=True, latent=True)
+    yield model.predict_interval(X)
+    yield model.sample_y(X, 2)
+    yield model.log_predictive_density(X, y)
+
+
+@pytest.mark.parametrize("counts", [(0, 1e6), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("solver", ["natural", "adam"])
+@pytest.mark.filterwarnings("error:.*beyond float64")
+def test_degenerate_counts_have_finite_predictions(counts, solver):
+    X = np.random.default_rng(2).standard_normal((len(counts), 3))
+    model = poisson(solver=solver).fit(X, counts)
+    far, y = np.concatenate([X, 3.0 * X, 1e3 * X]), np.tile(counts, 3)
+    assert all(np.isfinite(a).all() for a in predictions(model, far, y))
+
+
+def test_the_default_kernel_of_rates_has_no_absurd_variance():
+    """One count among zeros is most likely with any variance: E[rate] was 10⁶³, and more."""
+    X = np.random.default_rng(2).standard_normal((20, 1))
+    model = poisson(solver="lbfgs", max_iter=1).fit(X, [1e6, *[0] * 19])
+    assert model.predict(1e3 * X).max() < 1e6 * np.exp(50.0)
+
+
+def test_rates_beyond_float64_are_cut_with_a_warning():
+    X = np.linspace(-1.0, 1.0, 10)[:, None]
+    y = np.round(np.exp(3.0 * X[:, 0]))
+    model = poisson(kernel=DotProduct()).fit(X, y)
+    with pytest.warns(RuntimeWarning, match=r"beyond float64 at 2 rows.*predict_interval"):
+        mean, std = model.predict([[-1e4], [0.0], [1e4]], return_std=True)
+    assert np.isfinite([mean, std]).all()
+    assert mean[1] < 10.0
+    draws, interval = (f([[1e4]]) for f in (model.sample_y, model.predict_interval))
+    assert (draws >= 0.0).all()  # not an integer that has overflowed
+    assert np.isfinite(interval).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moments_of_counts_are_finite_however_uncertain(dtype):
+    mean, var = (
+        torch.tensor(a, dtype=dtype)[None, :, None]
+        for a in ([-1e5, 0.0, 1e3, 2.0, 2.0], [1e3, 1e5, 1e3, 0.0, 0.5])
+    )
+    moments = Poisson().moments(Marginals(mean, var))
+    assert all(a.isfinite().all() and (a >= 0.0).all() for a in moments)
+    rate = np.exp(2.25)  # of the last, a lognormal
+    known = [rate, rate + rate**2 * np.expm1(0.5)]
+    assert np.allclose([float(a[0, -1, 0]) for a in moments], known, rtol=1e-5)
+    draws = Poisson().sample(mean[0], torch.Generator().manual_seed(0))
+    assert (draws >= 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"y": 1e16}, "counts of at most 1e.15.*larger unit"),
+        ({"exposure": 1e40}, "exposure must be between 1e-30 and 1e.30.*rescale them"),
+        ({"exposure": 1e-40}, "exposure must be between 1e-30 and 1e.30.*rescale them"),
+    ],
+    ids=str,
+)
+def test_counts_and_exposures_beyond_their_types_are_refused(given, words):
+    X, y = np.eye(4), np.full(4, given.get("y", 1.0))
+    with pytest.raises(ValueError, match=words):
+        poisson().fit(X, y, exposure=given.get("exposure"))
+
+
+# ---- arrays of every kind ----------------------------------------------------------------------
+
+
+def with_grad(a):
+    return torch.tensor(np.array(a)).requires_grad_()
+
+
+def strided(a):
+    every_second = (slice(None, None, 2),) * a.ndim
+    wide = np.zeros([2 * n for n in a.shape], a.dtype)
+    wide[every_second] = a
+    return wide[every_second]
+
+
+def frame(a, dtype):
+    return (pd.DataFrame(a) if a.ndim == 2 else pd.Series(a)).astype(dtype)
+
+
+def polars_frame(a):
+    return pl.DataFrame(a, [f"c{i}" for i in range(a.shape[1])]) if a.ndim == 2 else pl.Series(a)
+
+
+FORMS = {
+    "Fortran": np.asfortranarray,
+    "strided": strided,
+    "object": lambda a: a.astype(np.float32).astype(object),
+    "big-endian": lambda a: a.astype(">f8"),
+    "Float64": lambda a: frame(a, "Float64"),
+    "polars": polars_frame,
+    "tensor": lambda a: torch.tensor(np.array(a)),
+    "tensor with grad": with_grad,
+    "bfloat16": lambda a: torch.tensor(np.array(a)).bfloat16().requires_grad_(),
+}
+WHOLE = {
+    "Int64": lambda a: frame(a, "Int64"),
+    "boolean": lambda a: frame(a.astype(bool), "boolean"),
+    "bool": lambda a: a.astype(bool),
+    "int8 tensor": lambda a: torch.tensor(np.array(a)).to(torch.int8),
+    "polars bool": lambda a: polars_frame(a.astype(bool)),
+}
+RNG = np.random.default_rng(0)
+EIGHTHS = np.round(8.0 * RNG.standard_normal((24, 3))) / 8.0  # exact in bfloat16
+ZEROS_AND_ONES = (EIGHTHS > 0.0).astype(float)
+
+
+def whatever_is_given(model, form, X, *of_rows, **known):
+    """What a fit, and another pass, to these numbers in this form predict of them."""
+    X, y, *weight = map(form, (X, *of_rows))
+    known = {name: form(a) for name, a in known.items()}
+    model.fit(X, y, *weight, **known).partial_fit(X, y, sample_weight=(weight or [None])[0])
+    if not hasattr(model, "predict_std"):
+        return model.predict_proba(X), model.predict_log_proba(X), model.score(X, y, *weight)
+    return (
+        *model.predict(X, return_std=True, **known),
+        model.predict_interval(X, **known),
+        model.log_predictive_density(X, y, **known),
+        model.log_marginal_likelihood(X, y, *weight, **known),
+        model.score(X, y, *weight),
+    )
+
+
+def kinds(X):
+    """Estimators, and numbers for them: all of eighths, or all of zeros and ones."""
+    ones = ZEROS_AND_ONES[:, 0]
+    quick = {"max_iter": 2, "random_state": 0}
+    sparse = {**quick, "solver": "natural", "inducing_points": "random", "n_inducing": 5}
+    finite = SCGDGaussianProcessRegressor(hidden_layer_sizes=4, **quick)
+    return {
+        "finite": (finite, (X, X[:, :2], np.ones(24)), {}),
+        "sparse": (SVGPRegressor(**sparse), (X, X[:, 1:]), {"y_std": np.abs(X[::-1, 1:])}),
+        "classes": (SVGPClassifier(**sparse), (X, ones, ones[::-1]), {}),
+    }
+
+
+def check_form(form, model, columns, known):
+    expected = whatever_is_given(clone(model), np.array, *columns, **known)
+    given = whatever_is_given(clone(model), form, *columns, **known)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, given, strict=True))
+
+
+@pytest.mark.parametrize("kind", kinds(EIGHTHS))
+@pytest.mark.parametrize("name", FORMS)
+def test_the_same_numbers_are_the_same_model(kind, name):
+    if (kind, name) == ("classes", "object"):
+        pytest.skip("scikit-learn refuses labels that are objects")
+    check_form(FORMS[name], *kinds(EIGHTHS)[kind])
+
+
+@pytest.mark.parametrize("kind", kinds(EIGHTHS))
+@pytest.mark.parametrize("name", WHOLE)
+def test_zeros_and_ones_may_be_of_any_type(kind, name):
+    check_form(WHOLE[name], *kinds(ZEROS_AND_ONES)[kind])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_points_may_be_of_any_type(name):
+    X, y, points = EIGHTHS, ZEROS_AND_ONES[:, 0], EIGHTHS[:5]
+    make = SolveGPRegressor(max_iter=2, random_state=0)
+    plain = clone(make).set_params(inducing_points=points, orthogonal_points=-points)
+    form = FORMS[name]
+    given = clone(make).set_params(inducing_points=form(points), orthogonal_points=form(-points))
+    assert np.array_equal(plain.fit(X, y).predict(X), given.fit(X, y).predict(X))
+
+
+def test_exposures_and_weights_may_be_tensors_with_a_graph():
+    X, y, e = EIGHTHS, np.round(np.abs(8.0 * EIGHTHS[:, 0])), np.arange(1.0, 25.0)
+    make = poisson(solver="natural", n_inducing=5, max_iter=2)
+    plain = clone(make).fit(X, y, e, exposure=e)
+    given = clone(make).fit(*map(with_grad, (X, y, e)), exposure=with_grad(e) * 1.0)
+    assert np.array_equal(plain.predict(X), given.predict(with_grad(X) * 1.0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_memory_maps_are_not_copied(tmp_path, dtype):
+    X = np.memmap(tmp_path / "X", dtype, "w+", shape=(100, 3))
+    X[:] = np.random.default_rng(0).standard_normal(X.shape)
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+    assert np.shares_memory(validate_inputs(model, X), X)
+    assert np.shares_memory(model._validate(X, X[:, 0], True).X, X)
+    assert np.shares_memory(model._validate(X, X[:, 0], True, np.ones(100)).X, X)
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+COUNTS = np.abs(np.round(4.0 * EIGHTHS[:, 0]))
+QUICK = {"max_iter": 2, "random_state": 0}
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (np.full(24, 1e-320), "sample_weight must be 0 or between 1e-30 and 1e.30"),
+        (np.full(24, 1e308), "sample_weight must be 0 or between 1e-30 and 1e.30"),
+        (["a"] * 24, "sample_weight must be numeric"),
+        (np.ones(24) + 1j, "sample_weight must be numeric"),
+        (np.full(24, np.nan), "sample_weight contains NaN"),
+        (-np.ones(24), "Negative values.*sample_weight"),
+        (np.ones(5), r"sample_weight.*\(5,\), expected \(24,\)"),
+        (np.ones((24, 2)), "Sample weights must be 1D"),
+    ],
+    ids=["tiny", "huge", "text", "complex", "nan", "negative", "short", "matrix"],
+)
+@pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, SVGPRegressor, SVGPClassifier])
+def test_weights_that_cannot_be_are_named(cls, method, weight, words):
+    with pytest.raises(ValueError, match=words):
+        getattr(cls(**QUICK), method)(EIGHTHS, ZEROS_AND_ONES[:, 0], sample_weight=weight)
+
+
+@pytest.mark.parametrize("name", ["y_std", "exposure"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.ones(24) + 1j, "must be numeric"),
+        (["a"] * 1000, "must be numeric, got .{,100}$"),
+        (np.ones(5), r"must have.*got \(5,\)"),
+        (-1.0, "must be (positive|finite)"),
+        (np.nan, "must be (positive|finite)"),
+        (np.inf, "must be (positive|finite)"),
+        (1e40, "must be (at most 1e.15 times|between 1e-30 and 1e.30)"),
+    ],
+    ids=["complex", "text", "short", "negative", "nan", "inf", "huge"],
+)
+def test_what_rows_cannot_have_is_named(name, value, words):
+    model = SVGPRegressor(solver="natural", **QUICK)
+    if name == "exposure":
+        model.set_params(likelihood="poisson")
+    model.fit(EIGHTHS, COUNTS)
+    for call in (model.fit, model.partial_fit, model.log_predictive_density):
+        with pytest.raises(ValueError, match=f"{name} {words}"):
+            call(EIGHTHS, COUNTS, **{name: value})
+    with pytest.raises(ValueError, match=f"{name} {words}"):
+        model.predict(EIGHTHS, **{name: value})
+
+
+@pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, BSGDGaussianProcessRegressor])
+@pytest.mark.parametrize("name", ["exposure", "y_std"])
+def test_the_evidence_of_finite_features_ignores_nothing(cls, name):
+    kernel = RationalQuadratic() if cls is BSGDGaussianProcessRegressor else None
+    model = cls(kernel, hidden_layer_sizes=(), **QUICK).fit(EIGHTHS, COUNTS)
+    with pytest.raises(ValueError, match=f"{name} must be None"):
+        model.log_marginal_likelihood(EIGHTHS, COUNTS, **{name: 1.0})
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_messages_name_the_class_and_the_method_that_was_called(method):
+    with pytest.raises(TypeError, match=rf"FITCRegressor\.{method}\(\) got unexpected.*'weights'"):
+        getattr(FITCRegressor(), method)(EIGHTHS, COUNTS, weights=1)
+    bad = BSGDGaussianProcessRegressor(kernel=3)
+    with pytest.raises(ValueError, match=r"'kernel' parameter of BSGDGaussianProcessRegressor"):
+        getattr(bad, method)(EIGHTHS, COUNTS)

@@ -145,7 +145,7 @@ class FITCRegressor(SparseGPRegressor):
         return data  # a row that is there twice has two residuals
 
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        check_refused({"sample_weight": rows.weight})
+        check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})
         return super()._evidence_of(posterior, X, rows)
 
     def _make_likelihood(self) -> Likelihood:

@@ -151,7 +151,7 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
     ) -> Objective:
         features = self._features(X, generator, plan.folds.n_folds)
         if start is not None:
-            load_fitted(features, unjoined(start))
+            load_fitted(features, unjoined(start), self._changed_shape())
         return self._build(features, X, rows, plan)
 
     def _build(self, features: FeatureMap, X: Tensor, rows: Rows, plan: Plan) -> FiniteObjective:
@@ -250,6 +250,6 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
 
 
 def unjoined(posterior: nn.Module) -> FeatureMap:
-    """The fitted map of a posterior, an ensemble if it is one."""
-    features = cast(ConjugatePosterior, posterior).features
+    """The fitted map of a posterior, an ensemble if it is one; an exact one has none."""
+    features = getattr(posterior, "features", FeatureMap())
     return features.features if isinstance(features, JoinedFeatures) else features

@@ -52,14 +52,14 @@ class StreamsMixin:
         self._validate_params()  # before they are asked what they are for
         self._check_streams()
         first = not hasattr(self, "posterior_")
+        if not first:
+            self._check_shape()
         data = self._validate(X, y, first, *of_rows)
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)
         generator = torch.Generator(device).manual_seed(seed)
         plan = self._plan(data, len(data), None, streams=True)
         if first:
             self._set_scalings(data, None)
-        else:
-            self._check_shape()
         X, rows = self._tensors(data, plan, device)
         objective, optimizer = self._streaming(X, rows, plan, generator)
         history = train(
@@ -103,14 +103,18 @@ class StreamsMixin:
 
     def _check_shape(self: Any) -> None:
         """Raise a ValueError if the model that was fitted is not the one that is asked for now."""
-        now, before = representations(self), self._fitted_parameters
-        changed = [name for name in self._shape_parameters if now[name] != before[name]]
-        if changed:
-            named = ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in changed)
+        if changed := self._changed_shape():
             raise ValueError(
-                f"partial_fit goes on with the model that was fitted before, but {named} asks for "
-                "another one; fit anew, or set it back."
+                "partial_fit goes on with the model that was fitted before, but "
+                f"{changed} asks for another one; fit anew, or set it back."
             )
+
+    def _changed_shape(self: Any) -> str:
+        """Parameters of the shape that are not those of the fitted model, as a message has them."""
+        now = representations(self)
+        before = getattr(self, "_fitted_parameters", now)
+        names = [name for name in self._shape_parameters if now.get(name) != before.get(name)]
+        return ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in names)
 
 
 def _on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:

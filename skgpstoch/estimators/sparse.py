@@ -82,6 +82,8 @@ class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
         "n_inducing",
         "inducing_points",
         "mean",
+        "likelihood",
+        "normalize_y",
     )
 
     # ---- hooks of estimators -----------------------------------------------------------------
@@ -187,7 +189,9 @@ class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
         model = SparseModel(features, likelihood, mean, blocks, loss, plan.beta)
         self._set_trainable(model, len(X))
         if fitted is not None:
-            load_fitted(model, fitted)
+            load_fitted(model, fitted, self._changed_shape())
+            if self.mean == "zero":  # a constant may have been learned before
+                model.mean.value.data.zero_()
         if start is not None and start.is_fixed:
             model.requires_grad_(False)
         objective = self._build(model.to(X.device), rows.n_effective, rows, plan)

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 
-def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
+def load_fitted(module: nn.Module, fitted: nn.Module, changed: str) -> None:
     """Start from the parameters of a fitted module, and from its buffers but those of kernels.
+
+    `changed` says, for the error, which parameters of the estimator have changed since.
 
     Raises
     ------
@@ -18,10 +20,9 @@ def load_fitted(module: nn.Module, fitted: nn.Module) -> None:
     same = given.keys() == wanted.keys()
     if not same or any(given[name].shape != wanted[name].shape for name in wanted):
         raise ValueError(
-            "warm_start=True needs a model of the shape that was fitted before, but parameters "
-            "that say what it is made of have changed: kernel, likelihood, numbers of points, "
-            "n_components, n_estimators, hidden_layer_sizes or feature_map. Set them back, or fit "
-            "with warm_start=False."
+            "warm_start=True needs a model of the shape that was fitted before, but "
+            f"{changed or 'the shape of y'} asks for another one. Set it back, or fit with "
+            "warm_start=False."
         )
     buffers = dict(module.named_buffers())
     with torch.no_grad():

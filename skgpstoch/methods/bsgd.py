@@ -257,7 +257,8 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         objective.has_user_module = self.feature_map is not None
         if start is not None:
             for part in ("kernel", "network", "likelihood"):
-                load_fitted(getattr(objective, part), getattr(start, part))
+                fitted = getattr(start, part, nn.Identity())  # none where there were features
+                load_fitted(getattr(objective, part), fitted, self._changed_shape())
         return objective
 
     def _n_members(self, n_rows: int, start: Any) -> int:

@@ -155,7 +155,7 @@ def digests(columns: list[np.ndarray], rows: slice) -> list[bytes]:
 def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
     """Positions of rows in the order of their numbers, which units and origins do not change.
 
-    By y and the first columns of X; what these leave open, digests decide.
+    By the first columns of X, then by y; what these leave open, digests decide.
     """
-    columns = [*data.y.T, *data.X.T[:LEADING_COLUMNS]]
+    columns = [*data.X.T[:LEADING_COLUMNS], *data.y.T]
     return np.lexsort((keys, *reversed(columns)))

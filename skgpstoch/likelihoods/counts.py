@@ -158,7 +158,7 @@ class Poisson(Likelihood):
             return self.log_prob(y, f) + log_density(f, *q)
 
         with torch.no_grad():
-            mode, width = self._mode(y, q)
+            mode, width = _mode(self, y, q)
             reach = torch.asinh((60.0 * q.var).sqrt() / width)
             x, log_step = trapezoid_nodes(
                 lambda x: log_joint(mode + width * x.sinh()) + x.cosh().log(),
@@ -183,29 +183,9 @@ class Poisson(Likelihood):
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Around the mode, where the logarithm falls at least as fast as that of q."""
-        (mode,), _ = self._mode(y.double(), q.double())
+        (mode,), _ = _mode(self, y.double(), q.double())
         reach = REACH * q.var[0].sqrt()
         return mode - reach, mode + reach
-
-    def _mode(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Where p(y | f)·q(f) is greatest, and (−curvature of its logarithm there)^−½."""
-        mean, var = q
-        log_exposure = self._log_exposure(mean)
-        if self.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
-            shift = var.log() + log_exposure
-            x = log_root(mean + var * y + shift)
-            return x - shift, (var.reciprocal() * (1.0 + x.exp())).rsqrt()
-        low = mean - var * log_exposure.exp()  # the slope of log p is between −exposure and y
-        high = mean + var * y
-        f = mean.clone()
-        for i in range(MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
-            slope, curvature = _derivatives(self, y, f)
-            slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
-            low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
-            newton = f - slope / curvature
-            inside = (newton > low) & (newton < high)
-            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
-        return f, (-curvature).rsqrt()
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least count k with P(Y ≤ k) ≥ probability: (N, P)."""
@@ -266,6 +246,27 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST:g} for the Poisson likelihood, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+    """Where p(y | f)·q(f) is greatest, and (−curvature of its logarithm there)^−½."""
+    mean, var = q
+    log_exposure = likelihood._log_exposure(mean)
+    if likelihood.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
+        shift = var.log() + log_exposure
+        x = log_root(mean + var * y + shift)
+        return x - shift, (var.reciprocal() * (1.0 + x.exp())).rsqrt()
+    low = mean - var * log_exposure.exp()  # the slope of log p is between −exposure and y
+    high = mean + var * y
+    f = mean.clone()
+    for i in range(MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
+        slope, curvature = _derivatives(likelihood, y, f)
+        slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
+        low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
+        newton = f - slope / curvature
+        inside = (newton > low) & (newton < high)
+        f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
+    return f, (-curvature).rsqrt()
 
 
 def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:

@@ -122,15 +122,11 @@ class Poisson(Likelihood):
         counts = torch.poisson(rate.clamp_max(MOST), generator=generator)
         return torch.where(rate > MOST, rate, counts)  # torch draws 64-bit integers
 
-    def _mean_rate(self, q: Marginals) -> Tensor:
-        """With the exp link; infinite where it overflows, for training to turn back from."""
-        return self.log_rate(q.mean + 0.5 * q.var).exp()
-
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """In closed form with the exp link: E[exp(f)] = exp(μ + v/2)."""
         if self.link == "softplus":
             return super().expected_log_prob(y, q)
-        rate = self._mean_rate(q)
+        rate = _mean_exp_rate(self, q)
         return (y * self.log_rate(q.mean) - rate - torch.lgamma(y + 1.0)).mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
@@ -138,7 +134,7 @@ class Poisson(Likelihood):
         if self.link == "softplus":
             return super().expected_gradients(y, q)
         with torch.no_grad():
-            rate = self._mean_rate(q)[0]
+            rate = _mean_exp_rate(self, q)[0]
             return self.expected_log_prob(y, q), y - rate, -0.5 * rate
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
@@ -266,6 +262,11 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST:g} for the Poisson likelihood, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+def _mean_exp_rate(likelihood: Poisson, q: Marginals) -> Tensor:
+    """With the exp link; infinite where it overflows, for training to turn back from."""
+    return likelihood.log_rate(q.mean + 0.5 * q.var).exp()
 
 
 def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:

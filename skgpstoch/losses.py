@@ -354,7 +354,8 @@ class SquareLoss(Loss):
                 -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
             )
         error, mean, var = differentiate(likelihood, likelihood.squared_error, y, q)
-        # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ.
+        # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ; at most that
+        # of several classes.
         kappa = 0.5 * mean.square() / (error.detach()[:, None] + LEAST_ERROR)
         return DataTerm(-error, -mean, -var, -var, kappa)
 

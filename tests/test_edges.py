@@ -405,3 +405,15 @@ def test_copies_in_the_middle_of_a_stream_go_on_alike(cls, tmp_path):
         assert np.array_equal(expected, other.partial_fit(WAVE[1::2], SINE[1::2]).predict(WAVE))
     assert not hasattr(clone(model), "posterior_")
     assert np.array_equal(model.fit(WAVE, SINE).predict(WAVE), fitted(cls).predict(WAVE))
+
+
+@pytest.mark.parametrize("loss", ["elbo", "log"])
+def test_streams_go_on_from_the_square_loss(loss):
+    """Whose kernel and noise are scaled together when it ends."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    y = 3.0 + 5.0 * (np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200))
+    model = SVGPRegressor(loss="square", n_inducing=15, max_iter=20, random_state=0).fit(X, y)
+    before = model.predict(X)
+    model.set_params(loss=loss).partial_fit(X[:5], y[:5])
+    assert np.abs(model.predict(X) - before).max() < 0.5

@@ -91,9 +91,9 @@ class FeatureMap(nn.Module):
     def freeze(self) -> None:
         """Keep what rows are conditioned on, for predictions with parameters that stay."""
 
-    def reopen(self) -> None:
-        """Undo :meth:`close`, :meth:`freeze` and :meth:`scale_variance`."""
-        self.amplitude = 1.0
+    def reopen(self, keep_variance: bool = False) -> None:
+        """Undo :meth:`close`, :meth:`freeze` and, unless it is kept, :meth:`scale_variance`."""
+        self.amplitude = self.amplitude if keep_variance else 1.0
 
     def scale_variance(self, factor: float) -> None:
         """Multiply k by a factor, for predictions."""

@@ -149,13 +149,14 @@ class InducingFeatures(FeatureMap):
             self.register_buffer(f"frozen_{i}", value)
         self.n_frozen = len(state)
 
-    def reopen(self) -> None:
+    def reopen(self, keep_variance: bool = False) -> None:
         for i in range(self.n_frozen):
             delattr(self, f"frozen_{i}")
         self.n_frozen = 0
         self.jitter = TRAINING_JITTER[self.points.dtype]
-        if self.trained_kernel is not None:
-            self.kernel, self.trained_kernel = self.trained_kernel, None
+        if self.trained_kernel is not None and not keep_variance:
+            self.kernel = self.trained_kernel
+        self.trained_kernel = None
 
     def close(self) -> None:
         self.jitter = None

@@ -126,12 +126,12 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         super().scale_variance(factor)
         self.coefficients.data /= factor  # C_vv a stays as it is
 
-    def reopen(self) -> None:
-        if self.trained_kernel is not None:
+    def reopen(self, keep_variance: bool = False) -> None:
+        if self.trained_kernel is not None and not keep_variance:
             x = self.inducing_points[:1]
             (G,) = self.embed(x)
             self.coefficients.data *= self.kernel.diag(G) / self.trained_kernel.diag(G)
-        super().reopen()
+        super().reopen(keep_variance)
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""

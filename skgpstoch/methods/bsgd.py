@@ -60,11 +60,11 @@ class BSGDObjective(FiniteObjective):
             C_inv = torch.cholesky_inverse(L)
             alpha = (C_inv @ Y.double().mT[..., None])[..., 0].mT  # C⁻¹y, (K, b, P)
             fit = (Y * alpha).sum(1) * ridge / noise  # (K, P)
-            b = Z.shape[1] - unseen  # (K, 1)
-            b = torch.where(b > 0.0, b, 1.0)
+            counted = (Z.shape[1] - unseen) / b  # about 1: what the batch counts for, (K, 1)
             log_det_C = log_det(L) - unseen * ridge.log()  # an unseen row has λ on the diagonal
             log_scale = (noise / ridge).log()
-            value = 0.5 * ((fit + log_det_C) / b + log_scale + LOG_2PI).sum(1).mean()
+            nlml = (fit + log_det_C) / b + counted * log_scale + counted * LOG_2PI  # 2·NLML / b
+            value = 0.5 * nlml.sum(1).mean()
 
             dC = C_inv.sum(1) - (alpha * (ridge / noise)) @ alpha.mT  # 2·∂NLML/∂C, (K, b, b)
             gradients = [(Z, (dC @ Zd / b[..., None]).to(Z))]  # paper, A.3
@@ -92,6 +92,8 @@ class KernelBSGDObjective(Objective):
         Interval that σ² is kept in; equal bounds fix it.
     weight_decay : float
         Decoupled decay of the network's parameters.
+    mean_weight : float, default=1.0
+        What a row counts for in the mean.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class KernelBSGDObjective(Objective):
         noise_variance: float,
         noise_bounds: tuple[float, float],
         weight_decay: float,
+        mean_weight: float = 1.0,
     ) -> None:
         super().__init__()
+        self.mean_weight = mean_weight
         self.kernel = kernel
         self.network = network
         self.noise_bounds = noise_bounds
@@ -119,7 +123,7 @@ class KernelBSGDObjective(Objective):
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         K = self.kernel(self.network(X).double())  # (b, b)
-        y, n = rows.y.double(), rows.n_effective
+        y, n = rows.y.double(), len(X) * self.mean_weight
         noise = self.likelihood.noise_variance  # (P,)
         with torch.no_grad():
             C = noisy(K, noise, rows)  # (P, b, b)
@@ -132,7 +136,7 @@ class KernelBSGDObjective(Objective):
             of_rows = dC.diagonal(dim1=-2, dim2=-1)
             if rows.weight is not None:
                 of_rows = of_rows / rows.weight.double()
-            d_log_noise = of_rows.sum(-1) * noise + 0.5 * (n - len(X)) / n
+            d_log_noise = of_rows.sum(-1) * noise + 0.5 * (rows.n_effective - len(X)) / n
         return surrogate(value, (K, dC.sum(0)), (self.likelihood.log_noise, d_log_noise))
 
     def step_end(self) -> None:
@@ -253,6 +257,7 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
             noise_variance=self._initial_noise(),
             noise_bounds=self._noise_bounds(),
             weight_decay=self._weight_decay(rows.n_effective),
+            mean_weight=rows[rows.n_held_out :].mean_weight,
         )
         objective.has_user_module = self.feature_map is not None
         if start is not None:

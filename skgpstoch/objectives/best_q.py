@@ -1,7 +1,7 @@
 """The q(w) that is best for all rows, everything else given: in closed form, or by Newton's steps.
 
-At the best q the bound of one block is Titsias' (B3) for a Gaussian likelihood, and that of two is
-SOLVE-GP's (B5).
+At the best q the bound of one block is Titsias' for a Gaussian likelihood (Shi, Titsias & Mnih,
+eq. 3), and that of two is SOLVE-GP's (eq. 9).
 """
 
 from __future__ import annotations

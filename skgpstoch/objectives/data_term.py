@@ -1,7 +1,10 @@
 """The data term Σᵢ −loss(yᵢ, q(fᵢ)) of a variational model, its gradient, and the sites it implies.
 
-The bound is (B2) of the paper, ELBO = Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)], and
-any other loss of :mod:`skgpstoch.losses` may stand for −E log p. At a fixed q it reaches the
+The bound is that of Shi, Titsias & Mnih (eq. 8),
+
+    ELBO = Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)],                              (B2)
+
+and any other loss of :mod:`skgpstoch.losses` may stand for −E log p. At a fixed q it reaches the
 kernel, the points and the network through P and k(x, x) alone. With α = ∂/∂μ and δ = ∂/∂v,
 
     ∂/∂P = α mᵀ + 2 diag(δ)(PS − P),      ∂/∂k(x, x) = δ,

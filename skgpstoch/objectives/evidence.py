@@ -110,7 +110,7 @@ class FiniteObjective(Objective):
         share = self.n_rows / len(rows) if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
         self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), rows.n_effective)
+        window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), len(rows))
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
 
     @property
@@ -141,7 +141,7 @@ class FiniteObjective(Objective):
             unseen = len(X) - weight.double().sum(1, keepdim=True)
         with torch.no_grad():
             seen = Z if not self.predicts_otherwise else self.as_predicted(X, rows)
-            self.running.update(seen, Y, b, len(X) * self.mean_weight)
+            self.running.update(seen, Y, b, len(X))
         return self.loss(Z, Y, b[:, None], generator, unseen)
 
     def as_predicted(self, X: Tensor, rows: Rows) -> Tensor:
@@ -157,7 +157,7 @@ class FiniteObjective(Objective):
         self.share.fill_(rows.mean_weight)
 
     def stream_rate(self, batch_size: int) -> float:
-        return self.running.rate(batch_size * self.mean_weight)
+        return self.running.rate(batch_size)
 
     def loss(
         self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
@@ -277,7 +277,7 @@ class FiniteObjective(Objective):
     def running_solution(self) -> ConjugatePosterior:
         """The posterior that the running statistics imply, for streams."""
         features = copy.deepcopy(self.features).double().eval()
-        n_rows = self.n_rows.clamp_max(1.0 / self.running.inverse_rows)
+        n_rows = self.n_rows.clamp_max(self.mean_weight / self.running.inverse_rows)
         return self._posterior(features, self.running.total(n_rows))
 
 

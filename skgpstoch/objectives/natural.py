@@ -85,10 +85,10 @@ class RunningObjective(VariationalObjective):
         """γ of the next step: at first, an average over all that has been seen."""
         if self.averaging != "auto":
             return float(self.averaging)
-        b, n = self.counts_for(n_batch), float(self.n_rows)
+        n = float(self.n_rows) / self.mean_weight  # rows that are there, however much they count
         window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
         first = 1.0 if self.conjugate else 2.0
-        rate = max(window_rate(b, window), 1.0 / (self.n_steps + first))
+        rate = max(window_rate(n_batch, window), 1.0 / (self.n_steps + first))
         return rate if self.conjugate else min(rate, MOST)
 
     def stream_rate(self, batch_size: int) -> float:

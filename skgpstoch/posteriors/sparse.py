@@ -191,10 +191,14 @@ class SparseModel(nn.Module):
         return model
 
     def for_training(self, like: Tensor | None = None) -> SparseModel:
-        """A copy that goes on from here, of the type and on the device of a tensor."""
+        """A copy that goes on from here, of the type and on the device of a tensor; or a start.
+
+        What goes on has q(w) and noise as they are, and so the kernel that they are for; a start
+        has the kernel that was trained, before it was scaled.
+        """
         model = copy.deepcopy(self)
         model = model if like is None else model.to(like)
-        model.features.reopen()
+        model.features.reopen(keep_variance=like is not None)
         return model.requires_grad_(True)
 
 

@@ -82,12 +82,12 @@ class RunningStatistics(nn.Module):
         return max(rate, 1.0 / (self.n_steps + 1.0))
 
     def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor, n_batch: float) -> None:
-        """One step: features Z (K, b, D) and targets Y (K, b, P) of n_batch rows.
+        """One step: features Z (K, b, D) and targets Y (K, b, P), which count for n_batch rows.
 
-        They are zero but for rows that count for n_seen (K,); what rows count for is no matter of
-        the rate, as rows that count twice say no more of others.
+        They are zero but for rows that count for n_seen (K,). The rate is by the rows that are
+        there: those that count twice say no more of others.
         """
-        rate = self.rate(n_batch)
+        rate = self.rate(Z.shape[1])
         share = (rate / n_seen)[:, None, None]
         Z, Y = Z.double(), Y.double()
         weighted = (Z * share).mT

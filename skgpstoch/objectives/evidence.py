@@ -141,7 +141,7 @@ class FiniteObjective(Objective):
             unseen = len(X) - weight.double().sum(1, keepdim=True)
         with torch.no_grad():
             seen = Z if not self.predicts_otherwise else self.as_predicted(X, rows)
-            self.running.update(seen, Y, b, len(X))
+            self.running.update(seen, Y, b, len(X) * self.mean_weight)
         return self.loss(Z, Y, b[:, None], generator, unseen)
 
     def as_predicted(self, X: Tensor, rows: Rows) -> Tensor:
@@ -277,7 +277,7 @@ class FiniteObjective(Objective):
     def running_solution(self) -> ConjugatePosterior:
         """The posterior that the running statistics imply, for streams."""
         features = copy.deepcopy(self.features).double().eval()
-        n_rows = self.n_rows.clamp_max(self.mean_weight / self.running.inverse_rows)
+        n_rows = self.n_rows.clamp_max(1.0 / self.running.inverse_rows)
         return self._posterior(features, self.running.total(n_rows))
 
 

@@ -417,3 +417,32 @@ def test_streams_go_on_from_the_square_loss(loss):
     before = model.predict(X)
     model.set_params(loss=loss).partial_fit(X[:5], y[:5])
     assert np.abs(model.predict(X) - before).max() < 0.5
+
+
+def test_errors_of_python_name_the_class_that_was_called():
+    X, y = np.zeros((5, 1)), np.zeros(5)
+    with pytest.raises(TypeError, match=r"^SVGPRegressor\.fit\(\) got an unexpected"):
+        SVGPRegressor().fit(X, y, exposures=y)
+    with pytest.raises(TypeError, match=r"^SCGDGaussianProcessRegressor\.fit\(\) got an unexp"):
+        SCGDGaussianProcessRegressor().fit(X, y, y_std=y)
+
+
+def test_chunks_have_exposures_or_have_none():
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (40, 1)), rng.poisson(3.0, 40)
+    params = {"likelihood": "poisson", "n_inducing": 5, "solver": "natural", "random_state": 0}
+    with_them = SVGPRegressor(**params).partial_fit(X, y, exposure=2.0)
+    without = SVGPRegressor(**params).partial_fit(X, y)
+    for model, known in ((with_them, {}), (without, {"exposure": 2.0})):
+        before = model.predict(X, exposure=1.0)
+        with pytest.raises(ValueError, match="exposure must be given for all chunks or for none"):
+            model.partial_fit(X, y, **known)
+        assert (model.predict(X, exposure=1.0) == before).all()
+
+
+def test_weights_that_sum_to_one_are_one_row():
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (30, 1)), rng.standard_normal(30)
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match="divide relative weights by their mean"):
+        model.fit(X, y, np.full(30, 1 / 30))

@@ -59,7 +59,7 @@ def code(cls):
             found.setdefault(name, (base, value))
     kinds = (FunctionType, property, classmethod, staticmethod)
     return cls._parameter_constraints | {
-        name: value
+        name: getattr(value, "__code__", value)  # methods are copied to be named by their class
         for name, (base, value) in found.items()
         if base.__module__.startswith("skgpstoch")
         and isinstance(value, kinds)

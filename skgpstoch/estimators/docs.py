@@ -6,9 +6,11 @@ docstring; an estimator has all of them, and what its own docstring says of one 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from dataclasses import fields
+from types import FunctionType
 from typing import Any
 
 from .parameters import TrainingParameters
@@ -24,6 +26,7 @@ def public_estimator(cls: type) -> type:
     Parameters of training, which all estimators have, come last there and in the signature.
     """
     lineage = [base for base in cls.__mro__ if base is not object]
+    _name_methods(cls, lineage)
     names = _training_last(cls)
     constraints: dict[str, list] = {}
     for base in reversed(lineage):
@@ -32,6 +35,20 @@ def public_estimator(cls: type) -> type:
     if cls.__doc__:  # none under python -OO
         cls.__doc__ = _completed(cls.__doc__, lineage, names)
     return cls
+
+
+def _name_methods(cls: type, lineage: list[type]) -> None:
+    """Let Python's own errors name the class that was called, not one of its ancestors."""
+    for base in lineage[1:]:
+        for name, f in vars(base).items():
+            ours = isinstance(f, FunctionType) and base.__module__.startswith("skgpstoch")
+            if ours and not name.startswith("_") and name not in vars(cls):
+                copy = FunctionType(f.__code__, f.__globals__, name, f.__defaults__, f.__closure__)
+                functools.update_wrapper(copy, f)
+                del copy.__wrapped__  # type: ignore[attr-defined]
+                copy.__kwdefaults__ = f.__kwdefaults__
+                copy.__qualname__ = f"{cls.__name__}.{name}"
+                setattr(cls, name, copy)
 
 
 def _training_last(cls: type) -> list[str]:

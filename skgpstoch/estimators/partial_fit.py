@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import resolve_device, resolve_seed
-from ..data.rows import Rows
+from ..data.rows import Data, Rows
 from ..objectives.base import Objective
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
@@ -41,6 +41,9 @@ class StreamsMixin:
     def _check_streams(self) -> None:
         """Raise a ValueError where partial_fit is impossible."""
 
+    def _check_chunk(self, data: Data) -> None:
+        """Raise a ValueError where rows of a later chunk are not like those before."""
+
     def _stream_objective(
         self, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
     ) -> Objective:
@@ -55,6 +58,8 @@ class StreamsMixin:
         if not first:
             self._check_shape()
         data = self._validate(X, y, first, *of_rows)
+        if not first:
+            self._check_chunk(data)
         device, seed = resolve_device(self.device), resolve_seed(self.random_state)
         generator = torch.Generator(device).manual_seed(seed)
         plan = self._plan(data, len(data), None, streams=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from ..data.rows import Data
 from ..likelihoods import make_likelihood
 from ..likelihoods.base import Likelihood
 from ..likelihoods.classes import Bernoulli, Categorical
@@ -120,6 +121,14 @@ class SparseGPRegressor(SparseGP, GPRegressor):
             streams, or what the model is made of has changed since the first call.
         """
         return self._partial_fit(X, y, sample_weight, exposure, y_std)
+
+    def _check_chunk(self, data: Data) -> None:
+        given, before = data.exposure is not None, self._fitted_with_exposure
+        if given != before:
+            raise ValueError(
+                "exposure must be given for all chunks or for none, but the rows before had "
+                f"{'some' if before else 'none'}: give ones where it is not known otherwise."
+            )
 
     def _validate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,14 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
             f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
+    if least > 1 and weight.sum() < least:
+        warnings.warn(
+            f"All rows together count for {weight.sum():.3g} by their sample_weight, so that the "
+            "prior prevails. A weight is a number of repetitions: divide relative weights by their "
+            "mean.",
+            UserWarning,
+            stacklevel=7,
+        )
     if (weight[counts] == 1.0).all():
         weight = None
     data = replace(data, weight=weight)
@@ -77,7 +86,8 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
     if a.ndim == 1 and len(a) == shape[0]:
         a = a[:, None]
     if a.ndim and a.shape not in (shape, (shape[0], 1)):
-        raise ValueError(f"y_std must have the shape of y, {shape}, got {a.shape}.")
+        expected = shape[:1] if shape[1] == 1 else shape
+        raise ValueError(f"y_std must have the shape of y, {expected}, got {a.shape}.")
     if not (np.isfinite(a) & (a >= 0.0)).all():
         raise ValueError("y_std must be finite and not negative, got other values.")
     return np.broadcast_to(a, shape).copy()

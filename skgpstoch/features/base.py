@@ -125,5 +125,6 @@ def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:
         if length_scale is not None and length_scale.numel() not in (1, n_inputs):
             raise ValueError(
                 f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
-                f"{n_inputs} features for {kernels.to_sklearn(kernel)}."
+                f"{n_inputs} features for {kernels.to_sklearn(kernel)}. A kernel is on the outputs "
+                "of the network; hidden_layer_sizes=() has none."
             )

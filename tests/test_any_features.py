@@ -8,15 +8,17 @@ import torch
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch.data.rows import Rows
+from skgpstoch.features.base import Basis
 from skgpstoch.features.fourier import KernelFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
-from skgpstoch.losses import LogLoss, SquareLoss
+from skgpstoch.losses import DataTerm, LogLoss, SquareLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linear_regression import exact_statistics, spectrum
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.best_q import best
+from skgpstoch.objectives.data_term import FARTHEST_TARGET, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
@@ -160,3 +162,15 @@ def test_gradient_of_the_bound_is_that_of_the_exact_evidence(kind, inputs):
     expected = torch.autograd.grad(nlml, params)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_sites_of_steep_rows_point_no_further_than_a_few_prior_deviations():
+    """A row without curvature would point to infinity; only near the best q may it do so."""
+    one = torch.ones(1, 1, dtype=F64)
+    mean = ConstantMean(torch.zeros(1, dtype=F64))
+    model = SparseModel(NetworkFeatures(torch.nn.Identity(), 1), StudentT(1.0), mean)
+    term = DataTerm(one[0], 7.0 * one, 0.0 * one, 0.0 * one, curvature=0.0 * one)
+    basis, q = Basis(one, one[0]), Marginals(0.0 * one[None], one[None])
+    sites = sites_of(model, basis, term, q)
+    assert float(sites.cross / sites.precision[0]) == pytest.approx(FARTHEST_TARGET)
+    assert float(sites_of(model, basis, term, q, exact=True).precision) == 0.0

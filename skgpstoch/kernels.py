@@ -32,6 +32,10 @@ from .maths.distances import MATERN, radial, rbf, safe_sqrt, squared_distance
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
 
+class UnsupportedKernelError(ValueError):
+    """A kernel of scikit-learn's that is none of ours, though its class is."""
+
+
 def _positive(name: str, doc: str) -> property:
     """Property that reads the positive hyper-parameter ``exp(log_<name>)``."""
     return property(lambda self: getattr(self, f"log_{name}").exp(), doc=doc)
@@ -155,7 +159,7 @@ class Matern(_Stationary):
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
         if self.nu not in MATERN:
-            raise ValueError(f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}.")
+            raise UnsupportedKernelError(f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}.")
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         profile = MATERN[self.nu]
@@ -219,7 +223,7 @@ class WhiteNoise(_Leaf):
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         if Y is not None:
-            return X.new_zeros(len(X), len(Y))  # (N, M)
+            return X.new_zeros(()).expand(len(X), len(Y))  # (N, M)
         return self.noise_level * torch.eye(len(X), dtype=X.dtype, device=X.device)  # (N, N)
 
     def diag(self, X: Tensor) -> Tensor:

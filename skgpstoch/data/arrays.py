@@ -77,6 +77,11 @@ def readable(values: Any) -> Any:
     return values.float() if values.dtype == torch.bfloat16 else values
 
 
+def borrowed(a: np.ndarray) -> Tensor:
+    """A tensor on the memory of an array, which is only read; torch warns where it is read-only."""
+    return torch.from_numpy(a if a.flags.writeable else a.copy())
+
+
 def resolve_device(device: str | torch.device | None) -> torch.device:
     """The torch device that a `device` parameter names; None is the CPU.
 

@@ -15,16 +15,24 @@ Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 FARTHEST = (
     1e30  # units of length-scale, or their squares, whose squares and products are still finite
 )
+DIRECT_COLUMNS = 32
+"""Columns up to which differences are taken one by one: exact, and no slower than a product."""
+
+CANCELLED = 1e-6
+"""Share of ‖a‖² + ‖b‖² below which an expanded r² has lost digits, and is taken again."""
+
+BLOCK_PAIRS = 1 << 14
+"""Pairs of rows that are taken again at a time."""
+
+TOUCHING = 1e-8
+"""Distance, in length-scales, below which a cusp has no slope: its part of a gradient is less."""
 
 
 def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float = 1.0) -> Tensor:
     r"""Squared Euclidean distances of scaled rows, without an (N, M, D) intermediate.
 
-    .. math:: r^2_{ij} = \|a_i\|^2 + \|b_j\|^2 - 2 a_i^\top b_j, \quad
+    .. math:: r^2_{ij} = \|a_i - b_j\|^2, \quad
               a_i = (x_i - \bar y) / \ell, \quad b_j = (y_j - \bar y) / \ell
-
-    The expansion cancels when the rows lie far from the origin or spread over many length scales.
-    It is therefore taken about the mean of ``Y`` (of ``X`` if there is no ``Y``) and in float64.
 
     Parameters
     ----------
@@ -36,7 +44,7 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
     Returns
     -------
     Tensor of shape (N, M)
-        Non-negative, in the dtype of ``X``.
+        Non-negative, in the dtype of ``X``, computed in float64.
 
     Raises
     ------
@@ -51,9 +59,7 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
     tensor([[0., 1.],
             [1., 0.]])
     """
-    A, B = scaled_rows(X, Y, length_scale)
-    r2 = _expanded(A, B).to(X.dtype).clamp(min=0)  # (N, M)
-    return r2.fill_diagonal_(0.0) if Y is None else r2
+    return radial(X, Y, length_scale, identity)
 
 
 def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -75,10 +81,16 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
     return A, A if Y is None else scaled(Y)  # (M, D)
 
 
-def _expanded(A: Tensor, B: Tensor) -> Tensor:
-    """‖a_i‖² + ‖b_j‖² − 2 a_iᵀb_j, (N, M)."""
+def _squared(A: Tensor, B: Tensor) -> Tensor:
+    """‖a_i − b_j‖², (N, M), to the last digits also where rows are close."""
+    if A.shape[1] <= DIRECT_COLUMNS:
+        return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist").square_()
     norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
-    return torch.addmm(norms, A, B.T, alpha=-2)
+    r2 = torch.addmm(norms, A, B.T, alpha=-2)
+    pairs = (r2 < CANCELLED * norms).nonzero()  # few, but where many rows are the same
+    for i, j in (block.unbind(1) for block in pairs.split(BLOCK_PAIRS)):
+        r2[i, j] = (A[i] - B[j]).square_().sum(1)
+    return r2
 
 
 class _Radial(torch.autograd.Function):
@@ -86,7 +98,7 @@ class _Radial(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        r2 = _expanded(A, B).to(dtype).clamp_(0.0, FARTHEST)
+        r2 = _squared(A, B).to(dtype).clamp_(max=FARTHEST)
         if A is B:
             r2.fill_diagonal_(0.0)
         k, slope = profile(r2)
@@ -106,6 +118,10 @@ class _Radial(torch.autograd.Function):
         return A_bar, B_bar, None, None
 
 
+def identity(r2: Tensor) -> tuple[Tensor, Tensor]:
+    return r2, r2.new_ones(()).expand_as(r2)
+
+
 def rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
     k = torch.exp(-0.5 * r2)
     return k, -0.5 * k
@@ -114,7 +130,7 @@ def rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
 def matern_1(r2: Tensor) -> tuple[Tensor, Tensor]:
     a = r2.sqrt()
     k = torch.exp(-a)
-    return k, torch.where(a > 0.0, -0.5 * k / a, 0.0)  # no slope at the cusp
+    return k, torch.where(a > TOUCHING, -0.5 * k / a, 0.0)  # no slope at the cusp
 
 
 def matern_3(r2: Tensor) -> tuple[Tensor, Tensor]:

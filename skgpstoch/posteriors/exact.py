@@ -1,7 +1,18 @@
-"""Exact Gaussian-process regression, O(n³) time and O(n²) memory, for kernels without features."""
+"""Exact Gaussian-process regression, O(n³) time and O(n²) memory, for kernels without features.
+
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapters 2 and 5:
+with C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
+
+    log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
+    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½(AAᵀ − P·C⁻¹)                                  (eq. 5.9)
+    E f* = K*A,   cov f* = K** − VᵀV,   V = L⁻¹K*ᵀ                                (Algorithm 2.1)
+"""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +20,65 @@ from ..data.rows import Rows
 from ..kernels import Kernel
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
-from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
+from ..maths.linalg import add_diagonal, cholesky, cholesky_, inverse_, log_det, tri_solve
 from .base import Posterior
+from .covariance import Covariance
+
+
+class Evidence:
+    """log p(Y | X) as a function of θ, (n_dims,), with its gradient; one matrix of memory for all.
+
+    Parameters
+    ----------
+    covariance : Covariance
+        k of the rows; its θ moves.
+    Y : Tensor of shape (N, P)
+        Targets.
+    noise : Tensor of shape () or (N,)
+        What is added to the diagonal.
+    """
+
+    def __init__(self, covariance: Covariance, Y: Tensor, noise: Tensor) -> None:
+        self.covariance = covariance
+        self.Y = Y
+        self.noise = noise
+        self.C = covariance.empty()
+
+    def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
+        """Nats; −inf, and a gradient of 0, where the covariance is not positive definite."""
+        self.covariance.set_theta(theta)
+        pull = self.covariance.gram_(self.C, eval_gradient)
+        self.C.diagonal().add_(self.noise)
+        zero = np.zeros_like(theta, dtype=np.float64)
+        if not cholesky_(self.C):
+            return -math.inf, zero
+        A = torch.cholesky_solve(self.Y, self.C)  # (N, P)
+        n, n_outputs = self.Y.shape
+        normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
+        value = float(-0.5 * (self.Y * A).sum() - normaliser)
+        if not math.isfinite(value):
+            return -math.inf, zero
+        if pull is None:
+            return value, zero
+        inverse_(self.C)
+        G = self.C.mul_(-0.5 * n_outputs).addmm_(A, A.mT, alpha=0.5)
+        return value, pull(G)
+
+
+def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+    """L (N, N) and A (N, P) at the present θ; None where C is not positive definite."""
+    C = covariance.empty()
+    covariance.gram_(C)
+    C.diagonal().add_(noise)
+    return (C, torch.cholesky_solve(Y, C)) if cholesky_(C) else None
+
+
+def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:
+    """diag(K** − VᵀV), (N*,), of prior variances (N*,) and K* (N*, N); L of C, or of what stands
+    for it.
+    """
+    V = tri_solve(L, K_star.mT)  # (N, N*)
+    return prior - torch.linalg.vecdot(V, V, dim=0)
 
 
 def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:

@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
-HALVINGS = 25
+WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
+GROWTH = 4.0  # of a step that is still steep
+NARROW = 1e-3  # of a step, which is not looked at any closer
+SHORTEST = 0.1  # of the length before, that a step becomes
+TRIALS = 25
 CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
 
 
@@ -88,20 +92,40 @@ class ProjectedLBFGS(Optimizer):
         direction: Tensor,
         length: float,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A point along the projected direction that is lower by enough, its value and gradient."""
-        for _ in range(HALVINGS):
-            at = self.move_to(x + length * direction)
+        """A point along the projected direction that is lower by enough, and not steep any more.
+
+        Its value and gradient too; or None. These are Wolfe's conditions: lengths grow while the
+        slope along the direction stays what it was, and shrink by parabolas once one was too long.
+        """
+        found = None
+        first = float(slope @ direction)
+        low, lowest, descent, high = 0.0, float(value), first, float("inf")  # a bracket
+        for _ in range(TRIALS):
+            target = x + length * direction
+            at = self.move_to(target)
             promised = float(slope @ (at - x))
             if promised >= 0.0:
-                return None
+                break
             reached = evaluate()
-            if float(reached) <= float(value) + ARMIJO * promised:
-                return at, reached, self.gradient()
-            # The lowest point of a parabola through both values, but not too near to either.
-            bend = float(reached - value) - promised
-            factor = -0.5 * promised / bend if bend < float("inf") and bend > 0.0 else 0.1
-            length *= min(max(factor, 0.1), 0.5)
-        return None
+            rise = float(reached) - lowest
+            if float(reached) <= float(value) + ARMIJO * promised and rise <= 0.0:
+                gradient = self.gradient()
+                found = at, reached, gradient
+                low, lowest = length, float(reached)
+                descent = float((gradient * direction)[at == target].sum())  # 0 along a bound
+                if descent >= WOLFE * first:
+                    break
+                rise = float("nan")  # nothing is known between here and what was too long
+            else:
+                high = length
+            if high == float("inf"):
+                length *= GROWTH
+                continue
+            width = high - low
+            if found is not None and width < NARROW * low:
+                break
+            length = low + width * shrinkage(rise, descent * width)
+        return found
 
     def free(self, x: Tensor, slope: Tensor) -> Tensor:
         """1 for parameters that a step down the slope moves, 0 for those that bounds hold."""
@@ -146,6 +170,13 @@ def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     for (s, y, sy), weight in zip(useful, reversed(weights), strict=True):
         q += (weight - float(y @ q) / sy) * s
     return q
+
+
+def shrinkage(rise: float, descent: float) -> float:
+    """Where a parabola of this slope at 0, and this rise at 1, is lowest, but near neither end."""
+    bend = rise - descent
+    lowest = -0.5 * descent / bend if 0.0 < bend < float("inf") else SHORTEST
+    return min(max(lowest, SHORTEST), 0.5)
 
 
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:

@@ -1,5 +1,7 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
+from .drop_in.classifier import GaussianProcessClassifier
+from .drop_in.regressor import GaussianProcessRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
@@ -15,6 +17,8 @@ __all__ = [
     "DLMRegressor",
     "ExpectedLogLikelihood",
     "FITCRegressor",
+    "GaussianProcessClassifier",
+    "GaussianProcessRegressor",
     "LogLoss",
     "MinimaxGaussianProcessRegressor",
     "SCGDGaussianProcessRegressor",

@@ -82,19 +82,28 @@ def fit(
     NotPositiveDefiniteError
         If the covariance is not positive definite at the best θ.
     """
+    return condition(*search(kernel, rows, optimizer, n_restarts, random_state), rows)
+
+
+def search(
+    kernel: sk.Kernel,
+    rows: TrainingSet,
+    optimizer: str | Callable | None,
+    n_restarts: int,
+    random_state: np.random.RandomState,
+) -> tuple[sk.Kernel, float]:
+    """The kernel at the best θ, and the evidence there."""
     kernel = clone(kernel)
     if optimizer is None or kernel.n_dims == 0:
-        value, _ = rows.evidence(kernel)(kernel.theta, False)
-    else:
-        start, bounds = kernel.theta, kernel.bounds
-        make = functools.partial(rows.evidence, kernel)
-        optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state)
-        kernel.theta, value = optimum.theta, optimum.value
-        kernel._check_bounds_params()
-    return condition(kernel, rows, value)
+        return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
+    start, bounds = kernel.theta, kernel.bounds
+    make = functools.partial(rows.evidence, kernel)
+    optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state)
+    kernel.theta = optimum.theta
+    return kernel, optimum.value
 
 
-def condition(kernel: sk.Kernel, rows: TrainingSet, value: float) -> ExactFit:
+def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:
     """L and α at the kernel's θ."""
     factors = factorise(rows.covariance(kernel), *rows.tensors())
     if factors is None:

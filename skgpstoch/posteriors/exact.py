@@ -55,7 +55,7 @@ class Evidence:
         A = torch.cholesky_solve(self.Y, self.C)  # (N, P)
         n, n_outputs = self.Y.shape
         normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
-        value = float(-0.5 * (self.Y * A).sum() - normaliser)
+        value = np.float64(-0.5 * (self.Y * A).sum() - normaliser)
         if not math.isfinite(value):
             return -math.inf, zero
         if pull is None:

@@ -72,7 +72,7 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
         a = b - W_sr * torch.cholesky_solve(WKb[:, None], B)[:, 0]
         f = K @ a
         log_likelihood = -softplus(-(2.0 * y - 1.0) * f).sum()
-        last, value = value, float(-0.5 * a @ f + log_likelihood - B.diagonal().log().sum())
+        last, value = value, np.float64(-0.5 * a @ f + log_likelihood - B.diagonal().log().sum())
         if not value - last >= GAIN:
             value = last if math.isfinite(last) else value
             break

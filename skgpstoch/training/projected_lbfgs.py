@@ -20,6 +20,7 @@ GROWTH = 4.0  # of a step that is still steep
 NARROW = 1e-3  # of a step, which is not looked at any closer
 SHORTEST = 0.1  # of the length before, that a step becomes
 TRIALS = 25
+ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
 CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
 
 
@@ -37,7 +38,9 @@ class ProjectedLBFGS(Optimizer):
     memory : int, default=20
         Pairs of steps and changes of the gradient that curvature is known from.
     tol : float, default=1e-9
-        Iterations end where they gain less.
+        Iterations end where they gain less, relative to the value.
+    gtol : float, default=0.0
+        Iterations end where no parameter that is free has a larger slope.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class ProjectedLBFGS(Optimizer):
         max_iter: int = 10,
         memory: int = 20,
         tol: float = 1e-9,
+        gtol: float = 0.0,
     ) -> None:
         super().__init__([{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
         self.params = params
@@ -54,6 +58,9 @@ class ProjectedLBFGS(Optimizer):
         self.max_iter = max_iter
         self.memory = memory
         self.tol = tol
+        self.gtol = gtol
+        self.converged = False  # the last step, before `max_iter`
+        self.loss = float("inf")  # where it ended
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
@@ -64,23 +71,31 @@ class ProjectedLBFGS(Optimizer):
         x = self.position()
         first = value = evaluate()
         slope = self.gradient()
+        self.converged = False
         for _ in range(self.max_iter):
             free = self.free(x, slope)
+            if float((slope * free).abs().max()) <= self.gtol:
+                self.converged = True
+                break
             direction = -quasi_newton(slope * free, [(s * free, y * free) for s, y in pairs])
             length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))
-            found = self.search(evaluate, x, value, slope, direction, length)
+            longest = float("inf") if pairs else 1.0  # of a direction whose scale is not known
+            found = self.search(evaluate, x, value, slope, direction, length, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again
                 continue
             if found is None:  # at a minimum
+                self.converged = True
                 break
             at, reached, next_slope = found
             remember(pairs, at - x, next_slope - slope, self.memory)
             gain = float(value - reached)
             x, value, slope = at, reached, next_slope
             if gain <= self.tol * max(1.0, abs(float(value))):
+                self.converged = True
                 break
         self.move_to(x)
+        self.loss = float(value)
         return first
 
     def search(
@@ -91,6 +106,7 @@ class ProjectedLBFGS(Optimizer):
         slope: Tensor,
         direction: Tensor,
         length: float,
+        longest: float,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """A point along the projected direction that is lower by enough, and not steep any more.
 
@@ -99,6 +115,7 @@ class ProjectedLBFGS(Optimizer):
         """
         found = None
         first = float(slope @ direction)
+        slack = ROUNDING * max(1.0, abs(float(value)))
         low, lowest, descent, high = 0.0, float(value), first, float("inf")  # a bracket
         for _ in range(TRIALS):
             target = x + length * direction
@@ -108,7 +125,7 @@ class ProjectedLBFGS(Optimizer):
                 break
             reached = evaluate()
             rise = float(reached) - lowest
-            if float(reached) <= float(value) + ARMIJO * promised and rise <= 0.0:
+            if float(reached) <= float(value) + ARMIJO * promised + slack and rise <= slack:
                 gradient = self.gradient()
                 found = at, reached, gradient
                 low, lowest = length, float(reached)
@@ -119,7 +136,9 @@ class ProjectedLBFGS(Optimizer):
             else:
                 high = length
             if high == float("inf"):
-                length *= GROWTH
+                if length == longest:
+                    break
+                length = min(GROWTH * length, longest)
                 continue
             width = high - low
             if found is not None and width < NARROW * low:

@@ -1,0 +1,357 @@
+"""GaussianProcessClassifier: scikit-learn's, by Laplace's approximation or by a sparse posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.gaussian_process import kernels as sk
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from ..data.arrays import resolve_device
+from ..estimators.base import fitting, predicting
+from ..estimators.docs import public_estimator
+from ..kernels import split_white_noise
+from ..methods.laplace import BinaryLaplaceClassifier
+from .many_rows import choose, fixed, make_classifier
+from .parameters import DropInParameters
+from .shell import Shell
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEstimator):
+    """Gaussian-process classification as scikit-learn has it: faster, in less memory, on any number
+    of rows.
+
+    The constructor, the attributes and the methods of
+    :class:`sklearn.gaussian_process.GaussianProcessClassifier`, with the same defaults and the same
+    meaning: change the import. Up to `max_exact` rows the same approximation of Laplace's, in
+    torch; beyond, a sparse variational posterior with the same kernel, and one latent function for
+    each class. `method_` and `method_reason_` tell which.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        The covariance function. None: RBF of length-scale 1, with variance 1, which stays so.
+        Expressions of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
+        DotProduct, ConstantKernel and WhiteKernel run in torch; any other kernel object, on vectors
+        or not, by itself, in NumPy, which `method_reason_` says.
+    max_iter_predict : int, default=100
+        Newton's iterations for the mode, at most.
+    warm_start : bool, default=False
+        Whether Newton's iterations start from the last mode; of a sparse posterior, whether `fit`
+        starts from the last one.
+    multi_class : {"one_vs_rest", "one_vs_one"}, default="one_vs_rest"
+        How more than two classes are put together from classifiers of two: one for each class, or
+        one for each pair, which has no probabilities. A sparse posterior has a latent function for
+        each class.
+    n_jobs : int or None, default=None
+        Number of those that are fitted at once, by joblib; None is 1, or as a
+        :func:`joblib.parallel_config` says.
+    method : {"auto", "laplace", "svgp", "solve"}, default="auto"
+        "laplace": all rows in one matrix. For many rows: "svgp", inducing points; "solve", as many
+        again that are orthogonal to them. "auto" is "laplace" up to `max_exact` rows, then "svgp".
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    n_classes_ : int
+        Their number.
+    base_estimator_ : estimator
+        What predicts: a classifier of two classes, a OneVsRestClassifier or a OneVsOneClassifier of
+        such, or what was fitted for many rows.
+    y_train_ : ndarray of shape (n_samples,)
+        The labels of the fit.
+
+    See Also
+    --------
+    SVGPClassifier : Sparse posteriors with all their options.
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press,
+       2006, Algorithms 3.1, 3.2 and 5.1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.gaussian_process.kernels import RBF
+    >>> from skgpstoch import GaussianProcessClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> gpc = GaussianProcessClassifier(1.0 * RBF(1.0), random_state=0).fit(X, y)
+    >>> round(gpc.score(X, y), 3)
+    0.987
+    >>> gpc.predict_proba(X[:2]).round(2)
+    array([[0.84, 0.03, 0.13],
+           [0.79, 0.07, 0.14]])
+    """
+
+    max_iter_predict: int = 100
+    warm_start: bool = False
+    multi_class: str = "one_vs_rest"
+    n_jobs: int | None = None
+    method: str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "max_iter_predict": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "multi_class": [StrOptions({"one_vs_rest", "one_vs_one"})],
+        "n_jobs": [Integral, None],
+        "method": [StrOptions({"auto", "laplace", "svgp", "solve"})],
+    }
+
+    @fitting
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs; objects of any kind for a kernel that takes them.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        LinAlgError
+            If the kernel gives no covariance of the rows; a ValueError.
+        ValueError
+            If a parameter, X or y is invalid; the estimator is then as it was before.
+        """
+        self._validate_params()
+        if isinstance(self.kernel, sk.CompoundKernel):
+            raise ValueError("kernel cannot be a CompoundKernel")
+        resolve_device(self.device)
+        kernel = self._kernel()
+        X, y = self._validated(kernel, X, y)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        self.n_classes_ = len(self.classes_)
+        if self.n_classes_ == 1:
+            raise ValueError(
+                "GaussianProcessClassifier requires 2 or more distinct classes; got 1 class (only "
+                f"class {self.classes_[0]} is present)"
+            )
+        self.method_, self.method_reason_ = choose(
+            self.method, "laplace", len(X), self.max_exact, kernel
+        )
+        if self.method_ == "solve" and self.method == "auto":
+            self.method_ = "svgp"
+        self._keep(X, y)
+        if self.method_ == "laplace":
+            self._fit_laplace(X, y)
+        else:
+            self._fit_many(kernel, X, y)
+        return self
+
+    def _kernel(self) -> sk.Kernel:
+        if self.kernel is None:
+            return sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
+        return self.kernel
+
+    def _fit_laplace(self, X: Any, y: np.ndarray) -> None:
+        binary = BinaryLaplaceClassifier(
+            self.kernel,
+            optimizer=self.optimizer,
+            n_restarts_optimizer=self.n_restarts_optimizer,
+            max_iter_predict=self.max_iter_predict,
+            warm_start=self.warm_start,
+            copy_X_train=False,  # which is one already
+            random_state=self.random_state,
+            device=self.device,
+        )
+        X = self.X_train_
+        if self.n_classes_ == 2:
+            last = getattr(self, "base_estimator_", None)
+            if self.warm_start and isinstance(last, BinaryLaplaceClassifier):
+                binary.f_cached = last.f_cached
+            self.base_estimator_ = binary.fit(X, y)
+            self.log_marginal_likelihood_value_ = binary.log_marginal_likelihood_value_
+            return
+        together = OneVsRestClassifier if self.multi_class == "one_vs_rest" else OneVsOneClassifier
+        self.base_estimator_ = together(binary, n_jobs=self.n_jobs).fit(X, y)
+        values = [b.log_marginal_likelihood_value_ for b in self.base_estimator_.estimators_]
+        self.log_marginal_likelihood_value_ = float(np.mean(values))
+
+    def _fit_many(self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray) -> None:
+        expression, white = split_white_noise(kernel)
+        if white is not None:
+            self.method_reason_ += "; its WhiteKernel is left out, as labels have noise of their own"
+        trained = clone(expression) if self.optimizer is not None else fixed(expression)
+        last = getattr(self, "base_estimator_", None)
+        parameters = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "random_state": self.random_state,
+            "warm_start": self.warm_start,
+        }
+        estimator = make_classifier(self.method_, trained, **parameters)
+        if self.warm_start and type(last) is type(estimator):
+            estimator = last.set_params(kernel=trained, **parameters)
+        self.base_estimator_ = estimator.fit(X, y)
+        self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
+
+    @property
+    def kernel_(self) -> sk.Kernel:
+        """The kernel with the hyper-parameters that were found; of several classifiers, theirs."""
+        check_is_fitted(self)
+        if hasattr(self.base_estimator_, "estimators_"):
+            return sk.CompoundKernel([b.kernel_ for b in self.base_estimator_.estimators_])
+        return self.base_estimator_.kernel_
+
+    # ---- predictions -------------------------------------------------------------------------
+
+    def _query(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return self._validated(self._kernel(), X, reset=False)
+
+    @predicting()
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Labels.
+        """
+        return self.base_estimator_.predict(self._query(X))
+
+    @predicting()
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+
+        Raises
+        ------
+        ValueError
+            With multi_class="one_vs_one", which has none.
+        """
+        X = self._query(X)
+        if isinstance(self.base_estimator_, OneVsOneClassifier):
+            raise ValueError(
+                "one_vs_one multi-class mode does not support predicting probability estimates. "
+                "Use one_vs_rest mode instead."
+            )
+        return self.base_estimator_.predict_proba(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        log_probability : ndarray of shape (n_samples, n_classes)
+            Nats, in the order of `classes_`.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    @predicting()
+    def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latent function of two classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        latent_mean, latent_var : ndarrays of shape (n_samples,)
+            Of f, whose sigmoid is the probability of the second class.
+
+        Raises
+        ------
+        ValueError
+            If there are more than two classes.
+        """
+        X = self._query(X)
+        if self.n_classes_ > 2:
+            raise ValueError(
+                "Returning the mean and variance of the latent function f is only supported for "
+                f"binary classification, received {self.n_classes_} classes."
+            )
+        return self.base_estimator_.latent_mean_and_variance(X)
+
+    # ---- the marginal likelihood -------------------------------------------------------------
+
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
+    ) -> Any:
+        """Laplace's approximation of the log marginal likelihood of the rows of the fit, in nats.
+
+        Of more than two classes, the mean of those of the classifiers.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_kernel_params,) or None, default=None
+            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
+            those of `kernel_`, with nothing to compute.
+        eval_gradient : bool, default=False
+            Whether to return the gradient too, of two classes.
+        clone_kernel : bool, default=True
+            Whether `kernel_` stays as it is; False sets its theta.
+
+        Returns
+        -------
+        log_likelihood : float
+            Nats.
+        log_likelihood_gradient : ndarray of shape (n_kernel_params,)
+            Only if `eval_gradient`.
+        """
+        check_is_fitted(self)
+        if theta is None:
+            if eval_gradient:
+                raise ValueError("Gradient can only be evaluated for theta!=None")
+            return self.log_marginal_likelihood_value_
+        if self.method_ != "laplace":
+            raise AttributeError(
+                "log_marginal_likelihood(theta) is of the covariance matrix of all rows, which "
+                f"method_={self.method_!r} does not make; method='laplace' does."
+            )
+        base = self.base_estimator_
+        if self.n_classes_ == 2:
+            theta = self._checked_theta(theta, base.kernel_)
+            return base.log_marginal_likelihood(theta, eval_gradient, clone_kernel)
+        if eval_gradient:
+            raise NotImplementedError(
+                "Gradient of log-marginal-likelihood not implemented for multi-class GPC."
+            )
+        theta, one = np.asarray(theta, dtype=np.float64), base.estimators_[0].kernel_
+        if theta.size == one.n_dims:
+            theta = np.tile(theta, len(base.estimators_))
+        parts = np.split(self._checked_theta(theta, self.kernel_), len(base.estimators_))
+        pairs = zip(base.estimators_, parts, strict=True)
+        values = [b.log_marginal_likelihood(part, False, clone_kernel) for b, part in pairs]
+        return float(np.mean(values))

@@ -1,0 +1,183 @@
+"""The same model by a method for many rows: which, from where it starts, and what it is fitted to.
+
+A sparse posterior has the kernel of the exact one, and noise. Of the model of
+:mod:`skgpstoch.methods.exact`, f ~ GP(0, k) and y = f + N(0, alpha), with a WhiteKernel of variance
+s among the terms of k, the noise of a method for many rows is σ² = s + alpha; what is predicted is
+f with s, as there. Where the kernel has no WhiteKernel and alpha is but a jitter, there would be no
+noise, and an approximation needs some: a WhiteKernel is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.gaussian_process import kernels as sk
+
+from ..kernels import split_white_noise
+from ..methods import exact
+from ..methods.scgd import SCGDGaussianProcessRegressor
+from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
+from ..methods.svgp import SVGPClassifier, SVGPRegressor
+from ..posteriors.covariance import why_object
+
+START_ROWS = 1000
+"""Random rows whose exact optimum training starts from."""
+
+JITTER = 1e-6
+"""Share of the target's variance, below which an alpha is no noise."""
+
+NOISE_BOUNDS = (1e-8, 1e2)
+"""Bounds of an added WhiteKernel, in units of the target's variance."""
+
+SPARSE: dict[str, Callable[..., Any]] = {
+    "sgpr": SVGPRegressor,
+    "svgp": SVGPRegressor,
+    "solve": SolveGPRegressor,
+}
+CLASSIFIERS: dict[str, Callable[..., Any]] = {"svgp": SVGPClassifier, "solve": SolveGPClassifier}
+
+
+def choose(method: str, small: str, n_rows: int, max_exact: int, kernel: sk.Kernel) -> tuple[str, str]:
+    """The method for so many rows, and why.
+
+    Parameters
+    ----------
+    method : str
+        What was asked for.
+    small : str
+        The method that takes all rows into one matrix.
+    n_rows, max_exact : int
+        Rows that there are, and up to which that is reasonable.
+    kernel : sklearn kernel
+        What is to be known there.
+    """
+    note = why_object(kernel)
+    if method == "auto":
+        if n_rows <= max_exact:
+            method, reason = small, f"method='auto' and {n_rows} rows, not more than {max_exact=}"
+        elif note is not None:
+            method = small
+            reason = f"method='auto': {n_rows} rows are more than {max_exact=}, but only this method takes any kernel"
+        else:
+            method, reason = "solve", f"method='auto' and {n_rows} rows, more than {max_exact=}"
+    else:
+        reason = f"{method=}"
+    if note is None:
+        return method, reason
+    if method != small:
+        raise ValueError(
+            f"kernel must be one that runs in torch for method={method!r}, but {note}. Only "
+            f"method={small!r} takes any kernel."
+        )
+    return method, f"{reason}; the kernel is computed by its object, in NumPy, since {note}"
+
+
+class Noise(NamedTuple):
+    """The noise of the model, for targets in units of their scaling.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        The kernel of the model, with the WhiteKernel that was added, if one was.
+    alpha : float
+        The part of σ² that is not predicted.
+    alpha_of_rows : ndarray of shape (n_samples,) or None
+        The same where rows differ.
+    note : str
+        What is to be known of it.
+    """
+
+    kernel: sk.Kernel
+    alpha: float
+    alpha_of_rows: np.ndarray | None
+    note: str
+
+
+def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
+    """The noise of the model for a target of this variance: alpha () or (n,)."""
+    of_rows = alpha if alpha.ndim else None
+    scalar = 0.0 if alpha.ndim or alpha <= JITTER * variance else float(alpha)
+    if split_white_noise(kernel)[1] is not None or scalar > 0.0:
+        return Noise(kernel, scalar, of_rows, "")
+    low, high = (bound * variance for bound in NOISE_BOUNDS)
+    white = sk.WhiteKernel(0.1 * variance, (low, high))
+    note = "; a WhiteKernel was added, the noise that an approximation needs, so predictions have it"
+    return Noise(kernel + white, 0.0, of_rows, note)
+
+
+def start_kernel(
+    noise: Noise, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray, search: tuple, device: Any
+) -> sk.Kernel:
+    """The kernel at the exact optimum of some rows.
+
+    `search` are the optimiser, the number of restarts and the random state.
+    """
+    optimizer, n_restarts, random_state = search
+    if optimizer is None or noise.kernel.n_dims == 0:
+        return noise.kernel
+    some = random_state.permutation(len(X))[:START_ROWS]
+    alpha = alpha[some] if alpha.ndim else alpha
+    rows = exact.TrainingSet(X[some], Y[some], alpha, device)
+    return exact.search(noise.kernel, rows, optimizer, n_restarts, random_state)[0]
+
+
+def trained_kernel(noise: Noise, start: sk.Kernel, is_fixed: bool) -> sk.Kernel:
+    """What a method for many rows is given: a WhiteKernel with alpha, and bounds, or none."""
+    expression, white = split_white_noise(start)
+    if white is None:
+        white = sk.WhiteKernel(noise.alpha, "fixed")
+    elif white.hyperparameter_noise_level.fixed:
+        white = sk.WhiteKernel(white.noise_level + noise.alpha, "fixed")
+    else:
+        bounds = np.add(white.noise_level_bounds, noise.alpha)
+        white = sk.WhiteKernel(white.noise_level + noise.alpha, tuple(bounds))
+    kernel = clone(expression) + white
+    return fixed(kernel) if is_fixed else kernel
+
+
+def fixed(kernel: sk.Kernel) -> sk.Kernel:
+    """The kernel with none of its hyper-parameters free."""
+    names = [name for name in kernel.get_params() if name.endswith("_bounds")]
+    return clone(kernel).set_params(**dict.fromkeys(names, "fixed"))
+
+
+def fitted_kernel(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
+    """The kernel of the model at the θ of what was trained, whose WhiteKernel comes last."""
+    expression, white = split_white_noise(trained)
+    theta, own = list(expression.theta), split_white_noise(noise.kernel)[1]
+    if own is not None and not own.hyperparameter_noise_level.fixed:
+        level = max(white.noise_level - noise.alpha, own.noise_level_bounds[0])
+        theta.insert(dims_before_noise(noise.kernel), np.log(level))
+    return noise.kernel.clone_with_theta(np.array(theta))
+
+
+def dims_before_noise(kernel: sk.Kernel) -> int:
+    """Free hyper-parameters of a sum that come before those of its top-level WhiteKernel."""
+    if type(kernel) is sk.WhiteKernel:
+        return 0
+    if has_noise(kernel.k1):
+        return dims_before_noise(kernel.k1)
+    return kernel.k1.n_dims + dims_before_noise(kernel.k2)
+
+
+def has_noise(kernel: sk.Kernel) -> bool:
+    """Whether a term of a sum is a WhiteKernel."""
+    if type(kernel) is sk.Sum:
+        return has_noise(kernel.k1) or has_noise(kernel.k2)
+    return type(kernel) is sk.WhiteKernel
+
+
+def make_regressor(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
+    """An estimator for many rows, of the same model."""
+    if method == "scgd":
+        return SCGDGaussianProcessRegressor(kernel, hidden_layer_sizes=(), **parameters)
+    solver = "lbfgs" if method == "sgpr" else "auto"
+    return SPARSE[method](kernel, mean="zero", solver=solver, **parameters)
+
+
+def make_classifier(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
+    """An estimator for many rows, with a latent function for each class."""
+    return CLASSIFIERS[method](kernel, mean="zero", **parameters)

@@ -1,0 +1,480 @@
+"""GaussianProcessRegressor: scikit-learn's, exact up to some thousand rows and scalable beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, clone
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_array
+
+from ..data.arrays import Scaling, readable, resolve_device
+from ..estimators.base import fitting, predicting
+from ..estimators.docs import public_estimator
+from ..maths.gaussian import LOG_2PI
+from ..methods import exact
+from ..posteriors.covariance import Covariance, covariance_of
+from .many_rows import (
+    Noise,
+    choose,
+    fitted_kernel,
+    make_regressor,
+    noise_of,
+    start_kernel,
+    trained_kernel,
+)
+from .parameters import DropInParameters
+from .shell import Shell
+
+EXACT_ONLY = ("L_", "alpha_")
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class GaussianProcessRegressor(
+    MultiOutputMixin, RegressorMixin, DropInParameters, Shell, BaseEstimator
+):
+    """Gaussian-process regression as scikit-learn has it: faster, in less memory, on any number of
+    rows.
+
+    The constructor, the attributes and the methods of
+    :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
+    meaning: change the import. Up to `max_exact` rows the same posterior, in torch; beyond, a sparse
+    one of the same model, which `method_` and `method_reason_` tell of.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        The covariance function. None: a constant times RBF, both learned. Expressions of RBF,
+        Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
+        ConstantKernel and WhiteKernel run in torch; any other kernel object, on vectors or not, by
+        itself, in NumPy, which `method_reason_` says.
+    alpha : float or array-like of shape (n_samples,), default=1e-10
+        Added to the diagonal of the covariance: noise variance of the rows, in squared units of the
+        (normalised) y. As in scikit-learn it is not part of what is predicted; the noise of a
+        WhiteKernel is.
+    normalize_y : bool, default=False
+        Whether the target is standardised inside; predictions are in its own units.
+    n_targets : int or None, default=None
+        Number of targets, for predictions from the prior; None is 1.
+    method : {"auto", "exact", "sgpr", "svgp", "solve", "scgd"}, default="auto"
+        "exact": all rows in one matrix. For many rows, with noise: "sgpr" and "svgp", 512 inducing
+        points by all rows at each step or by minibatches; "solve", as many again that are
+        orthogonal to them; "scgd", 1,000 random Fourier features, for sums and products of RBF and
+        Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
+
+    Attributes
+    ----------
+    kernel_ : sklearn kernel
+        The kernel with the hyper-parameters that were found, for the (normalised) y.
+    y_train_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        The (normalised) targets.
+    L_ : ndarray of shape (n_samples, n_samples)
+        Lower factor of the covariance of the rows; where `method_` is "exact".
+    alpha_ : ndarray of the shape of y
+        Inverse covariance times y; where `method_` is "exact".
+    estimator_ : estimator or None
+        What was fitted for many rows: an SVGPRegressor, a SolveGPRegressor or an
+        SCGDGaussianProcessRegressor.
+
+    See Also
+    --------
+    SVGPRegressor : Sparse posteriors with all their options.
+    SCGDGaussianProcessRegressor : Networks with an exact marginal likelihood.
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press,
+       2006, Algorithm 2.1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman2
+    >>> from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
+    >>> from skgpstoch import GaussianProcessRegressor
+    >>> X, y = make_friedman2(n_samples=500, noise=0, random_state=0)
+    >>> gpr = GaussianProcessRegressor(DotProduct() + WhiteKernel(), random_state=0).fit(X, y)
+    >>> round(gpr.score(X, y), 4)
+    0.368
+    >>> mean, std = gpr.predict(X[:2], return_std=True)
+    >>> mean.round(1), std.round(1)
+    (array([653. , 592.1]), array([316.7, 316.7]))
+    >>> gpr.method_
+    'exact'
+    """
+
+    alpha: Any = 1e-10
+    normalize_y: bool = False
+    n_targets: int | None = None
+    method: str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "normalize_y": ["boolean"],
+        "n_targets": [Interval(Integral, 1, None, closed="left"), None],
+        "method": [StrOptions({"auto", "exact", "sgpr", "svgp", "solve", "scgd"})],
+    }
+
+    # ---- fit ---------------------------------------------------------------------------------
+
+    @fitting
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs; objects of any kind for a kernel that takes them.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets, which share the kernel.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        LinAlgError
+            If the covariance of the rows is not positive definite; a ValueError.
+        ValueError
+            If a parameter, X or y is invalid; the estimator is then as it was before.
+        """
+        self._validate_params()
+        kernel = self._prior_kernel() if self.kernel is None else clone(self.kernel)
+        device = resolve_device(self.device)
+        X, y = self._validated(kernel, X, y, multi_output=True, y_numeric=True)
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        self._check_targets(Y)
+        alpha = self._noise_variance(len(Y))
+        scaling = Scaling.standard(Y) if self.normalize_y else Scaling.identity(Y.shape[1])
+        self._y_train_mean, self._y_train_std = scaling
+        y = ((Y - scaling.offset) / scaling.scale).reshape(np.shape(y))
+        self._keep(X, y)
+        self.method_, self.method_reason_ = choose(
+            self.method, "exact", len(Y), self.max_exact, kernel
+        )
+        random_state = check_random_state(self.random_state)
+        search = (self.optimizer, self.n_restarts_optimizer, random_state)
+        if self.method_ == "exact":
+            self._fit_exact(kernel, exact.TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
+        else:
+            self._fit_many(kernel, X, y, alpha, search, device)
+        if self.optimizer is not None and self.kernel_.n_dims:
+            self.kernel_._check_bounds_params()
+        return self
+
+    def _check_targets(self, Y: np.ndarray) -> None:
+        if self.n_targets is not None and Y.shape[1] != self.n_targets:
+            raise ValueError(
+                "The number of targets seen in `y` is different from the parameter `n_targets`. "
+                f"Got {Y.shape[1]} != {self.n_targets}."
+            )
+
+    def _noise_variance(self, n_rows: int) -> np.ndarray:
+        """alpha, () or (n,)."""
+        alpha = check_array(
+            np.atleast_1d(readable(self.alpha)),
+            dtype=np.float64,
+            ensure_2d=False,
+            input_name="alpha",
+        )
+        if alpha.shape == (1,):
+            alpha = alpha[0]
+        elif alpha.shape != (n_rows,):
+            raise ValueError(
+                "alpha must be a scalar or an array with same number of entries as y. "
+                f"({alpha.shape} != {n_rows})"
+            )
+        if np.min(alpha) < 0.0:
+            raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")
+        return np.asarray(alpha)
+
+    def _fit_exact(self, kernel: sk.Kernel, rows: exact.TrainingSet, search: tuple) -> None:
+        fitted = exact.fit(kernel, rows, *search)
+        self.kernel_, self.L_, value = fitted.kernel, fitted.L, fitted.value
+        self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
+        self.log_marginal_likelihood_value_ = value
+        self.estimator_ = None
+
+    def _fit_many(
+        self,
+        kernel: sk.Kernel,
+        X: np.ndarray,
+        y: np.ndarray,
+        alpha: np.ndarray,
+        search: tuple,
+        device: torch.device,
+    ) -> None:
+        Y = y.reshape(len(y), -1)
+        noise = noise_of(kernel, alpha, float(np.mean(np.square(Y))))
+        start = start_kernel(noise, X, Y, alpha, search, device)
+        trained = trained_kernel(noise, start, is_fixed=self.optimizer is None)
+        of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}
+        estimator = make_regressor(
+            self.method_,
+            trained,
+            normalize_y=False,
+            device=self.device,
+            dtype=self.dtype,
+            random_state=search[2].randint(np.iinfo(np.int32).max),
+        )
+        self.estimator_ = estimator.fit(X, y, **of_rows)
+        self.method_reason_ += noise.note
+        self._noise = noise
+        self.kernel_ = estimator.kernel_
+        if self.method_ != "scgd":
+            self.kernel_ = fitted_kernel(noise, estimator.kernel_)
+        self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
+        for name in EXACT_ONLY:
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in EXACT_ONLY and self.__dict__.get("estimator_") is not None:
+            raise AttributeError(
+                f"{name} is of the covariance matrix of all rows, which method_={self.method_!r} "
+                "does not make; method='exact' does."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ---- predictions -------------------------------------------------------------------------
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Mean of y, and if asked its standard deviation or joint covariance; of the prior, if the
+        model is not fitted.
+
+        The noise of a WhiteKernel is in both, and alpha in neither.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
+        return_cov : bool, default=False
+            Whether to return the covariance of the rows, O(n_samples²) memory.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Only if `return_cov`.
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        X = self._query(X)
+        if return_cov:
+            mean, cov = self._joint(X)
+            return self._shaped(mean), self._shaped(cov)
+        mean, var = self._moments(X, with_variance=return_std)
+        return (self._shaped(mean), self._shaped(np.sqrt(var))) if return_std else self._shaped(mean)
+
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            As `predict` with `return_std` has it.
+        """
+        return self._shaped(np.sqrt(self._moments(self._query(X), with_variance=True)[1]))
+
+    def predict_interval(self, X: Any, coverage: float = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
+            Lower and upper end.
+        """
+        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
+            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        mean, var = self._moments(self._query(X), with_variance=True)
+        half = norm.ppf(0.5 + 0.5 * float(coverage)) * np.sqrt(var)
+        return self._shaped(np.stack([mean - half, mean + half], 1))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Joint draws of y at the rows of X, from the posterior or the prior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features) or list of object
+            Inputs.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+            Draws.
+        """
+        random_state = check_random_state(random_state)
+        mean, cov = self._joint(self._query(X))
+        draws = [
+            random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
+            for p in range(mean.shape[1])
+        ]
+        return draws[0] if len(draws) == 1 else np.stack(draws, 1)
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density of each row's y, summed over targets, as `predict` has its mean and std.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+            Nats.
+        """
+        mean, var = self._moments(self._query(X), with_variance=True)
+        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+        if y.size != mean.size:
+            raise ValueError(f"y must have the shape of what is predicted, {mean.shape}, got {y.shape}.")
+        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
+            z2 = np.square(y.reshape(mean.shape) - mean) / var
+            return -0.5 * (LOG_2PI + np.log(var) + z2).sum(1)
+
+    # ---- where they come from ----------------------------------------------------------------
+
+    @staticmethod
+    def _prior_kernel() -> sk.Kernel:
+        return sk.ConstantKernel() * sk.RBF()
+
+    def _query(self, X: Any) -> Any:
+        kernel = self._prior_kernel() if self.kernel is None else self.kernel
+        return self._validated(kernel, X, reset=False)
+
+    def _is_fitted(self) -> bool:
+        return "X_train_" in vars(self)
+
+    def _rows(self) -> tuple[exact.ExactFit, exact.TrainingSet]:
+        """What an exact fit left."""
+        Y = self.y_train_.reshape(len(self.y_train_), -1)
+        fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
+        return fitted, exact.TrainingSet(self.X_train_, Y, np.zeros(()), self._device())
+
+    def _prior(self, X: Any) -> Covariance:
+        kernel = self._prior_kernel() if self.kernel is None else self.kernel
+        return covariance_of(kernel, X[:1], self._device())
+
+    @predicting()
+    def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance, each (n, P)."""
+        if not self._is_fitted():
+            n_targets = self.n_targets or 1
+            var = self._prior(X).diag(X).cpu().numpy()
+            return np.zeros((len(X), n_targets)), np.repeat(var[:, None], n_targets, 1)
+        if self.estimator_ is None:
+            mean, var = exact.moments(*self._rows(), X, with_variance)
+            var = np.repeat(var[:, None], mean.shape[1], 1)
+        else:
+            mean, std = self._columns(self.estimator_.predict(X, return_std=True, latent=True))
+            var = np.square(std) + self._white()
+        return self._in_units(mean), var * np.square(self._y_train_std)
+
+    @predicting()
+    def _joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (n, P) and covariance (n, n, P)."""
+        if not self._is_fitted():
+            n_targets = self.n_targets or 1
+            cov = self._prior(X).among(X).cpu().numpy()[..., None]
+            return np.zeros((len(X), n_targets)), np.repeat(cov, n_targets, 2)
+        if self.estimator_ is None:
+            fitted, rows = self._rows()
+            mean, _ = exact.moments(fitted, rows, X, with_variance=False)
+            cov = np.repeat(exact.covariance(fitted, rows, X)[..., None], mean.shape[1], 2)
+        else:
+            mean, cov = self._columns(self.estimator_.predict(X, return_cov=True, latent=True))
+            cov = cov.reshape(len(X), len(X), -1)
+            cov[np.diag_indices(len(X))] += self._white()
+        return self._in_units(mean), cov * np.square(self._y_train_std)
+
+    def _columns(self, moments: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        mean, other = moments
+        return mean.reshape(len(mean), -1), other.reshape(len(mean), -1)
+
+    def _white(self) -> np.ndarray:
+        """The variance of the WhiteKernel, which is σ² less alpha, (P,) or (1,)."""
+        noise = np.atleast_1d(self.estimator_.noise_variance_)
+        return np.maximum(noise - self._noise.alpha, 0.0)
+
+    def _in_units(self, mean: np.ndarray) -> np.ndarray:
+        return mean * self._y_train_std + self._y_train_mean
+
+    @staticmethod
+    def _shaped(a: np.ndarray) -> np.ndarray:
+        """(n, ..., P) → as scikit-learn has it, one target without an axis of its own."""
+        return a[..., 0] if a.shape[-1] == 1 else a
+
+    # ---- the marginal likelihood -------------------------------------------------------------
+
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
+    ) -> Any:
+        """Log marginal likelihood of the rows of the fit, of (normalised) y, in nats.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_kernel_params,) or None, default=None
+            Log-hyper-parameters; None for those of `kernel_`, with nothing to compute.
+        eval_gradient : bool, default=False
+            Whether to return the gradient too.
+        clone_kernel : bool, default=True
+            Whether `kernel_` stays as it is; False sets its theta.
+
+        Returns
+        -------
+        log_likelihood : float
+            −inf where the covariance is not positive definite.
+        log_likelihood_gradient : ndarray of shape (n_kernel_params,)
+            Only if `eval_gradient`.
+        """
+        if theta is None:
+            if eval_gradient:
+                raise ValueError("Gradient can only be evaluated for theta!=None")
+            return self.log_marginal_likelihood_value_
+        fitted, rows = self._rows()
+        rows = rows._replace(noise=self._noise_variance(len(rows.Y)))
+        theta = self._checked_theta(theta, fitted.kernel)
+        if not clone_kernel:
+            self.kernel_.theta = theta
+        with torch.enable_grad():
+            value, gradient = rows.evidence(fitted.kernel)(theta, bool(eval_gradient))
+        return (value, gradient) if eval_gradient else value
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        return tags

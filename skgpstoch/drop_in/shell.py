@@ -1,0 +1,61 @@
+"""What both drop-ins do with what users give them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils.validation import validate_data
+
+from ..data.arrays import readable, resolve_device
+from ..estimators.base import validate_inputs
+
+
+class Shell:
+    """Validation, and where to compute."""
+
+    device: str | torch.device | None
+    copy_X_train: bool
+
+    def _validated(self, kernel: sk.Kernel, X: Any, *y: Any, **options: Any) -> Any:
+        """X, or X and y, as the kernel takes them."""
+        if kernel.requires_vector_input:
+            return validate_inputs(self, X, *y, **options)
+        given = map(readable, (X, *y))
+        return validate_data(self, *given, ensure_2d=False, dtype=None, **options)
+
+    def _keep(self, X: Any, y: np.ndarray) -> None:
+        """The rows, for predictions and for users."""
+        self.X_train_ = np.copy(X) if self.copy_X_train else X
+        self.y_train_ = np.copy(y) if self.copy_X_train else y
+
+    def _device(self) -> torch.device:
+        """Where predictions are made: a model that was fitted on a GPU needs none."""
+        try:
+            return resolve_device(self.device)
+        except ValueError:
+            warnings.warn(
+                f"device={self.device!r} is not on this machine; predicting on the CPU.",
+                stacklevel=5,
+            )
+            return torch.device("cpu")
+
+    @staticmethod
+    def _checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
+        """θ for a kernel, as an array.
+
+        Raises
+        ------
+        ValueError
+            If it has not as many numbers as the kernel has free hyper-parameters.
+        """
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.shape != (kernel.n_dims,):
+            raise ValueError(
+                f"theta must have the shape ({kernel.n_dims},), one log-hyper-parameter for each "
+                f"that is free in {kernel}, got {theta.shape}."
+            )
+        return theta

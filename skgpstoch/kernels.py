@@ -159,7 +159,8 @@ class Matern(_Stationary):
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
         if self.nu not in MATERN:
-            raise UnsupportedKernelError(f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}.")
+            words = f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}."
+            raise UnsupportedKernelError(words)
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         profile = MATERN[self.nu]

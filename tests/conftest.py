@@ -36,7 +36,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 PUBLIC = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
 ESTIMATORS = [cls for cls in PUBLIC if is_classifier(cls()) or is_regressor(cls())]
 SPARSE = [cls for cls in ESTIMATORS if "inducing_points" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE]
+DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
+FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN]
+TRAINED = [cls for cls in ESTIMATORS if cls not in DROP_IN]
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
 DIRECT = [cls for cls in SPARSE if "hyperparameters" in cls().get_params()]
@@ -56,6 +58,8 @@ QUICK_OTHER = {"solver": "natural"}
 
 def quick_parameters(cls):
     """Those with which an estimator of this class fits in a fraction of a second."""
+    if cls in DROP_IN:
+        return {"random_state": 0}
     own = QUICK_FINITE if cls in FINITE else QUICK_SPARSE
     if cls in SPARSE:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)

@@ -4,7 +4,7 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import CLASSIFIERS, DIRECT, ESTIMATORS, FINITE
+from conftest import CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
@@ -15,6 +15,8 @@ def small(cls):
     """An estimator that passes all checks, with few parameters and epochs."""
     if cls in FINITE:
         return cls(hidden_layer_sizes=(8,), n_estimators=1, max_iter=2)
+    if cls in DROP_IN:
+        return cls()
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
     if cls in CLASSIFIERS:
         return cls(**few, max_iter=2)

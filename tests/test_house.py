@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ESTIMATORS, named
+from conftest import ESTIMATORS, TRAINED, named
 from sklearn.base import clone
 
 import skgpstoch
@@ -81,7 +81,7 @@ def test_constructors_keep_what_they_are_given(cls):
     assert set(cls._parameter_constraints) == set(sentinels)
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", TRAINED, ids=named)
 def test_clones_share_nothing_mutable(cls):
     model = cls(hidden_layer_sizes=[4, 4])
     other = clone(model)

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from conftest import CLASSIFIERS, ESTIMATORS, FINITE, constructor, named
+from conftest import CLASSIFIERS, FINITE, TRAINED, constructor, named
 from numpy.testing import assert_array_equal
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
 
@@ -78,7 +78,7 @@ def assert_unmoved(model, sine, where):
 
 
 @pytest.mark.parametrize("where", SURROUNDINGS)
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", TRAINED, ids=named)
 def test_deep_models_are_the_same_to_the_bit(cls, where, sine):
     assert_unmoved(small(cls), sine, where)
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import ESTIMATORS, FINITE, SPARSE, constructor, named
+from conftest import FINITE, SPARSE, TRAINED, constructor, named
 from numpy.testing import assert_array_equal
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
@@ -90,7 +90,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", TRAINED, ids=named)
 def test_dropout_in_threads(sine, cls):
     def make(seed):
         return stochastic(cls, lambda: nn.Dropout(0.3), seed)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import CLASSIFIERS, DIRECT, ESTIMATORS, FINITE, SPARSE_REGRESSORS, constructor, named
+from conftest import CLASSIFIERS, DIRECT, FINITE, SPARSE_REGRESSORS, TRAINED, constructor, named
 from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
@@ -75,7 +75,7 @@ from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
 F64 = torch.float64
 ROWS = 40
 WEIGHTS = np.random.default_rng(5).permutation(np.arange(ROWS) % 5)  # 0, …, 4
-WEIGHTED = [cls for cls in ESTIMATORS if cls is not FITCRegressor]
+WEIGHTED = [cls for cls in TRAINED if cls is not FITCRegressor]
 BOUNDED = [cls for cls in SPARSE_REGRESSORS if cls is not FITCRegressor]
 FIXED = ConstantKernel(1.3, "fixed") * Matern([0.8, 1.2], "fixed", nu=1.5)
 PERIODIC = {"kernel": ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), "hidden_layer_sizes": ()}

@@ -1,4 +1,4 @@
-"""GaussianProcessClassifier: scikit-learn's, by Laplace's approximation or by a sparse posterior."""
+"""GaussianProcessClassifier: scikit-learn's, by Laplace's approximation or a sparse posterior."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from .shell import Shell
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEstimator):
-    """Gaussian-process classification as scikit-learn has it: faster, in less memory, on any number
-    of rows.
+    """Gaussian-process classification as scikit-learn has it, faster, and on any number of rows.
 
     The constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessClassifier`, with the same defaults and the same
@@ -146,10 +145,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
                 f"class {self.classes_[0]} is present)"
             )
         self.method_, self.method_reason_ = choose(
-            self.method, "laplace", len(X), self.max_exact, kernel
+            self.method, ("laplace", "svgp"), len(X), self.max_exact, kernel
         )
-        if self.method_ == "solve" and self.method == "auto":
-            self.method_ = "svgp"
         self._keep(X, y)
         if self.method_ == "laplace":
             self._fit_laplace(X, y)
@@ -189,9 +186,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
     def _fit_many(self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray) -> None:
         expression, white = split_white_noise(kernel)
         if white is not None:
-            self.method_reason_ += "; its WhiteKernel is left out, as labels have noise of their own"
+            self.method_reason_ += "; its WhiteKernel is left out: labels are noisy by themselves"
         trained = clone(expression) if self.optimizer is not None else fixed(expression)
-        last = getattr(self, "base_estimator_", None)
+        last: Any = getattr(self, "base_estimator_", None)
         parameters = {
             "device": self.device,
             "dtype": self.dtype,
@@ -232,7 +229,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         y : ndarray of shape (n_samples,)
             Labels.
         """
-        return self.base_estimator_.predict(self._query(X))
+        X = self._query(X)
+        return self.base_estimator_.predict(X)
 
     @predicting()
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ noise, and an approximation needs some: a WhiteKernel is added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,50 +30,59 @@ START_ROWS = 1000
 JITTER = 1e-6
 """Share of the target's variance, below which an alpha is no noise."""
 
+START_NOISE = 0.1
+"""Share of the target's variance that the noise starts from at least: what some rows need next to
+none of, a sparse posterior of all of them may; from too little of it training does not recover."""
+
+STEPS = 600
+"""Minibatches that training takes, or what makes an epoch."""
+
+BATCH_SIZE = 512
+
 NOISE_BOUNDS = (1e-8, 1e2)
 """Bounds of an added WhiteKernel, in units of the target's variance."""
 
-SPARSE: dict[str, Callable[..., Any]] = {
-    "sgpr": SVGPRegressor,
-    "svgp": SVGPRegressor,
-    "solve": SolveGPRegressor,
-}
+SPARSE: dict[str, Callable[..., Any]] = {"svgp": SVGPRegressor, "solve": SolveGPRegressor}
 CLASSIFIERS: dict[str, Callable[..., Any]] = {"svgp": SVGPClassifier, "solve": SolveGPClassifier}
 
 
-def choose(method: str, small: str, n_rows: int, max_exact: int, kernel: sk.Kernel) -> tuple[str, str]:
+def choose(
+    method: str, automatic: tuple[str, str], n_rows: int, max_exact: int, kernel: sk.Kernel
+) -> tuple[str, str]:
     """The method for so many rows, and why.
 
     Parameters
     ----------
     method : str
         What was asked for.
-    small : str
-        The method that takes all rows into one matrix.
+    automatic : tuple of str
+        The method that takes all rows into one matrix, and that for more rows.
     n_rows, max_exact : int
-        Rows that there are, and up to which that is reasonable.
+        Rows that there are, and up to which one matrix is reasonable.
     kernel : sklearn kernel
-        What is to be known there.
+        What a method for many rows has to know in torch.
+
+    Raises
+    ------
+    ValueError
+        If a method was asked for that does not take the kernel.
     """
-    note = why_object(kernel)
-    if method == "auto":
-        if n_rows <= max_exact:
-            method, reason = small, f"method='auto' and {n_rows} rows, not more than {max_exact=}"
-        elif note is not None:
-            method = small
-            reason = f"method='auto': {n_rows} rows are more than {max_exact=}, but only this method takes any kernel"
-        else:
-            method, reason = "solve", f"method='auto' and {n_rows} rows, more than {max_exact=}"
-    else:
+    small, large = automatic
+    unknown = why_object(kernel)
+    if method != "auto":
         reason = f"{method=}"
-    if note is None:
+    else:
+        is_small = n_rows <= max_exact
+        method = small if is_small or unknown else large
+        reason = f"method='auto', {n_rows} rows, {'not ' if is_small else ''}more than {max_exact=}"
+    if unknown is None:
         return method, reason
     if method != small:
         raise ValueError(
-            f"kernel must be one that runs in torch for method={method!r}, but {note}. Only "
+            f"kernel must be one that runs in torch for method={method!r}, but {unknown}. Only "
             f"method={small!r} takes any kernel."
         )
-    return method, f"{reason}; the kernel is computed by its object, in NumPy, since {note}"
+    return method, f"{reason}; the kernel object computes itself, in NumPy: {unknown}"
 
 
 class Noise(NamedTuple):
@@ -104,7 +114,7 @@ def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
         return Noise(kernel, scalar, of_rows, "")
     low, high = (bound * variance for bound in NOISE_BOUNDS)
     white = sk.WhiteKernel(0.1 * variance, (low, high))
-    note = "; a WhiteKernel was added, the noise that an approximation needs, so predictions have it"
+    note = "; a WhiteKernel was added, as an approximation needs noise: predictions have it"
     return Noise(kernel + white, 0.0, of_rows, note)
 
 
@@ -121,7 +131,18 @@ def start_kernel(
     some = random_state.permutation(len(X))[:START_ROWS]
     alpha = alpha[some] if alpha.ndim else alpha
     rows = exact.TrainingSet(X[some], Y[some], alpha, device)
-    return exact.search(noise.kernel, rows, optimizer, n_restarts, random_state)[0]
+    found, _ = exact.search(noise.kernel, rows, optimizer, n_restarts, random_state)
+    return with_noise(found, START_NOISE * float(np.mean(np.square(Y))))
+
+
+def with_noise(kernel: sk.Kernel, least: float) -> sk.Kernel:
+    """A kernel whose WhiteKernel, if it has a free one, has this variance at least."""
+    white = split_white_noise(kernel)[1]
+    if white is None or white.hyperparameter_noise_level.fixed:
+        return kernel
+    theta, at = kernel.theta, dims_before_noise(kernel)
+    theta[at] = np.log(np.clip(least, white.noise_level, white.noise_level_bounds[1]))
+    return kernel.clone_with_theta(theta)
 
 
 def trained_kernel(noise: Noise, start: sk.Kernel, is_fixed: bool) -> sk.Kernel:
@@ -146,12 +167,18 @@ def fixed(kernel: sk.Kernel) -> sk.Kernel:
 
 def fitted_kernel(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
     """The kernel of the model at the θ of what was trained, whose WhiteKernel comes last."""
-    expression, white = split_white_noise(trained)
-    theta, own = list(expression.theta), split_white_noise(noise.kernel)[1]
+    expression, own = split_white_noise(trained)[0], split_white_noise(noise.kernel)[1]
+    theta, level = list(expression.theta), noise_level(trained)
     if own is not None and not own.hyperparameter_noise_level.fixed:
-        level = max(white.noise_level - noise.alpha, own.noise_level_bounds[0])
+        level = max(level - noise.alpha, own.noise_level_bounds[0])
         theta.insert(dims_before_noise(noise.kernel), np.log(level))
     return noise.kernel.clone_with_theta(np.array(theta))
+
+
+def noise_level(kernel: sk.Kernel) -> float:
+    """The variance of a kernel's WhiteKernel, or 0."""
+    white = split_white_noise(kernel)[1]
+    return 0.0 if white is None else float(white.noise_level)
 
 
 def dims_before_noise(kernel: sk.Kernel) -> int:
@@ -170,12 +197,16 @@ def has_noise(kernel: sk.Kernel) -> bool:
     return type(kernel) is sk.WhiteKernel
 
 
-def make_regressor(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
+def make_regressor(method: str, kernel: sk.Kernel, n_rows: int, **parameters: Any) -> Any:
     """An estimator for many rows, of the same model."""
     if method == "scgd":
         return SCGDGaussianProcessRegressor(kernel, hidden_layer_sizes=(), **parameters)
-    solver = "lbfgs" if method == "sgpr" else "auto"
-    return SPARSE[method](kernel, mean="zero", solver=solver, **parameters)
+    if method == "sgpr":
+        return SVGPRegressor(kernel, mean="zero", solver="lbfgs", **parameters)
+    if n_rows > START_ROWS:  # up to which L-BFGS has all rows at each step
+        n_batches = math.ceil(n_rows / BATCH_SIZE)
+        parameters |= {"batch_size": BATCH_SIZE, "max_iter": math.ceil(STEPS / n_batches)}
+    return SPARSE[method](kernel, mean="zero", **parameters)
 
 
 def make_classifier(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:

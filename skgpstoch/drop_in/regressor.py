@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, clone
+from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -19,11 +18,9 @@ from sklearn.utils.validation import check_array
 from ..data.arrays import Scaling, readable, resolve_device
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
-from ..maths.gaussian import LOG_2PI
 from ..methods import exact
 from ..posteriors.covariance import Covariance, covariance_of
 from .many_rows import (
-    Noise,
     choose,
     fitted_kernel,
     make_regressor,
@@ -32,23 +29,32 @@ from .many_rows import (
     trained_kernel,
 )
 from .parameters import DropInParameters
+from .predictions import GaussianPredictions
 from .shell import Shell
 
 EXACT_ONLY = ("L_", "alpha_")
+MATRIX = (
+    "{} is of the covariance matrix of all rows, which method_={!r} does not make; method='exact' "
+    "does."
+)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessRegressor(
-    MultiOutputMixin, RegressorMixin, DropInParameters, Shell, BaseEstimator
+    MultiOutputMixin,
+    RegressorMixin,
+    DropInParameters,
+    GaussianPredictions,
+    Shell,
+    BaseEstimator,
 ):
-    """Gaussian-process regression as scikit-learn has it: faster, in less memory, on any number of
-    rows.
+    """Gaussian-process regression as scikit-learn has it, faster, and on any number of rows.
 
     The constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
-    meaning: change the import. Up to `max_exact` rows the same posterior, in torch; beyond, a sparse
-    one of the same model, which `method_` and `method_reason_` tell of.
+    meaning: change the import. Up to `max_exact` rows the same posterior, in torch; beyond, a
+    sparse one of the same model, which `method_` and `method_reason_` tell of.
 
     Parameters
     ----------
@@ -160,7 +166,7 @@ class GaussianProcessRegressor(
         y = ((Y - scaling.offset) / scaling.scale).reshape(np.shape(y))
         self._keep(X, y)
         self.method_, self.method_reason_ = choose(
-            self.method, "exact", len(Y), self.max_exact, kernel
+            self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
         )
         random_state = check_random_state(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
@@ -203,7 +209,7 @@ class GaussianProcessRegressor(
         self.kernel_, self.L_, value = fitted.kernel, fitted.L, fitted.value
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = value
-        self.estimator_ = None
+        self.estimator_: Any = None
 
     def _fit_many(
         self,
@@ -222,6 +228,7 @@ class GaussianProcessRegressor(
         estimator = make_regressor(
             self.method_,
             trained,
+            len(X),
             normalize_y=False,
             device=self.device,
             dtype=self.dtype,
@@ -239,134 +246,10 @@ class GaussianProcessRegressor(
 
     def __getattr__(self, name: str) -> Any:
         if name in EXACT_ONLY and self.__dict__.get("estimator_") is not None:
-            raise AttributeError(
-                f"{name} is of the covariance matrix of all rows, which method_={self.method_!r} "
-                "does not make; method='exact' does."
-            )
+            raise AttributeError(MATRIX.format(name, self.method_))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ---- predictions -------------------------------------------------------------------------
-
-    def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of y, and if asked its standard deviation or joint covariance; of the prior, if the
-        model is not fitted.
-
-        The noise of a WhiteKernel is in both, and alpha in neither.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-        return_std : bool, default=False
-            Whether to return the standard deviation at each row.
-        return_cov : bool, default=False
-            Whether to return the covariance of the rows, O(n_samples²) memory.
-
-        Returns
-        -------
-        y_mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Mean.
-        y_std : ndarray of the shape of y_mean
-            Only if `return_std`.
-        y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
-            Only if `return_cov`.
-        """
-        if return_std and return_cov:
-            raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        X = self._query(X)
-        if return_cov:
-            mean, cov = self._joint(X)
-            return self._shaped(mean), self._shaped(cov)
-        mean, var = self._moments(X, with_variance=return_std)
-        return (self._shaped(mean), self._shaped(np.sqrt(var))) if return_std else self._shaped(mean)
-
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-
-        Returns
-        -------
-        y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            As `predict` with `return_std` has it.
-        """
-        return self._shaped(np.sqrt(self._moments(self._query(X), with_variance=True)[1]))
-
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
-            Lower and upper end.
-        """
-        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
-            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
-        mean, var = self._moments(self._query(X), with_variance=True)
-        half = norm.ppf(0.5 + 0.5 * float(coverage)) * np.sqrt(var)
-        return self._shaped(np.stack([mean - half, mean + half], 1))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Joint draws of y at the rows of X, from the posterior or the prior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features) or list of object
-            Inputs.
-        n_samples : int, default=1
-            Number of draws.
-        random_state : int, RandomState instance or None, default=0
-            Seed.
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
-            Draws.
-        """
-        random_state = check_random_state(random_state)
-        mean, cov = self._joint(self._query(X))
-        draws = [
-            random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
-            for p in range(mean.shape[1])
-        ]
-        return draws[0] if len(draws) == 1 else np.stack(draws, 1)
-
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density of each row's y, summed over targets, as `predict` has its mean and std.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
-
-        Returns
-        -------
-        log_density : ndarray of shape (n_samples,)
-            Nats.
-        """
-        mean, var = self._moments(self._query(X), with_variance=True)
-        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        if y.size != mean.size:
-            raise ValueError(f"y must have the shape of what is predicted, {mean.shape}, got {y.shape}.")
-        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
-            z2 = np.square(y.reshape(mean.shape) - mean) / var
-            return -0.5 * (LOG_2PI + np.log(var) + z2).sum(1)
-
-    # ---- where they come from ----------------------------------------------------------------
 
     @staticmethod
     def _prior_kernel() -> sk.Kernel:
@@ -433,11 +316,6 @@ class GaussianProcessRegressor(
     def _in_units(self, mean: np.ndarray) -> np.ndarray:
         return mean * self._y_train_std + self._y_train_mean
 
-    @staticmethod
-    def _shaped(a: np.ndarray) -> np.ndarray:
-        """(n, ..., P) → as scikit-learn has it, one target without an axis of its own."""
-        return a[..., 0] if a.shape[-1] == 1 else a
-
     # ---- the marginal likelihood -------------------------------------------------------------
 
     def log_marginal_likelihood(
@@ -461,10 +339,14 @@ class GaussianProcessRegressor(
         log_likelihood_gradient : ndarray of shape (n_kernel_params,)
             Only if `eval_gradient`.
         """
+        if not self._is_fitted():
+            raise NotFittedError("log_marginal_likelihood is of the rows of a fit: call fit first.")
         if theta is None:
             if eval_gradient:
                 raise ValueError("Gradient can only be evaluated for theta!=None")
             return self.log_marginal_likelihood_value_
+        if self.estimator_ is not None:
+            raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
         fitted, rows = self._rows()
         rows = rows._replace(noise=self._noise_variance(len(rows.Y)))
         theta = self._checked_theta(theta, fitted.kernel)

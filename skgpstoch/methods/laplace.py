@@ -94,7 +94,8 @@ random_state, device
     def _evidence(self, kernel: sk.Kernel, start: np.ndarray) -> LaplaceEvidence:
         """log q(y | θ) as a function of θ."""
         k = self._covariance(kernel)
-        y, f = (torch.tensor(a, dtype=torch.float64, device=k.device) for a in (self.y_train_, start))
+        y = torch.tensor(self.y_train_, dtype=torch.float64, device=k.device)
+        f = torch.tensor(start, device=k.device)
         return LaplaceEvidence(k, y, self.max_iter_predict, f, bool(self.warm_start))
 
     def _set_mode(self, start: np.ndarray) -> None:

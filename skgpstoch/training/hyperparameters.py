@@ -1,4 +1,4 @@
-"""The hyper-parameters of a kernel, where the objective is exact and θ is short: from several starts.
+"""The hyper-parameters of a kernel, where θ is short and its objective exact: several searches.
 
 The contract for optimisers is scikit-learn's. Its "fmin_l_bfgs_b" is
 :class:`~skgpstoch.training.projected_lbfgs.ProjectedLBFGS` here: SciPy's takes the −∞ of a

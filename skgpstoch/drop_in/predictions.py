@@ -1,0 +1,157 @@
+"""Gaussian predictions, with the methods and in the shapes of scikit-learn, and more of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array
+
+from ..data.arrays import readable
+from ..maths.gaussian import LOG_2PI
+
+
+class GaussianPredictions(ABC):
+    """Of any model that knows the moments of y at some rows, and jointly."""
+
+    @abstractmethod
+    def _query(self, X: Any) -> Any:
+        """X, validated."""
+
+    @abstractmethod
+    def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance, each (n, P), in the units of y."""
+
+    @abstractmethod
+    def _joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (n, P) and covariance (n, n, P), in the units of y."""
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Mean of y, and if asked its standard deviation or joint covariance.
+
+        The noise of a WhiteKernel is in both, and alpha in neither. A model that is not fitted
+        predicts from the prior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
+        return_cov : bool, default=False
+            Whether to return the covariance of the rows, O(n_samples²) memory.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Only if `return_cov`.
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        X = self._query(X)
+        if return_cov:
+            mean, cov = self._joint(X)
+            return self._shaped(mean), self._shaped(cov)
+        mean, var = self._moments(X, with_variance=return_std)
+        if return_std:
+            return self._shaped(mean), self._shaped(np.sqrt(var))
+        return self._shaped(mean)
+
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            As `predict` with `return_std` has it.
+        """
+        return self._shaped(np.sqrt(self._moments(self._query(X), with_variance=True)[1]))
+
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
+            Lower and upper end.
+        """
+        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
+            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        mean, var = self._moments(self._query(X), with_variance=True)
+        half = norm.ppf(0.5 + 0.5 * float(coverage)) * np.sqrt(var)
+        return self._shaped(np.stack([mean - half, mean + half], 1))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Joint draws of y at the rows of X, from the posterior or the prior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features) or list of object
+            Inputs.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+            Draws.
+        """
+        random_state = check_random_state(random_state)
+        mean, cov = self._joint(self._query(X))
+        draws = [
+            random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
+            for p in range(mean.shape[1])
+        ]
+        return draws[0] if len(draws) == 1 else np.stack(draws, 1)
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density of each row's y, summed over targets, as `predict` has its mean and std.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+            Nats.
+        """
+        mean, var = self._moments(self._query(X), with_variance=True)
+        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+        if y.size != mean.size:
+            raise ValueError(f"y must have the shape {mean.shape} of predictions, got {y.shape}.")
+        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
+            z2 = np.square(y.reshape(mean.shape) - mean) / var
+            return -0.5 * (LOG_2PI + np.log(var) + z2).sum(1)
+
+    @staticmethod
+    def _shaped(a: np.ndarray) -> np.ndarray:
+        """(n, ..., P) → as scikit-learn has it, one target without an axis of its own."""
+        return a[..., 0] if a.shape[-1] == 1 else a

@@ -22,7 +22,9 @@ from ..methods import exact
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
-from ..posteriors.covariance import why_object
+from ..objectives.best_q import best
+from ..objectives.lbfgs import gradients_at
+from ..posteriors.covariance import set_theta, why_object
 
 START_ROWS = 1000
 """Random rows whose exact optimum training starts from."""
@@ -137,12 +139,12 @@ def start_kernel(
 
 def with_noise(kernel: sk.Kernel, least: float) -> sk.Kernel:
     """A kernel whose WhiteKernel, if it has a free one, has this variance at least."""
-    white = split_white_noise(kernel)[1]
-    if white is None or white.hyperparameter_noise_level.fixed:
-        return kernel
-    theta, at = kernel.theta, dims_before_noise(kernel)
-    theta[at] = np.log(np.clip(least, white.noise_level, white.noise_level_bounds[1]))
-    return kernel.clone_with_theta(theta)
+    if found := free_noise(kernel):
+        at, white = found
+        theta = kernel.theta
+        theta[at] = np.log(np.clip(least, white.noise_level, white.noise_level_bounds[1]))
+        return kernel.clone_with_theta(theta)
+    return kernel
 
 
 def trained_kernel(noise: Noise, start: sk.Kernel, is_fixed: bool) -> sk.Kernel:
@@ -167,11 +169,11 @@ def fixed(kernel: sk.Kernel) -> sk.Kernel:
 
 def fitted_kernel(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
     """The kernel of the model at the θ of what was trained, whose WhiteKernel comes last."""
-    expression, own = split_white_noise(trained)[0], split_white_noise(noise.kernel)[1]
-    theta, level = list(expression.theta), noise_level(trained)
-    if own is not None and not own.hyperparameter_noise_level.fixed:
-        level = max(level - noise.alpha, own.noise_level_bounds[0])
-        theta.insert(dims_before_noise(noise.kernel), np.log(level))
+    theta = list(split_white_noise(trained)[0].theta)
+    if found := free_noise(noise.kernel):
+        at, white = found
+        level = max(noise_level(trained) - noise.alpha, white.noise_level_bounds[0])
+        theta.insert(at, np.log(level))
     return noise.kernel.clone_with_theta(np.array(theta))
 
 
@@ -181,20 +183,16 @@ def noise_level(kernel: sk.Kernel) -> float:
     return 0.0 if white is None else float(white.noise_level)
 
 
-def dims_before_noise(kernel: sk.Kernel) -> int:
-    """Free hyper-parameters of a sum that come before those of its top-level WhiteKernel."""
+def free_noise(kernel: sk.Kernel) -> tuple[int, sk.WhiteKernel] | None:
+    """A sum's WhiteKernel that is not fixed, and how many numbers of θ come before its own."""
     if type(kernel) is sk.WhiteKernel:
-        return 0
-    if has_noise(kernel.k1):
-        return dims_before_noise(kernel.k1)
-    return kernel.k1.n_dims + dims_before_noise(kernel.k2)
-
-
-def has_noise(kernel: sk.Kernel) -> bool:
-    """Whether a term of a sum is a WhiteKernel."""
-    if type(kernel) is sk.Sum:
-        return has_noise(kernel.k1) or has_noise(kernel.k2)
-    return type(kernel) is sk.WhiteKernel
+        return None if kernel.hyperparameter_noise_level.fixed else (0, kernel)
+    if type(kernel) is not sk.Sum:
+        return None
+    if found := free_noise(kernel.k1):
+        return found
+    found = free_noise(kernel.k2)
+    return found and (kernel.k1.n_dims + found[0], found[1])
 
 
 def make_regressor(method: str, kernel: sk.Kernel, n_rows: int, **parameters: Any) -> Any:
@@ -212,3 +210,30 @@ def make_regressor(method: str, kernel: sk.Kernel, n_rows: int, **parameters: An
 def make_classifier(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
     """An estimator for many rows, with a latent function for each class."""
     return CLASSIFIERS[method](kernel, mean="zero", **parameters)
+
+
+def bound_at(
+    estimator: Any, noise: Noise, theta: np.ndarray, X: np.ndarray, y: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The bound of a sparse posterior at another θ of the model's kernel, and its gradient.
+
+    With the inducing points where they are, and the best q(w) there.
+    """
+    found, of_kernel = free_noise(noise.kernel), theta
+    level = noise_level(noise.kernel)
+    if found:
+        of_kernel, level = np.delete(theta, found[0]), np.exp(theta[found[0]])
+    y_std = None if noise.alpha_of_rows is None else np.sqrt(noise.alpha_of_rows)
+    data = estimator._validate(X, y, False, None, None, y_std)
+    X_, rows, posterior = estimator._labelled(data)
+    model = posterior.model.for_training(X_)
+    set_theta(model.features.kernel, of_kernel)
+    model.likelihood.log_noise.data.fill_(math.log(level + noise.alpha))
+    at_best = best(model, X_, rows)
+    params = [*model.features.kernel.parameters(), model.likelihood.log_noise]
+    slopes = gradients_at(model, X_, rows, at_best, params)  # of the loss per row
+    *parts, of_noise = (-rows.n_effective * g.reshape(-1).cpu().numpy() for g in slopes)
+    gradient = np.concatenate([np.empty(0), *parts])
+    if found:
+        gradient = np.insert(gradient, found[0], of_noise.sum() * level / (level + noise.alpha))
+    return np.float64(at_best.value), gradient

@@ -21,6 +21,7 @@ from ..estimators.docs import public_estimator
 from ..methods import exact
 from ..posteriors.covariance import Covariance, covariance_of
 from .many_rows import (
+    bound_at,
     choose,
     fitted_kernel,
     make_regressor,
@@ -345,16 +346,23 @@ class GaussianProcessRegressor(
             if eval_gradient:
                 raise ValueError("Gradient can only be evaluated for theta!=None")
             return self.log_marginal_likelihood_value_
-        if self.estimator_ is not None:
-            raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
-        fitted, rows = self._rows()
-        rows = rows._replace(noise=self._noise_variance(len(rows.Y)))
-        theta = self._checked_theta(theta, fitted.kernel)
+        theta = self._checked_theta(theta, self.kernel_)
         if not clone_kernel:
             self.kernel_.theta = theta
-        with torch.enable_grad():
-            value, gradient = rows.evidence(fitted.kernel)(theta, bool(eval_gradient))
+        value, gradient = self._evidence(theta, bool(eval_gradient))
         return (value, gradient) if eval_gradient else value
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _evidence(self, theta: np.ndarray, eval_gradient: bool) -> tuple[float, np.ndarray]:
+        """The log marginal likelihood at θ, or the bound on it, and its gradient."""
+        if self.estimator_ is None:
+            fitted, rows = self._rows()
+            rows = rows._replace(noise=self._noise_variance(len(rows.Y)))
+            return rows.evidence(fitted.kernel)(theta, eval_gradient)
+        if self.method_ == "scgd":
+            raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
+        return bound_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -28,10 +28,12 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..data.arrays import borrowed
-from ..maths.linalg import NotPositiveDefiniteError
+from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..posteriors.covariance import Covariance, covariance_of
 from ..posteriors.exact import Evidence, conditional_variance, factorise
 from ..training.hyperparameters import maximise
+
+TINY = np.finfo(np.float64).tiny
 
 ROUNDING = 1e-8
 """Share of the prior variance by which a variance may be negative without a word."""
@@ -127,16 +129,19 @@ def moments(
     k = rows.covariance(fitted.kernel)
     L, alpha = (borrowed(a).to(k.device) for a in (fitted.L, fitted.alpha))
     mean, var = np.empty((len(X), alpha.shape[1])), np.empty(len(X))
-    least = 0.0
-    for block in k.blocks(len(X)):
+    least = [0.0]
+
+    def compute(block: slice) -> None:
         K_star = k.cross(X[block])  # (b, N)
         mean[block] = (K_star @ alpha).cpu().numpy()
         if with_variance:
             prior = k.diag(X[block])
             of_block = conditional_variance(prior, L, K_star)
-            least = min(least, float((of_block / prior.clamp_min(1e-300)).min()))
+            least.append(float((of_block / prior.clamp_min(TINY)).min()))
             var[block] = of_block.clamp_min_(0.0).cpu().numpy()
-    if least < -ROUNDING:
+
+    map_blocks(compute, len(X), k.block_rows)
+    if min(least) < -ROUNDING:
         warnings.warn(
             "Predicted variances smaller than 0. Setting those variances to 0: the covariance of "
             "the training rows is all but singular. A larger alpha helps.",

@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ..data.arrays import borrowed, resolve_device
-from ..maths.linalg import NotPositiveDefiniteError
+from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..posteriors.covariance import Covariance, covariance_of
 from ..posteriors.laplace import LaplaceEvidence, latent, probability
 from ..training.hyperparameters import maximise
@@ -141,10 +141,13 @@ random_state, device
         residual = self.y_train_ - self.pi_
         L, W_sr, residual = (self._on(k, a) for a in (self.L_, self.W_sr_, residual))
         mean, var = np.empty(len(X)), np.empty(len(X))
-        for block in k.blocks(len(X)):
+
+        def compute(block: slice) -> None:
             K_star, prior = k.cross(X[block]), k.diag(X[block])
             of_block = latent(K_star, prior, L, W_sr, residual)
             mean[block], var[block] = (a.cpu().numpy() for a in of_block)
+
+        map_blocks(compute, len(X), k.block_rows)
         return mean, var
 
     @staticmethod

@@ -19,7 +19,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..data.arrays import row_blocks
-from ..kernels import UnsupportedKernelError, from_sklearn
+from ..kernels import Kernel, UnsupportedKernelError, from_sklearn
 
 BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 """Numbers of a block of covariances: what a cache holds, or what keeps a GPU busy."""
@@ -61,9 +61,10 @@ class Covariance(ABC):
     def diag(self, X: Any) -> Tensor:
         """k(x, x), (N*,), white noise included."""
 
-    def blocks(self, n_rows: int) -> list[slice]:
-        """Blocks of other rows, whose covariances with the N are not too many at once."""
-        return list(row_blocks(n_rows, block_rows(self.n_rows, self.device)))
+    @property
+    def block_rows(self) -> int:
+        """Rows whose covariances with all are a block."""
+        return max(LEAST_ROWS, BLOCK_ELEMENTS[self.device.type] // self.n_rows)
 
     def empty(self) -> Tensor:
         """Memory for a matrix (N, N)."""
@@ -91,14 +92,11 @@ class TorchCovariance(Covariance):
     def _tensor(self, X: np.ndarray) -> Tensor:
         return torch.tensor(X, dtype=torch.float64, device=self.device)
 
-    @torch.no_grad()
     def set_theta(self, theta: np.ndarray) -> None:
-        values = torch.tensor(theta, dtype=torch.float64, device=self.device).split(self.sizes)
-        for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.copy_(value.reshape(parameter.shape))
+        set_theta(self.kernel, theta)
 
     def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
-        rows = self.blocks(self.n_rows)
+        rows = list(row_blocks(self.n_rows, self.block_rows))
         if len(rows) == 1:  # whose graph may stay
             with torch.set_grad_enabled(pulls):
                 whole = self.kernel(self.X)
@@ -119,7 +117,7 @@ class TorchCovariance(Covariance):
     def _pull(self, G: Tensor) -> np.ndarray:
         """By blocks of rows, whose covariances are made again: they cost less than their memory."""
         total = np.zeros(sum(self.sizes))
-        for block in self.blocks(self.n_rows):
+        for block in row_blocks(self.n_rows, self.block_rows):
             with torch.enable_grad():
                 pairs = [(self.kernel(self.X[block]), weights(G, block))]
                 if block.start:
@@ -199,6 +197,16 @@ def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance
     return ObjectCovariance(kernel, X, device)
 
 
+@torch.no_grad()
+def set_theta(kernel: Kernel, theta: np.ndarray) -> None:
+    """Move the free log-hyper-parameters of a kernel in torch, in place."""
+    parameters = list(kernel.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+    values = torch.tensor(theta, dtype=torch.float64, device="cpu").split(sizes)
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value.reshape(parameter.shape))
+
+
 def why_object(kernel: sk.Kernel) -> str | None:
     """Why a kernel runs as the object that it is; None where it runs in torch.
 
@@ -214,11 +222,6 @@ def why_object(kernel: sk.Kernel) -> str | None:
     except (TypeError, UnsupportedKernelError) as error:
         return str(error).rstrip(".")
     return None
-
-
-def block_rows(n_columns: int, device: torch.device) -> int:
-    """How many rows of so many columns are a block."""
-    return max(LEAST_ROWS, BLOCK_ELEMENTS[device.type] // max(n_columns, 1))
 
 
 def weights(G: Tensor, block: slice) -> Tensor:

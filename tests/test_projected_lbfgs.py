@@ -122,3 +122,56 @@ def test_the_recursion_inverts_a_quadratic():
     g = torch.randn(4, generator=rng, dtype=F64)
     torch.testing.assert_close(quasi_newton(g, pairs), torch.linalg.solve(A, g))
     assert torch.equal(quasi_newton(g, []), g)
+
+
+def test_steps_grow_where_the_first_was_short():
+    """Wolfe's second condition: a valley far away takes few evaluations, not one for each unit."""
+    params, project, closure, seen = problem(
+        [0.0] * 4, -1e9, 1e9, lambda x: 1e-3 * (x - 1e5).square().sum()
+    )
+    ProjectedLBFGS(params, project, max_iter=50, tol=1e-15).step(closure)
+    torch.testing.assert_close(torch.cat(params).detach(), torch.full((4,), 1e5, dtype=F64))
+    assert len(seen) < 20
+
+
+def test_evaluations_are_as_few_as_those_of_scipy():
+    start = [-1.2, 1.0, -0.5, 0.8]
+    params, project, closure, seen = problem(start, -5.0, 5.0)
+    optimizer = ProjectedLBFGS(params, project, max_iter=200, memory=10, tol=1e-12)
+    optimizer.step(closure)
+
+    def value_and_slope(x):
+        x = torch.tensor(x, requires_grad=True)
+        value = rosenbrock(x)
+        value.backward()
+        return value.item(), x.grad.numpy()
+
+    theirs = minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=[(-5, 5)] * 4)
+    assert optimizer.converged
+    assert optimizer.loss == pytest.approx(theirs.fun, abs=1e-8)
+    assert len(seen) <= 1.3 * theirs.nfev
+
+
+def test_infinite_values_are_stepped_back_from():
+    def walled(x):
+        value = rosenbrock(x)
+        return value if float(x.detach().max()) < 0.6 else np.inf + 0.0 * value
+
+    params, project, closure, _ = problem([-0.5, 0.2, 0.1, 0.1], -5.0, 5.0, walled)
+    optimizer = ProjectedLBFGS(params, project, max_iter=60)
+    before = float(closure())
+    optimizer.step(closure)
+    assert optimizer.loss == float(walled(torch.cat(params)).detach()) < 0.3 * before
+
+
+def test_a_search_tells_how_it_ended():
+    for options, converged in (({"max_iter": 2}, False), ({"max_iter": 300}, True)):
+        params, project, closure, _ = problem([-1.2, 1.0, 3.0, -2.0], -4.0, 4.0)
+        optimizer = ProjectedLBFGS(params, project, **options)
+        optimizer.step(closure)
+        assert optimizer.converged is converged
+    params, project, closure, seen = problem([1.0 + 1e-9] * 4, -4.0, 4.0)
+    optimizer = ProjectedLBFGS(params, project, gtol=1e-5)
+    optimizer.step(closure)
+    assert optimizer.converged
+    assert len(seen) == 1

@@ -227,11 +227,12 @@ def bound_at(
     data = estimator._validate(X, y, False, None, None, y_std)
     X_, rows, posterior = estimator._labelled(data)
     model = posterior.model.for_training(X_)
-    set_theta(model.features.kernel, of_kernel)
+    parameters = list(model.features.kernel.parameters())
+    set_theta(parameters, of_kernel)
     model.likelihood.log_noise.data.fill_(math.log(level + noise.alpha))
     at_best = best(model, X_, rows)
-    params = [*model.features.kernel.parameters(), model.likelihood.log_noise]
-    slopes = gradients_at(model, X_, rows, at_best, params)  # of the loss per row
+    parameters.append(model.likelihood.log_noise)
+    slopes = gradients_at(model, X_, rows, at_best, parameters)  # of the loss per row
     *parts, of_noise = (-rows.n_effective * g.reshape(-1).cpu().numpy() for g in slopes)
     gradient = np.concatenate([np.empty(0), *parts])
     if found:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
-from ..kernels import Kernel, UnsupportedKernelError, from_sklearn
+from ..kernels import UnsupportedKernelError, from_sklearn
 
 BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 """Numbers of a block of covariances: what a cache holds, or what keeps a GPU busy."""
@@ -93,7 +93,7 @@ class TorchCovariance(Covariance):
         return torch.tensor(X, dtype=torch.float64, device=self.device)
 
     def set_theta(self, theta: np.ndarray) -> None:
-        set_theta(self.kernel, theta)
+        set_theta(self.parameters, theta)
 
     def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
         rows = list(row_blocks(self.n_rows, self.block_rows))
@@ -198,9 +198,8 @@ def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance
 
 
 @torch.no_grad()
-def set_theta(kernel: Kernel, theta: np.ndarray) -> None:
+def set_theta(parameters: list[nn.Parameter], theta: np.ndarray) -> None:
     """Move the free log-hyper-parameters of a kernel in torch, in place."""
-    parameters = list(kernel.parameters())
     sizes = [parameter.numel() for parameter in parameters]
     values = torch.tensor(theta, dtype=torch.float64, device="cpu").split(sizes)
     for parameter, value in zip(parameters, values, strict=True):

@@ -7,8 +7,9 @@ quasi-Newton step, whose points are projected on the bounds along the way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,18 @@ ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to ke
 WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
 GROWTH = 4.0  # of a step that is still steep
 NARROW = 1e-3  # of a step, which is not looked at any closer
-SHORTEST = 0.1  # of the length before, that a step becomes
+SHORTEST, LONGEST = 0.1, 0.9  # of a bracket, where it is divided
 TRIALS = 25
 ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
 CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
+
+
+class Trial(NamedTuple):
+    """A point of a line search: how far, its value, and the slope along the direction."""
+
+    length: float
+    value: float
+    slope: float
 
 
 class ProjectedLBFGS(Optimizer):
@@ -116,34 +125,31 @@ class ProjectedLBFGS(Optimizer):
         found = None
         first = float(slope @ direction)
         slack = ROUNDING * max(1.0, abs(float(value)))
-        low, lowest, descent, high = 0.0, float(value), first, float("inf")  # a bracket
+        low, high = Trial(0.0, float(value), first), None  # the bracket
         for _ in range(TRIALS):
             target = x + length * direction
             at = self.move_to(target)
             promised = float(slope @ (at - x))
             if promised >= 0.0:
                 break
-            reached = evaluate()
-            rise = float(reached) - lowest
-            if float(reached) <= float(value) + ARMIJO * promised + slack and rise <= slack:
-                gradient = self.gradient()
-                found = at, reached, gradient
-                low, lowest = length, float(reached)
-                descent = float((gradient * direction)[at == target].sum())  # 0 along a bound
-                if descent >= WOLFE * first:
+            reached, gradient = evaluate(), self.gradient()
+            along = float((gradient * direction)[at == target].sum())  # 0 along a bound
+            trial = Trial(length, float(reached), along)
+            enough = float(value) + ARMIJO * promised + slack
+            if trial.value <= min(enough, low.value + slack):
+                found, low = (at, reached, gradient), trial
+                if along >= WOLFE * first:
                     break
-                rise = float("nan")  # nothing is known between here and what was too long
             else:
-                high = length
-            if high == float("inf"):
-                if length == longest:
+                high = trial
+            if high is not None:
+                if found is not None and high.length - low.length < NARROW * low.length:
                     break
-                length = min(GROWTH * length, longest)
-                continue
-            width = high - low
-            if found is not None and width < NARROW * low:
+                length = between(low, high)
+            elif length == longest:
                 break
-            length = low + width * shrinkage(rise, descent * width)
+            else:
+                length = min(GROWTH * length, longest)
         return found
 
     def free(self, x: Tensor, slope: Tensor) -> Tensor:
@@ -191,11 +197,16 @@ def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     return q
 
 
-def shrinkage(rise: float, descent: float) -> float:
-    """Where a parabola of this slope at 0, and this rise at 1, is lowest, but near neither end."""
-    bend = rise - descent
-    lowest = -0.5 * descent / bend if 0.0 < bend < float("inf") else SHORTEST
-    return min(max(lowest, SHORTEST), 0.5)
+def between(low: Trial, high: Trial) -> float:
+    """Where a cubic with both ends' values and slopes is lowest (Nocedal & Wright, eq. 3.59)."""
+    width = high.length - low.length
+    share = SHORTEST
+    if math.isfinite(high.value) and math.isfinite(high.slope):
+        d_1 = low.slope + high.slope - 3.0 * (high.value - low.value) / width
+        d_2 = math.sqrt(max(d_1 * d_1 - low.slope * high.slope, 0.0))
+        bottom = high.slope - low.slope + 2.0 * d_2
+        share = 1.0 - (high.slope + d_2 - d_1) / bottom if bottom > 0.0 else 0.5
+    return low.length + width * min(max(share, SHORTEST), LONGEST)
 
 
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:

@@ -269,7 +269,11 @@ class Exponentiation(Kernel):
         self.exponent = float(kernel.exponent)
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return self.kernel(X, Y) ** self.exponent  # (N, M)
+        K = self.kernel(X, Y)
+        if not 0.0 < self.exponent < 1.0:
+            return K**self.exponent  # (N, M)
+        zero = K == 0.0  # where the slope of a root is infinite, and that of K nothing
+        return (K.masked_fill(zero, 1.0) ** self.exponent).masked_fill(zero, 0.0)
 
     def diag(self, X: Tensor) -> Tensor:
         return self.kernel.diag(X) ** self.exponent  # (N,)

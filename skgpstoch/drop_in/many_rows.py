@@ -167,6 +167,8 @@ def fixed(kernel: sk.Kernel) -> sk.Kernel:
 
 def fitted_kernel(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
     """The kernel of the model at the θ of what was trained, whose WhiteKernel comes last."""
+    if trained.n_dims == 0:
+        return clone(noise.kernel)
     expression, own = split_white_noise(trained)[0], split_white_noise(noise.kernel)[1]
     theta, level = list(expression.theta), noise_level(trained)
     if own is not None and not own.hyperparameter_noise_level.fixed:

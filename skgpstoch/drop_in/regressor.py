@@ -352,7 +352,7 @@ class GaussianProcessRegressor(
         theta = self._checked_theta(theta, fitted.kernel)
         if not clone_kernel:
             self.kernel_.theta = theta
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             value, gradient = rows.evidence(fitted.kernel)(theta, bool(eval_gradient))
         return (value, gradient) if eval_gradient else value
 

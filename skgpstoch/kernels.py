@@ -27,7 +27,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from .maths.distances import MATERN, radial, rbf, safe_sqrt, squared_distance
+from .maths.distances import MATERN, radial, rbf, safe_power, safe_sqrt, squared_distance
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
@@ -269,7 +269,7 @@ class Exponentiation(Kernel):
         self.exponent = float(kernel.exponent)
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return self.kernel(X, Y) ** self.exponent  # (N, M)
+        return safe_power(self.kernel(X, Y), self.exponent)  # (N, M)
 
     def diag(self, X: Tensor) -> Tensor:
         return self.kernel.diag(X) ** self.exponent  # (N,)

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
-from ..kernels import split_white_noise
+from ..kernels import join_white_noise, split_white_noise
 from ..methods import exact
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
@@ -95,9 +95,9 @@ class Noise(NamedTuple):
     kernel : sklearn kernel
         The kernel of the model, with the WhiteKernel that was added, if one was.
     alpha : float
-        The part of σ² that is not predicted.
+        The part of σ² that is not predicted; where rows differ, of all of them.
     alpha_of_rows : ndarray of shape (n_samples,) or None
-        The same where rows differ.
+        What rows have besides.
     note : str
         What is to be known of it.
     """
@@ -110,8 +110,9 @@ class Noise(NamedTuple):
 
 def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
     """The noise of the model for a target of this variance: alpha () or (n,)."""
-    of_rows = alpha if alpha.ndim else None
-    scalar = 0.0 if alpha.ndim or alpha <= JITTER * variance else float(alpha)
+    least = float(np.min(alpha))
+    scalar = least if least > JITTER * variance else 0.0
+    of_rows = alpha - scalar if alpha.ndim else None
     if split_white_noise(kernel)[1] is not None or scalar > 0.0:
         return Noise(kernel, scalar, of_rows, "")
     low, high = (bound * variance for bound in NOISE_BOUNDS)
@@ -169,6 +170,8 @@ def fixed(kernel: sk.Kernel) -> sk.Kernel:
 
 def fitted_kernel(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
     """The kernel of the model at the θ of what was trained, whose WhiteKernel comes last."""
+    if trained.n_dims == 0:
+        return clone(noise.kernel)
     theta = list(split_white_noise(trained)[0].theta)
     if found := free_noise(noise.kernel):
         at, white = found
@@ -181,6 +184,12 @@ def noise_level(kernel: sk.Kernel) -> float:
     """The variance of a kernel's WhiteKernel, or 0."""
     white = split_white_noise(kernel)[1]
     return 0.0 if white is None else float(white.noise_level)
+
+
+def without_alpha(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
+    """A kernel of a structure of its own, with the noise that is predicted."""
+    expression, level = split_white_noise(trained)[0], noise_level(trained) - noise.alpha
+    return join_white_noise(expression, max(level, 0.0), split_white_noise(noise.kernel)[1])
 
 
 def free_noise(kernel: sk.Kernel) -> tuple[int, sk.WhiteKernel] | None:

@@ -28,11 +28,13 @@ from .many_rows import (
     noise_of,
     start_kernel,
     trained_kernel,
+    without_alpha,
 )
 from .parameters import DropInParameters
 from .predictions import GaussianPredictions
 from .shell import Shell
 
+SEVERAL = "; each target has noise of its own, whose mean kernel_ has"
 EXACT_ONLY = ("L_", "alpha_")
 MATRIX = (
     "{} is of the covariance matrix of all rows, which method_={!r} does not make; method='exact' "
@@ -236,11 +238,10 @@ class GaussianProcessRegressor(
             random_state=search[2].randint(np.iinfo(np.int32).max),
         )
         self.estimator_ = estimator.fit(X, y, **of_rows)
-        self.method_reason_ += noise.note
+        self.method_reason_ += noise.note + (SEVERAL if Y.shape[1] > 1 else "")
         self._noise = noise
-        self.kernel_ = estimator.kernel_
-        if self.method_ != "scgd":
-            self.kernel_ = fitted_kernel(noise, estimator.kernel_)
+        of_model = without_alpha if self.method_ == "scgd" else fitted_kernel
+        self.kernel_ = of_model(noise, estimator.kernel_)
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
         for name in EXACT_ONLY:
             self.__dict__.pop(name, None)

@@ -24,8 +24,11 @@ CANCELLED = 1e-6
 BLOCK_PAIRS = 1 << 14
 """Pairs of rows that are taken again at a time."""
 
-TOUCHING = 1e-8
+TOUCHING = 1e-14
 """Distance, in length-scales, below which a cusp has no slope: its part of a gradient is less."""
+
+STEEP = 1e6
+"""Slopes times squared norms, above which a gradient by products would lose half of its digits."""
 
 
 def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float = 1.0) -> Tensor:
@@ -111,11 +114,31 @@ class _Radial(torch.autograd.Function):
         A, B, slope = ctx.saved_tensors
         W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)
         A_bar = B_bar = None
+        if _cancels(A, B, slope):
+            return *_pulled_directly(A, B, W), None, None
         if ctx.needs_input_grad[0]:
             A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
         if ctx.needs_input_grad[1]:
             B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A)
         return A_bar, B_bar, None, None
+
+
+def _cancels(A: Tensor, B: Tensor, slope: Tensor) -> bool:
+    """Whether the differences of rows are lost in products: rows far apart, or at a cusp."""
+    if slope.dtype != torch.float64 or not slope.numel() or not A.numel():
+        return False
+    norm = torch.maximum(A.abs().max(), B.abs().max()).square()
+    low, high = slope.aminmax()
+    return bool(norm * torch.maximum(-low, high) > STEEP)
+
+
+def _pulled_directly(A: Tensor, B: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Σⱼ 2Wᵢⱼ (aᵢ − bⱼ), (N, D), and Σᵢ 2Wᵢⱼ (bⱼ − aᵢ), (M, D), by columns."""
+    A_bar, B_bar = torch.empty_like(A), torch.empty_like(B)
+    for d in range(A.shape[1]):
+        pull = (A[:, d, None] - B[:, d]).mul_(W)
+        A_bar[:, d], B_bar[:, d] = 2.0 * pull.sum(1), -2.0 * pull.sum(0)
+    return A_bar, B_bar
 
 
 def identity(r2: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,8 +174,15 @@ MATERN: dict[float, Profile] = {0.5: matern_1, 1.5: matern_3, 2.5: matern_5, mat
 
 def safe_sqrt(r2: Tensor) -> Tensor:
     """Square root whose gradient at 0 is 0 instead of infinite."""
-    zero = r2 == 0
-    return r2.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+    return safe_power(r2, 0.5)
+
+
+def safe_power(K: Tensor, exponent: float) -> Tensor:
+    """Power whose gradient at 0 is 0, where that of a root would be infinite."""
+    if not 0.0 < exponent < 1.0:
+        return K**exponent
+    zero = K == 0.0
+    return (K.masked_fill(zero, 1.0) ** exponent).masked_fill(zero, 0.0)
 
 
 def radial(X: Tensor, Y: Tensor | None, length_scale: Tensor | float, profile: Profile) -> Tensor:

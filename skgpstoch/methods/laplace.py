@@ -121,7 +121,8 @@ random_state, device
         theta = np.asarray(theta, dtype=np.float64)
         if not clone_kernel:
             self.kernel_.theta = theta
-        value, gradient = self._evidence(self.kernel_, self._start())(theta, eval_gradient)
+        with torch.inference_mode(False), torch.enable_grad():
+            value, gradient = self._evidence(self.kernel_, self._start())(theta, eval_gradient)
         return (value, gradient) if eval_gradient else value
 
     def predict(self, X: Any) -> np.ndarray:

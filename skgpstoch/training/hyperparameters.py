@@ -86,7 +86,7 @@ class Search:
         optimizer = ProjectedLBFGS([theta], project, MAX_ITER, MEMORY, TOL, GTOL)
         optimizer.step(closure)
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
-        return "converged" if optimizer.converged else "max_iter"
+        return "converged" if optimizer.converged else "unconverged"
 
 
 def maximise(
@@ -151,7 +151,7 @@ def _search(
 def _warn(status: str) -> None:
     words = {
         "interrupted": "was interrupted; the best so far are kept.",
-        "max_iter": f"did not converge in {MAX_ITER} iterations; scaling the data may help.",
+        "unconverged": "did not converge; scaling the data may help.",
     }
     warnings.warn(
         f"The search for hyper-parameters {words[status]}", ConvergenceWarning, stacklevel=5

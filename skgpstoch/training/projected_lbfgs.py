@@ -83,8 +83,9 @@ class ProjectedLBFGS(Optimizer):
         self.converged = False
         for _ in range(self.max_iter):
             free = self.free(x, slope)
-            if float((slope * free).abs().max()) <= self.gtol:
-                self.converged = True
+            steepest = float((slope * free).abs().max())
+            if steepest <= self.gtol or not math.isfinite(steepest):
+                self.converged = math.isfinite(steepest)
                 break
             direction = -quasi_newton(slope * free, [(s * free, y * free) for s, y in pairs])
             length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))

@@ -51,8 +51,9 @@ def test_sklearns_own_tests_pass(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # no other configuration
     path = [str(Path(skgpstoch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    options = ["-p", "no:cacheprovider", "-q", "--tb=short", "-rfE"]
     done = subprocess.run(
-        [sys.executable, *"-m pytest -p no:cacheprovider -q --tb=short -rfE .".split()],
+        [sys.executable, "-m", "pytest", *options, "."],
         cwd=tmp_path,
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         capture_output=True,

@@ -54,6 +54,7 @@ both = pytest.mark.parametrize(("ours", "theirs"), BOTH, ids=["regressor", "clas
 SPARSE = ["sgpr", "svgp", "solve"]
 MANY = [*SPARSE, "scgd"]
 KERNEL = 1.3 * RBF(0.9) + WhiteKernel(0.05)
+ROUGH = ConstantKernel(0.1, "fixed") * Matern(1.0, "fixed", nu=1.5)
 SMOOTH = 2.0 * RBF([1.0, 1.5])  # of classifiers
 EXTRA = {"method", "max_exact", "device", "dtype"}
 
@@ -325,14 +326,13 @@ def test_default_kernels(rows, labels):
 def test_noise_of_rows_is_searched_with(alpha, normalize_y, rows):
     """The search's objective has alpha in it, of each row where it is given so."""
     X, y = rows
-    if alpha != 0.1:
-        alpha = np.linspace(0.01, 0.3, len(X))
+    kind, alpha = alpha, 0.1 if alpha == 0.1 else np.linspace(0.01, 0.3, len(X))
     theirs = TheirRegressor(2.0 * RBF(0.5), alpha=alpha, normalize_y=normalize_y).fit(X, y)
-    given_alpha = alpha.tolist() if np.ndim(alpha) else alpha
-    ours = GaussianProcessRegressor(2.0 * RBF(0.5), alpha=given_alpha, normalize_y=normalize_y)
+    alpha = alpha.tolist() if kind == "list" else alpha
+    ours = GaussianProcessRegressor(2.0 * RBF(0.5), alpha=alpha, normalize_y=normalize_y)
     ours.fit(X, y)
     assert_allclose(ours.kernel_.theta, theirs.kernel_.theta, atol=1e-3)
-    assert ours.alpha is given_alpha
+    assert ours.alpha is alpha
     assert_equal_predictions(ours, theirs, QUERY, rtol=1e-3, atol=1e-3)
 
 
@@ -496,12 +496,13 @@ def test_max_iter_predict_is_newtons(labels):
 
 @pytest.mark.parametrize("method", ["laplace", "svgp"])
 def test_warm_start_ends_where_a_cold_one_does(method, labels):
-    """On other rows too, and on rows of another number."""
+    """On other rows too, on rows of another number, and where labels are other rows'."""
     X, y, _ = labels
+    mixed = np.random.default_rng(0).permutation(len(X))
     warm = GaussianProcessClassifier(
         SMOOTH, optimizer=None, warm_start=True, method=method, dtype="float64", random_state=0
     )
-    for some in (slice(None), slice(None), slice(30), slice(10, 40)):
+    for some in (slice(None), slice(None), slice(30), slice(10, 40), slice(None), mixed):
         warm.fit(X[some], y[some])
         cold = clone(warm).fit(X[some], y[some])
         assert_allclose(
@@ -524,7 +525,9 @@ def test_without_an_optimizer_the_kernel_stays(rows, labels):
 
 
 @pytest.mark.parametrize("method", MANY)
-@pytest.mark.parametrize("kernel", [RBF(1.1) * 0.7 + WhiteKernel(0.3), WhiteKernel(0.3) + RBF(1.1)])
+@pytest.mark.parametrize(
+    "kernel", [RBF(1.1) * 0.7 + WhiteKernel(0.3), WhiteKernel(0.3, "fixed") + RBF(1.1)]
+)
 def test_without_an_optimizer_the_kernel_stays_for_many_rows(method, kernel, rows):
     model = GaussianProcessRegressor(kernel, optimizer=None, method=method, random_state=0)
     model.fit(*rows)
@@ -533,10 +536,9 @@ def test_without_an_optimizer_the_kernel_stays_for_many_rows(method, kernel, row
     assert model.kernel == kernel
 
 
-@pytest.mark.parametrize("method", ["svgp", "solve"])
-def test_without_an_optimizer_the_classifiers_kernel_stays(method, labels):
+def test_without_an_optimizer_the_classifiers_kernel_stays_for_many_rows(labels):
     X, y, _ = labels
-    parameters = {"method": method, "optimizer": None, "random_state": 0}
+    parameters = {"method": "svgp", "optimizer": None, "random_state": 0}
     model = GaussianProcessClassifier(SMOOTH, **parameters).fit(X[:20], y[:20])
     assert_allclose(model.kernel_.theta, SMOOTH.theta, rtol=1e-6, atol=1e-6)
     assert_array_equal(model.kernel_.bounds, SMOOTH.bounds)
@@ -672,6 +674,27 @@ def test_an_interrupt_ends_restarts_too(ours, theirs, rows, labels):
     assert_allclose(model.kernel_.theta, kernel.theta)
 
 
+def test_an_interrupt_of_a_search_for_many_rows(rows):
+    """Of the exact optimum of some rows, which training starts from."""
+    model = GaussianProcessRegressor(KERNEL, optimizer=Interrupted([0.0]), method="sgpr")
+    with pytest.warns(ConvergenceWarning):
+        model.fit(*rows)
+    assert model.method_ == "sgpr"
+    predictions(model, QUERY)
+
+
+@pytest.mark.parametrize("multi_class", ["one_vs_rest", "one_vs_one"])
+def test_an_interrupt_of_several_classes(multi_class, labels):
+    """What was found for each so far, or its start; Ctrl-C is not for one of them alone."""
+    X, _, y = labels
+    optimizer = Interrupted([0.0, 0.1])
+    model = GaussianProcessClassifier(SMOOTH, optimizer=optimizer, multi_class=multi_class)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert optimizer.n_calls == 1
+    assert model.score(X, y) > 0.7
+
+
 class StoppingKernel(RBF):
     """Raises KeyboardInterrupt at one of its evaluations, counted for all its copies."""
 
@@ -800,3 +823,832 @@ def test_two_threads_fit(ours, theirs, rows, labels):
         thread.join()
     for a, b in zip(alone, fits, strict=True):
         assert_equal_predictions(a, b, query)
+
+
+# ------------------------------------------------------------------------------------ many rows
+def test_auto_takes_a_method_for_many_rows(rows, labels):
+    """Beyond max_exact; the reason has the numbers."""
+    X, y = rows
+    for max_exact, method in ((60, "exact"), (59, "solve")):
+        model = GaussianProcessRegressor(KERNEL, max_exact=max_exact, random_state=0).fit(X, y)
+        assert model.method_ == method
+        assert model.method == "auto"
+        assert "60" in model.method_reason_
+        assert str(max_exact) in model.method_reason_
+    X, y, three = labels
+    for max_exact, method in ((20, "laplace"), (19, "svgp")):
+        for y_ in (y[:20], three[:20]):
+            model = GaussianProcessClassifier(RBF(1.0, "fixed"), max_exact=max_exact).fit(
+                X[:20], y_
+            )
+            assert model.method_ == method
+            assert str(max_exact) in model.method_reason_
+
+
+def test_a_method_that_is_asked_for_is_taken(rows):
+    """Whatever max_exact says."""
+    model = GaussianProcessRegressor(KERNEL, method="exact", max_exact=10).fit(*rows)
+    assert model.method_ == "exact"
+    assert "exact" in model.method_reason_
+    assert model.estimator_ is None
+
+
+def compare_to_exact(model, rows, atol=1e-3, query=QUERY):
+    """Predictions, value and hyper-parameters of a sparse fit of all rows, and the exact ones."""
+    exact = clone(model).set_params(method="exact").fit(*rows)
+    model.fit(*rows)
+    for a, b in zip(predictions(model, query), predictions(exact, query), strict=True):
+        assert a.shape == b.shape
+        assert_allclose(a, b, atol=atol * max(1.0, np.abs(b).max()))
+    assert_allclose(model.predict_interval(query), exact.predict_interval(query), atol=5 * atol)
+    return exact
+
+
+@pytest.mark.parametrize("method", SPARSE)
+@pytest.mark.parametrize(
+    ("kernel", "alpha"),
+    [
+        (KERNEL, 1e-10),
+        (WhiteKernel(0.05) + 1.3 * RBF(0.9), 1e-10),  # its theta comes first
+        (1.3 * RBF(0.9) + WhiteKernel(0.05, "fixed"), 1e-10),
+        (1.3 * RBF(0.9), 0.04),  # the noise of no prediction
+        (1.3 * RBF(0.9) + WhiteKernel(0.03), 0.02),  # of which one part is predicted
+        (1.3 * RBF(0.9) + WhiteKernel(0.03, "fixed"), 0.02),
+        (1.3 * RBF(0.9) + WhiteKernel(0.05) + ROUGH, 1e-10),  # in the middle
+    ],
+    ids=["free", "first", "fixed", "alpha", "both", "alpha+fixed", "middle"],
+)
+def test_noise_of_many_rows(method, kernel, alpha, rows):
+    """All rows are inducing points, so that it is the model of an exact fit, at its optimum."""
+    model = GaussianProcessRegressor(
+        kernel, alpha=alpha, method=method, dtype="float64", random_state=0
+    )
+    exact = compare_to_exact(model, rows)
+    assert model.method_ == method
+    assert_allclose(model.kernel_.theta, exact.kernel_.theta, atol=0.02)
+    assert_allclose(model.kernel_.bounds, exact.kernel_.bounds)
+    assert set(model.kernel_.get_params()) == set(exact.kernel_.get_params())
+    value = exact.log_marginal_likelihood_value_
+    assert_allclose(model.log_marginal_likelihood_value_, value, atol=0.05)
+    assert model.log_marginal_likelihood() == model.log_marginal_likelihood_value_
+
+
+@pytest.mark.parametrize("method", SPARSE)
+@pytest.mark.parametrize("normalize_y", [False, True])
+def test_noise_of_each_row_of_many(method, normalize_y, rows):
+    """alpha of rows is known, and no part of predictions; at fixed hyper-parameters the same."""
+    X, y = rows
+    model = GaussianProcessRegressor(
+        ConstantKernel(1.3, "fixed") * RBF(0.9, "fixed") + WhiteKernel(0.05, "fixed"),
+        alpha=np.linspace(0.001, 0.5, len(X)),
+        normalize_y=normalize_y,
+        method=method,
+        dtype="float64",
+        random_state=0,
+    )
+    compare_to_exact(model, (X, 3.0 + 2.0 * y))
+    assert "alpha" not in model.method_reason_
+
+
+@pytest.mark.parametrize("method", SPARSE)
+def test_many_rows_of_normalised_targets(method, rows):
+    """kernel_ is for targets of unit variance, as where a fit is exact."""
+    X, y = rows
+    model = GaussianProcessRegressor(
+        KERNEL, normalize_y=True, method=method, dtype="float64", random_state=0
+    )
+    exact = compare_to_exact(model, (X, 50.0 + 30.0 * y))
+    assert_allclose(model.kernel_.theta, exact.kernel_.theta, atol=0.02)
+    assert_allclose(model.y_train_, exact.y_train_)
+    assert_allclose(
+        model.log_marginal_likelihood_value_, exact.log_marginal_likelihood_value_, atol=0.05
+    )
+
+
+@pytest.mark.parametrize("method", SPARSE)
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_many_rows_of_several_outputs(method, n_outputs, rows):
+    X, y = rows
+    Y = np.column_stack([y, 2.0 + np.cos(2 * X[:, 0]) + 0.2 * y])[:, :n_outputs]
+    kernel = ConstantKernel(1.3, "fixed") * RBF(0.9, "fixed") + WhiteKernel(0.05, "fixed")
+    model = GaussianProcessRegressor(
+        kernel, normalize_y=True, method=method, dtype="float64", random_state=0
+    )
+    exact = compare_to_exact(model, (X, Y))
+    assert model.sample_y(QUERY, 3).shape == exact.sample_y(QUERY, 3).shape
+    assert_allclose(
+        model.log_predictive_density(X, Y), exact.log_predictive_density(X, Y), atol=1e-2
+    )
+
+
+def test_features_are_close_to_the_exact_model(rows):
+    """1,000 random ones: the kernel to some percent."""
+    kernel = 1.3 * RBF(0.9) + WhiteKernel(0.05)
+    model = GaussianProcessRegressor(kernel, method="scgd", optimizer=None, random_state=0)
+    exact = clone(model).set_params(method="exact").fit(*rows)
+    model.fit(*rows)
+    assert model.method_ == "scgd"
+    inside = QUERY[4:-4]
+    for a, b in zip(predictions(model, inside), predictions(exact, inside), strict=True):
+        assert_allclose(a, b, atol=0.15)
+
+
+@pytest.mark.slow
+def test_features_are_fitted(rows):
+    """Whose kernel_ has the hyper-parameters of the kernel, in their order."""
+    model = GaussianProcessRegressor(KERNEL, method="scgd", random_state=0)
+    exact = clone(model).set_params(method="exact").fit(*rows)
+    model.fit(*rows)
+    assert_allclose(model.predict(QUERY[4:-4]), exact.predict(QUERY[4:-4]), atol=0.15)
+    assert set(model.kernel_.get_params()) == set(KERNEL.get_params())
+    assert_allclose(model.kernel_.theta, exact.kernel_.theta, atol=0.5)
+
+
+def test_a_white_kernel_is_added_where_there_is_no_noise(rows):
+    """And the reason says so; not where alpha is one."""
+    for alpha, added in ((1e-10, True), (0.1, False)):
+        model = GaussianProcessRegressor(
+            1.0 * RBF(), alpha=alpha, method="sgpr", random_state=0
+        ).fit(*rows)
+        assert ("WhiteKernel" in model.method_reason_) == added
+        assert ("WhiteKernel" in repr(model.kernel_)) == added
+        assert model.kernel == 1.0 * RBF()
+
+
+@pytest.mark.parametrize("method", MANY)
+def test_what_means_nothing_for_many_rows(method, rows):
+    """It says why; an attribute that there is not is as in any class."""
+    kernel = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed") + WhiteKernel(0.1, "fixed")
+    exact = GaussianProcessRegressor(kernel, random_state=0).fit(*rows)
+    model = exact.set_params(method=method).fit(*rows)  # which had them
+    fits = [model] if method == "scgd" else [model, clone(model).fit(*rows)]
+    for fitted in fits:
+        for name in ("L_", "alpha_"):
+            assert not hasattr(fitted, name)
+            with pytest.raises(AttributeError, match=f"{name}.*{method}"):
+                getattr(fitted, name)
+        with pytest.raises(AttributeError, match=method):
+            fitted.log_marginal_likelihood(kernel.theta)
+        with pytest.raises(AttributeError, match="nothing_"):
+            fitted.nothing_  # noqa: B018
+        assert type(fitted.estimator_).__name__.endswith("Regressor")
+        for name in ("X_train_", "y_train_", "kernel_", "n_features_in_"):
+            assert hasattr(fitted, name)
+    model.set_params(method="exact").fit(*rows)
+    assert model.L_.shape == (60, 60)
+    assert model.estimator_ is None
+    assert np.isfinite(model.log_marginal_likelihood(np.zeros(0)))
+
+
+def test_unfitted_attributes_are_missing_as_in_any_class():
+    for cls in (GaussianProcessRegressor, GaussianProcessClassifier):
+        for name in ("L_", "kernel_", "method_", "estimator_"):
+            assert not hasattr(cls(), name)
+
+
+@pytest.mark.parametrize(
+    ("method", "classes"), [("svgp", (2, 3)), ("solve", (2,))], ids=["svgp", "solve"]
+)
+def test_classifiers_of_many_rows(method, classes, labels):
+    """Close to Laplace's at the same hyper-parameters, and of any number of classes."""
+    X, two, three = labels
+    kernel = ConstantKernel(2.0, "fixed") * RBF([1.0, 1.5], "fixed")
+    for n_classes in classes:
+        y = two if n_classes == 2 else three
+        model = GaussianProcessClassifier(kernel, method=method, random_state=0)
+        laplace = clone(model).set_params(method="laplace").fit(X, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(X, y)
+        assert model.method_ == method
+        assert_array_equal(model.classes_, laplace.classes_)
+        proba = model.predict_proba(QUERY_2)
+        assert_allclose(proba.sum(1), 1.0)
+        assert_allclose(proba, laplace.predict_proba(QUERY_2), atol=0.25)
+        assert model.score(X, y) > 0.8
+        assert np.isfinite(model.log_marginal_likelihood())
+        with pytest.raises(AttributeError, match=method):
+            model.log_marginal_likelihood(kernel.theta)
+        assert isinstance(pickle.loads(pickle.dumps(model)), GaussianProcessClassifier)
+        if y is two:
+            mean, var = model.latent_mean_and_variance(QUERY_2)
+            assert_array_equal(mean > 0, proba[:, 1] > 0.5)
+            assert np.all(var > 0)
+        else:
+            with pytest.raises(ValueError, match="binary"):
+                model.latent_mean_and_variance(QUERY_2)
+
+
+def test_classifiers_of_many_rows_leave_out_a_white_kernel(labels):
+    X, y, _ = labels
+    kernel = RBF(1.0, "fixed") + WhiteKernel(0.1, "fixed")
+    model = GaussianProcessClassifier(kernel, method="svgp", random_state=0).fit(X, y)
+    assert "WhiteKernel" in model.method_reason_
+    assert model.kernel == kernel
+
+
+# ------------------------------------------------------------------------ kernels of any object
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        MyRBF(0.8),
+        1.5 * MyRBF(0.8) + Matern(1.0, nu=0.5),
+        Matern(0.9, nu=2.0),
+        PairwiseKernel(gamma=0.6, metric="rbf"),
+        PairwiseKernel(gamma=0.6, gamma_bounds="fixed", metric="laplacian") + WhiteKernel(0.1),
+    ],
+)
+def test_kernels_that_compute_themselves(kernel, rows, labels):
+    """A subclass, a Matern that torch has not, and pairwise metrics: as scikit-learn, and said."""
+    for ours, theirs in BOTH:
+        X, y, query, _ = data_of(ours, rows, labels)
+        parameters = {"alpha": 0.1} if ours is GaussianProcessRegressor else {}
+        model, reference = (cls(kernel, optimizer=None, **parameters) for cls in (ours, theirs))
+        model.fit(X, y)
+        assert re.search("kernel object.*NumPy", model.method_reason_)
+        assert_equal_predictions(model, reference.fit(X, y), query, rtol=1e-6, atol=1e-9)
+        if theirs is TheirClassifier and kernel.n_dims == 0:
+            continue  # scikit-learn has no gradient of no hyper-parameters
+        value, gradient = model.log_marginal_likelihood(kernel.theta + 0.1, True)
+        their_value, their_gradient = reference.log_marginal_likelihood(kernel.theta + 0.1, True)
+        assert_allclose(value, their_value, rtol=1e-6)
+        assert_allclose(gradient, their_gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_in_torch_have_no_such_reason(rows):
+    model = GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows)
+    assert "object" not in model.method_reason_
+
+
+@both
+def test_kernels_that_compute_themselves_are_searched(ours, theirs, rows, labels):
+    X, y, _, _ = data_of(ours, rows, labels)
+    parameters = {"alpha": 0.1} if ours is GaussianProcessRegressor else {}
+    model, reference = (cls(1.0 * MyRBF(2.0), **parameters).fit(X, y) for cls in (ours, theirs))
+    value = model.log_marginal_likelihood_value_
+    assert value >= reference.log_marginal_likelihood_value_ - 1e-5
+
+
+def test_kernels_that_compute_themselves_are_exact(rows, labels):
+    """Also beyond max_exact, as the reason says; methods for many rows refuse them."""
+    X, y = rows
+    model = GaussianProcessRegressor(MyRBF(0.8), alpha=0.1, max_exact=10, optimizer=None).fit(X, y)
+    assert model.method_ == "exact"
+    assert "object" in model.method_reason_
+    for method in MANY:
+        with pytest.raises(ValueError, match="kernel"):
+            GaussianProcessRegressor(MyRBF(0.8), method=method).fit(X, y)
+    X, y, _ = labels
+    for method in ("svgp", "solve"):
+        with pytest.raises(ValueError, match="kernel"):
+            GaussianProcessClassifier(MyRBF(0.8), method=method).fit(X, y)
+
+
+@pytest.mark.parametrize("container", [list, np.array])
+def test_strings(container):
+    """Lists, or arrays of objects, with a kernel that takes them."""
+    words = ["AGCT", "AGC", "AACT", "TAA", "AAA", "GAACA", "T", "CC"]
+    X, query = container(words), container(["AG", "TTT", "GACT"])
+    y, kernel = np.array([1.0, 2.0, 1.5, -1.0, 0.0, 0.5, -2.0, 3.0]), MiniSeqKernel(0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        ours, theirs = (
+            cls(kernel, alpha=0.1).fit(X, y) for cls in (GaussianProcessRegressor, TheirRegressor)
+        )
+    assert_allclose(ours.kernel_.theta, theirs.kernel_.theta, atol=1e-3)
+    assert_equal_predictions(ours, theirs, query, rtol=1e-3, atol=1e-3)
+    assert "object" in ours.method_reason_
+    assert ours.sample_y(query, 2).shape == (3, 2)
+    ours, theirs = (
+        cls(kernel, optimizer=None).fit(X, y > 0.4)
+        for cls in (GaussianProcessClassifier, TheirClassifier)
+    )
+    assert_equal_predictions(ours, theirs, query, rtol=1e-6)
+    prior = GaussianProcessRegressor(kernel)
+    assert_equal_predictions(prior, TheirRegressor(kernel), query, rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------------- other inputs
+def as_frame(X):
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def as_polars(X):
+    return pl.DataFrame(X, schema=[f"x{i}" for i in range(X.shape[1])])
+
+
+@both
+@pytest.mark.parametrize(
+    "convert",
+    [as_frame, as_polars, torch.tensor, np.asfortranarray, list, lambda X: np.repeat(X, 2, 0)[::2]],
+    ids=["pandas", "polars", "torch", "fortran", "list", "strided"],
+)
+def test_containers(ours, theirs, convert, rows, labels):
+    """The same predictions as from an array; names are kept where there are some."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    array = ours(kernel, optimizer=None).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        model = ours(kernel, optimizer=None).fit(convert(X), y)
+        converted = convert(query)
+    for a, b in zip(predictions(model, converted), predictions(array, query), strict=True):
+        assert_array_equal(a, b)
+    if convert in (as_frame, as_polars):
+        assert list(model.feature_names_in_) == [f"x{i}" for i in range(X.shape[1])]
+    else:
+        assert not hasattr(model, "feature_names_in_")
+
+
+@both
+def test_feature_names_are_checked(ours, theirs, rows, labels):
+    X, y, query, kernel = data_of(ours, rows, labels)
+    model = ours(kernel, optimizer=None).fit(as_frame(X), y)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(as_frame(query).rename(columns={"x0": "other"}))
+    with pytest.warns(UserWarning, match="feature names"):
+        model.predict(query)
+
+
+def test_targets_of_torch_and_pandas(rows):
+    X, y = rows
+    wanted = GaussianProcessRegressor(KERNEL, optimizer=None).fit(X, y).predict(QUERY)
+    for target in (torch.tensor(y.copy()), pd.Series(y), pl.Series(y), list(y)):
+        model = GaussianProcessRegressor(KERNEL, optimizer=None).fit(X, target)
+        assert_array_equal(model.predict(QUERY), wanted)
+
+
+@both
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int8, bool])
+def test_numbers_of_other_types(ours, theirs, dtype, rows, labels):
+    """Computed in float64: as the same numbers in float64 are."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    X, query = X.astype(dtype), query.astype(dtype)
+    model = ours(kernel, optimizer=None).fit(X, y)
+    wanted = ours(kernel, optimizer=None).fit(X.astype(float), y)
+    got, same = predictions(model, query), predictions(wanted, query.astype(float))
+    for a, b in zip(got, same, strict=True):
+        assert a.dtype == np.float64
+        assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@both
+def test_read_only_arrays_and_inputs_stay(ours, theirs, rows, labels):
+    """Neither the data nor alpha, theta or the kernel change; what is returned can be written."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    arrays = [np.array(a) for a in (X, y, query, np.full(len(X), 0.1), kernel.theta)]
+    copies = [a.copy() for a in arrays]
+    for array in arrays:
+        array.flags.writeable = False
+    X, y, query, alpha, theta = arrays
+    for copy_X_train in (True, False):
+        model = ours(kernel, optimizer=None, copy_X_train=copy_X_train)
+        if ours is GaussianProcessRegressor:
+            model.set_params(alpha=alpha)
+        model.fit(X, y)
+        for found in predictions(model, query):
+            found += 1.0
+        model.log_marginal_likelihood(theta, True, clone_kernel=False)
+        assert model.kernel is kernel
+        for array, copy in zip(arrays, copies, strict=True):
+            assert_array_equal(array, copy)
+
+
+@both
+def test_copy_x_train(ours, theirs, rows, labels):
+    """Copies do not follow the caller's array."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    X = np.array(X)
+    model = ours(kernel, optimizer=None).fit(X, y)
+    assert not np.shares_memory(model.X_train_, X)
+    before = predictions(model, query)
+    X += 1.0
+    for a, b in zip(before, predictions(model, query), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_a_row_and_no_row(rows):
+    """One row is enough for a regressor; none is a ValueError."""
+    X, y = rows
+    ours, theirs = (
+        cls(KERNEL, optimizer=None).fit(X[:1], y[:1])
+        for cls in (GaussianProcessRegressor, TheirRegressor)
+    )
+    assert_equal_predictions(ours, theirs, QUERY, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="0 sample"):
+        GaussianProcessRegressor(KERNEL).fit(X[:0], y[:0])
+    with pytest.raises(ValueError, match="0 sample"):
+        ours.predict(X[:0])
+
+
+# ------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kernel", "RBF"),
+        ("optimizer", "adam"),
+        ("n_restarts_optimizer", -1),
+        ("n_restarts_optimizer", 1.5),
+        ("max_exact", 0),
+        ("max_exact", "many"),
+        ("method", "nystroem"),
+        ("dtype", "float16"),
+        ("device", 3),
+        ("device", "tpu-of-mine"),
+        ("device", "cuda:99"),
+        ("copy_X_train", "yes"),
+        ("random_state", "seed"),
+        ("alpha", -1.0),
+        ("alpha", "noise"),
+        ("alpha", [0.1, 0.2]),
+        ("alpha", np.full(60, np.nan)),
+        ("alpha", np.inf),
+        ("alpha", np.full((60, 1), 0.1)),
+        ("alpha", np.linspace(-0.1, 1, 60)),
+        ("normalize_y", "yes"),
+        ("n_targets", 0),
+        ("multi_class", "one_vs_two"),
+        ("max_iter_predict", 0),
+        ("n_jobs", "all"),
+        ("warm_start", "yes"),
+    ],
+)
+def test_bad_parameters_are_named(name, value, rows, labels):
+    """In a ValueError or TypeError that leaves the estimator as it was."""
+    for ours, _ in BOTH:
+        if name not in ours().get_params():
+            continue
+        X, y, query, kernel = data_of(ours, rows, labels)
+        model = ours(kernel, optimizer=None).fit(X, y)
+        wanted, good = predictions(model, query), model.get_params()[name]
+        before = state(model.set_params(**{name: value}))
+        with pytest.raises((ValueError, TypeError), match=name):
+            model.fit(X, y)
+        assert state(model) == before
+        assert model.get_params()[name] is value
+        model.set_params(**{name: good})
+        for a, b in zip(predictions(model, query), wanted, strict=True):
+            assert_array_equal(a, b)
+
+
+def test_methods_of_the_other_class_are_refused(rows, labels):
+    with pytest.raises(ValueError, match="method"):
+        GaussianProcessRegressor(method="laplace").fit(*rows)
+    for method in ("exact", "sgpr", "scgd"):
+        with pytest.raises(ValueError, match="method"):
+            GaussianProcessClassifier(method=method).fit(*labels[:2])
+
+
+@both
+def test_bad_data(ours, theirs, rows, labels):
+    """NaN, infinity, other numbers of rows or columns; the model stays."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    model = ours(kernel, optimizer=None).fit(X, y)
+    before, wanted = state(model), predictions(model, query)
+    for bad in (np.nan, np.inf):
+        wrong = np.array(X)
+        wrong[3, 0] = bad
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            model.fit(wrong, y)
+        with pytest.raises(ValueError, match="NaN|infinity"):
+            model.predict(wrong)
+    with pytest.raises(ValueError, match="inconsistent"):
+        model.fit(X, y[:-1])
+    with pytest.raises(ValueError, match="2D array"):
+        model.fit(X[:, 0], y)
+    with pytest.raises(ValueError, match="features"):
+        model.predict(np.ones((3, 5)))
+    with pytest.raises(ValueError, match="y"):
+        model.fit(X, None)
+    with pytest.raises(ValueError, match="omplex"):
+        model.fit(X + 1j, y)
+    assert state(model) == before
+    for a, b in zip(predictions(model, query), wanted, strict=True):
+        assert_array_equal(a, b)
+
+
+def test_bad_labels(labels):
+    X, y, _ = labels
+    model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, y)
+    before = state(model)
+    with pytest.raises(ValueError, match="class"):
+        model.fit(X, ["same"] * len(X))
+    with pytest.raises(ValueError, match="continuous|label type"):
+        model.fit(X, np.linspace(0, 1, len(X)))
+    with pytest.raises(ValueError, match=r"CompoundKernel"):
+        GaussianProcessClassifier(CompoundKernel([RBF()])).fit(X, y)
+    assert state(model) == before
+    assert_array_equal(model.classes_, ["down", "up"])
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 2, "most", np.nan, None])
+def test_bad_coverage(coverage, rows):
+    model = GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows)
+    with pytest.raises((ValueError, TypeError), match="coverage"):
+        model.predict_interval(QUERY, coverage)
+
+
+@pytest.mark.parametrize("n_samples", [-1, 0.5, "many"])
+def test_bad_numbers_of_draws(n_samples, rows):
+    with pytest.raises((ValueError, TypeError), match="n_samples"):
+        GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows).sample_y(QUERY, n_samples)
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, None])
+def test_a_singular_covariance_leaves_the_model(kernel, rows):
+    """An error of linear algebra that is a ValueError, and says what helps."""
+    X, y = rows
+    model = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.1).fit(X, y)
+    wanted = predictions(model, QUERY)
+    model.set_params(kernel=DotProduct(), alpha=0.0)
+    before = state(model)
+    with pytest.raises(LinAlgError, match="alpha") as caught:
+        model.fit(X, y)
+    assert isinstance(caught.value, ValueError)
+    assert state(model) == before
+    model.set_params(kernel=kernel)
+    for a, b in zip(predictions(model, QUERY), wanted, strict=True):
+        assert_array_equal(a, b)
+
+
+class Broken(Exception):
+    """Of a test's optimizer."""
+
+
+@both
+@pytest.mark.parametrize("method", ["exact", "many"])
+def test_an_optimizers_error_leaves_the_model(ours, theirs, method, rows, labels):
+    """Also where the last fit was by another method, with other classes and features."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    model = ours(kernel, optimizer=None).fit(X, y)
+    wanted = predictions(model, query)
+    method = "auto" if method == "exact" else "svgp"
+    model.set_params(optimizer=Interrupted([0.0], Broken), method=method)
+    before = state(model)
+    other = labels[2][:20] if ours is GaussianProcessClassifier else y[:20]
+    if method == "auto" or ours is GaussianProcessRegressor:
+        with pytest.raises(Broken):
+            model.fit(X[:20], other)
+    assert state(model) == before
+    for a, b in zip(predictions(model, query), wanted, strict=True):
+        assert_array_equal(a, b)
+
+
+@both
+def test_a_failed_first_fit_leaves_nothing(ours, theirs, rows, labels):
+    X, y, _, kernel = data_of(ours, rows, labels)
+    model = ours(kernel, optimizer=Interrupted([0.0], Broken))
+    with pytest.raises(Broken):
+        model.fit(X, y)
+    assert not any(name.endswith("_") and name[0] != "_" for name in vars(model))
+    if ours is GaussianProcessClassifier:
+        with pytest.raises(NotFittedError):
+            model.predict(X)
+    else:
+        assert_array_equal(model.predict(X), np.zeros(len(X)))  # of the prior
+
+
+# ------------------------------------------------------------------- surroundings and repetition
+def surroundings():
+    """Settings and states that are not ours to change."""
+    return (
+        repr(np.random.get_state()),
+        torch.get_rng_state().tolist(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        list(warnings.filters),
+        np.geterr(),
+    )
+
+
+@both
+def test_surroundings_stay(ours, theirs, rows, labels):
+    """After fits that end well, badly, or by an interrupt; by any kind of method.
+
+    Those have a seed: random_state=None is NumPy's global generator, as in scikit-learn.
+    """
+    X, y, query, kernel = data_of(ours, rows, labels)
+    before = surroundings()
+    for method in ("auto", "svgp"):
+        small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
+        model = ours(small, method=method, random_state=0).fit(X, y)
+        model.predict(query)
+        if ours is GaussianProcessRegressor:
+            predictions(model, query)
+            model.sample_y(query)
+    optimizer = Interrupted([0.0], Broken)
+    model = ours(kernel, optimizer=optimizer, n_restarts_optimizer=1, random_state=0)
+    with pytest.raises(Broken):
+        model.fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_params(optimizer=Interrupted([0.0])).fit(X, y)
+    assert surroundings() == before
+
+
+@both
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_default_dtype_and_grad_mode_have_no_part(ours, theirs, default, rows, labels):
+    X, y, query, kernel = data_of(ours, rows, labels)
+    wanted = ours(kernel).fit(X, y)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with torch.no_grad():
+            model = ours(kernel).fit(X, y)
+        with torch.inference_mode():
+            other = ours(kernel).fit(X, y)
+            predictions(other, query)
+        assert_equal_predictions(model, wanted, query)
+        assert_equal_predictions(other, wanted, query)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@both
+@pytest.mark.parametrize("method", ["auto", "svgp"])
+def test_the_same_seed_gives_the_same_fit(ours, theirs, method, rows, labels):
+    """Bitwise, whatever the global generators' states; also of a clone, or of a second fit."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    if ours is GaussianProcessClassifier and method != "auto":
+        kernel = clone(kernel).set_params(
+            k1__constant_value_bounds="fixed", k2__length_scale_bounds="fixed"
+        )
+        X, y = X[:20], y[:20]
+    restarts = 2 if method == "auto" else 0
+    model = ours(kernel, method=method, random_state=3, n_restarts_optimizer=restarts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+        np.random.random(3)  # noqa: NPY002
+        torch.rand(3)
+        other = clone(model).fit(X, y)
+    assert_array_equal(model.log_marginal_likelihood_value_, other.log_marginal_likelihood_value_)
+    if ours is GaussianProcessRegressor:
+        assert_equal_predictions(model, other, query)
+    else:
+        assert_array_equal(model.predict_proba(query), other.predict_proba(query))
+
+
+@both
+@pytest.mark.parametrize("method", ["auto", "svgp"])
+def test_pickles_and_clones(ours, theirs, method, rows, labels):
+    """A pickle predicts the same; a clone has the parameters and no fit."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
+    model = ours(small, method=method, random_state=0).fit(X, y)
+    loaded = pickle.loads(pickle.dumps(model))
+    if ours is GaussianProcessRegressor:
+        assert_equal_predictions(model, loaded, query)
+    else:
+        assert_array_equal(model.predict_proba(query), loaded.predict_proba(query))
+    assert loaded.method_reason_ == model.method_reason_
+    if method == "auto":
+        theta = model.kernel_.theta
+        assert_array_equal(
+            loaded.log_marginal_likelihood(theta), model.log_marginal_likelihood(theta)
+        )
+    copied = clone(model)
+    assert not hasattr(copied, "kernel_")
+    assert repr(copied.get_params()) == repr(model.get_params())
+    assert pickle.loads(pickle.dumps(ours(kernel))).kernel == kernel
+
+
+# ------------------------------------------------------------------------ predictive distributions
+def test_intervals_and_densities(rows):
+    """Of the Gaussian that predict has, for a row and for several outputs."""
+    X, y = rows
+    for Y in (y, np.column_stack([y, y**2])):
+        model = GaussianProcessRegressor(KERNEL, optimizer=None).fit(X, Y)
+        mean, std = model.predict(X, return_std=True)
+        assert_array_equal(model.predict_std(X), std)
+        density = norm.logpdf(Y, mean, std).reshape(len(X), -1).sum(1)
+        assert_allclose(model.log_predictive_density(X, Y), density)
+        for coverage in (0.5, 0.95):
+            z = norm.ppf(0.5 + coverage / 2)
+            wanted = np.stack([mean - z * std, mean + z * std], axis=1)
+            assert_allclose(model.predict_interval(X, coverage), wanted)
+        assert_array_equal(model.predict_interval(X), model.predict_interval(X, coverage=0.95))
+
+
+def test_model_selection(rows, labels):
+    """Searches, cross-validation and pipelines of scikit-learn."""
+    X, y = rows
+    for ours, query in ((GaussianProcessRegressor, QUERY), (GaussianProcessClassifier, QUERY_2)):
+        X, y, _, kernel = data_of(ours, rows, labels)
+        pipeline = make_pipeline(StandardScaler(), ours(kernel, optimizer=None))
+        assert pipeline.fit(X, y).predict(query).shape == (len(query),)
+        assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.6
+        name = ours.__name__.lower()
+        grid = {f"{name}__kernel": [kernel, RBF(100.0) + WhiteKernel(1.0)]}
+        search = GridSearchCV(pipeline, grid, cv=3).fit(X, y)
+        assert search.best_params_[f"{name}__kernel"] == kernel
+    proba = cross_val_predict(pipeline, X, y, cv=3, method="predict_proba")
+    assert_allclose(proba.sum(1), 1.0)
+
+
+def test_hyper_parameters_of_kernels_can_be_searched(rows):
+    """By their names in the kernel."""
+    model = GaussianProcessRegressor(KERNEL, optimizer=None)
+    grid = {"kernel__k2__noise_level": [0.05, 50.0], "alpha": [1e-10]}
+    search = GridSearchCV(model, grid, cv=3).fit(*rows)
+    assert search.best_params_["kernel__k2__noise_level"] == 0.05
+
+
+@pytest.mark.parametrize("name", [name for name in metrics.__all__ if name.endswith("_scorer")])
+def test_scorers(name, rows):
+    """Those of skgpstoch.metrics score the drop-in, and scikit-learn's class the same."""
+    X, y = rows
+    scorer = getattr(metrics, name)
+    scorer = scorer(0.8) if name.startswith("make") else scorer
+    scores = [
+        cross_val_score(cls(KERNEL, optimizer=None), X, y, cv=3, scoring=scorer)
+        for cls in (GaussianProcessRegressor, TheirRegressor)
+    ]
+    assert np.all(np.isfinite(scores))
+    assert_allclose(*scores, rtol=1e-6, atol=1e-9)
+
+
+def test_density_scorer_is_the_mean_density(rows):
+    model = GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows)
+    assert_allclose(
+        metrics.neg_log_predictive_density_scorer(model, *rows),
+        model.log_predictive_density(*rows).mean(),
+    )
+
+
+# ------------------------------------------------------------------------------------------ devices
+def test_devices_of_the_cpu(rows):
+    """None, a name, torch's object, and what there is."""
+    wanted = GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows)
+    for device in ("cpu", torch.device("cpu")):
+        model = GaussianProcessRegressor(KERNEL, optimizer=None, device=device).fit(*rows)
+        assert_equal_predictions(model, wanted, QUERY)
+        assert model.device is device
+    model = GaussianProcessRegressor(KERNEL, optimizer=None, device="auto").fit(*rows)
+    assert_equal_predictions(model, wanted, QUERY, rtol=1e-6, atol=1e-9)
+
+
+@both
+@pytest.mark.parametrize("method", ["auto", "svgp"])
+def test_a_model_of_a_device_that_is_not_there_predicts(ours, theirs, method, rows, labels):
+    """On the CPU, with a warning: what was fitted on a GPU is for any machine.
+
+    And `device` is looked at where predictions are made: "cpu" on such a machine needs no warning.
+    """
+    X, y, query, _ = data_of(ours, rows, labels)
+    small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed") + WhiteKernel(0.1, "fixed")
+    model = ours(small, method=method, random_state=0).fit(X, y)
+    wanted = model.predict(query)
+    model.set_params(device="cuda:99")
+    with pytest.warns(UserWarning, match="device"):
+        found = model.predict(query)
+    assert_array_equal(found, wanted)
+    assert_array_equal(model.set_params(device="cpu").predict(query), wanted)
+
+
+@pytest.mark.gpu
+@both
+def test_the_gpu_agrees(ours, theirs, rows, labels):
+    """In all that is float64; its pickle needs no GPU."""
+    X, y, query, kernel = data_of(ours, rows, labels)
+    cpu = ours(kernel, optimizer=None).fit(X, y)
+    gpu = ours(kernel, optimizer=None, device="cuda").fit(X, y)
+    assert_equal_predictions(gpu, cpu, query, rtol=1e-8, atol=1e-10)
+    for theta in (kernel.theta, kernel.theta + 0.3):
+        for a, b in zip(
+            gpu.log_marginal_likelihood(theta, True),
+            cpu.log_marginal_likelihood(theta, True),
+            strict=True,
+        ):
+            assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+    loaded = pickle.loads(pickle.dumps(gpu)).set_params(device="cpu")
+    assert_equal_predictions(loaded, cpu, query, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.gpu
+@both
+def test_a_search_on_the_gpu_ends_where_the_cpus_does(ours, theirs, rows, labels):
+    X, y, query, kernel = data_of(ours, rows, labels)
+    cpu, gpu = (ours(kernel, device=device).fit(X, y) for device in ("cpu", "cuda"))
+    assert_allclose(gpu.kernel_.theta, cpu.kernel_.theta, atol=1e-4)
+    assert_allclose(
+        gpu.log_marginal_likelihood_value_, cpu.log_marginal_likelihood_value_, rtol=1e-8
+    )
+    assert_equal_predictions(gpu, cpu, query, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", MANY)
+def test_many_rows_on_the_gpu(method, rows):
+    """A sparse fit there is the same model, and its pickle predicts on the CPU."""
+    kernel = ConstantKernel(1.3, "fixed") * RBF(0.9, "fixed") + WhiteKernel(0.05, "fixed")
+    cpu, gpu = (
+        GaussianProcessRegressor(
+            kernel, method=method, device=device, dtype="float64", random_state=0
+        ).fit(*rows)
+        for device in ("cpu", "cuda")
+    )
+    loaded = pickle.loads(pickle.dumps(gpu)).set_params(device="cpu")
+    for model in (gpu, loaded):
+        assert_equal_predictions(model, cpu, QUERY, atol=0.15 if method == "scgd" else 1e-4)

@@ -689,8 +689,8 @@ def test_an_interrupt_of_several_classes(multi_class, labels):
     X, _, y = labels
     stopped = Interrupted([0.0, 0.1])
 
-    def optimizer(*search):  # which clones share
-        return stopped(*search)
+    def optimizer(obj_func, initial_theta, bounds):  # which clones share
+        return stopped(obj_func, initial_theta, bounds)
 
     model = GaussianProcessClassifier(SMOOTH, optimizer=optimizer, multi_class=multi_class)
     with pytest.warns(ConvergenceWarning):
@@ -887,7 +887,8 @@ def test_noise_of_many_rows(method, kernel, alpha, rows):
     model = GaussianProcessRegressor(
         kernel, alpha=alpha, method=method, dtype="float64", random_state=0
     )
-    exact = compare_to_exact(model, rows)
+    # "solve" puts its orthogonal points on some of the rows again, and pays for it with a jitter.
+    exact = compare_to_exact(model, rows, atol=1e-2 if method == "solve" else 1e-3)
     assert model.method_ == method
     assert_allclose(model.kernel_.theta, exact.kernel_.theta, atol=0.02)
     assert_allclose(model.kernel_.bounds, exact.kernel_.bounds)

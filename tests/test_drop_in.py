@@ -174,7 +174,7 @@ def problems(draw, least=2, most=15):
     return kernel, X, np.vstack([rng.normal(size=(4, n_features)), X[:2]]), rng
 
 
-at_random = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+at_random = settings(derandomize=True, database=None, deadline=None, max_examples=30)
 
 
 @at_random
@@ -223,7 +223,7 @@ def test_regression_is_scikit_learns(problem, n_outputs, normalize_y, noise, per
         assert_allclose(ours.log_marginal_likelihood(theta), value, rtol=1e-12)
 
 
-@settings(at_random, max_examples=25)
+@settings(at_random, max_examples=20)
 @given(problem=problems(least=4))
 def test_classification_is_scikit_learns(problem):
     """The same mode, as closely as Newton's iterations find it."""
@@ -1012,7 +1012,9 @@ def test_unfitted_attributes_are_missing_as_in_any_class():
 
 
 @pytest.mark.parametrize(
-    ("method", "classes"), [("svgp", (2, 3)), ("solve", (2,))], ids=["svgp", "solve"]
+    ("method", "classes"),
+    [("svgp", (2, 3)), pytest.param("solve", (2, 3), marks=pytest.mark.slow)],
+    ids=["svgp", "solve"],
 )
 def test_classifiers_of_many_rows(method, classes, labels):
     """Close to Laplace's at the same hyper-parameters, and of any number of classes."""

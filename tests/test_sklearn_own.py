@@ -51,7 +51,8 @@ def test_sklearns_own_tests_pass(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # no other configuration
     path = [str(Path(skgpstoch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    options = ["-p", "no:cacheprovider", "-q", "--tb=short", "-rfE"]
+    # Traces of the 51 expected failures, and better words of asserts, take 3 s.
+    options = ["-p", "no:cacheprovider", "-q", "--tb=native", "--assert=plain", "-rfE"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "."],
         cwd=tmp_path,

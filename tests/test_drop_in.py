@@ -980,6 +980,33 @@ def test_a_white_kernel_is_added_where_there_is_no_noise(rows):
         assert model.kernel == 1.0 * RBF()
 
 
+@pytest.mark.parametrize("method", SPARSE)
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+@pytest.mark.parametrize("noise", ["first", "fixed", "none", "rows"])
+def test_the_bound_at_any_theta(method, noise, rows):
+    """With all rows as inducing points it is the marginal likelihood, alpha and noise included."""
+    X, y = rows
+    kernel, alpha = 1.3 * RBF(0.9), np.asarray(0.05)
+    if noise == "first":
+        kernel = WhiteKernel(0.2) + kernel
+    elif noise == "fixed":
+        kernel = kernel + WhiteKernel(0.2, "fixed")
+    elif noise == "rows":
+        kernel, alpha = kernel + WhiteKernel(0.2), np.linspace(0.05, 0.3, len(y))
+    model = GaussianProcessRegressor(kernel, alpha=alpha, method=method, random_state=0).fit(X, y)
+    theta = model.kernel_.theta + 0.1
+    value, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
+    exact = GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None).fit(X, y)
+    # Half of the rows are inducing points of "auto": a bound, and all but tight.
+    assert -0.5 < value - exact.log_marginal_likelihood(theta) < 1e-6
+    assert value == model.log_marginal_likelihood(theta)
+    step = 1e-4 * np.eye(len(theta))
+    at = model.log_marginal_likelihood
+    slopes = [(at(theta + h) - at(theta - h)) / 2e-4 for h in step]
+    assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-4)
+    assert_allclose(model.kernel_.theta + 0.1, theta)  # which stayed
+
+
 @pytest.mark.parametrize("method", MANY)
 def test_what_means_nothing_for_many_rows(method, rows):
     """It says why; an attribute that there is not is as in any class."""
@@ -992,8 +1019,9 @@ def test_what_means_nothing_for_many_rows(method, rows):
             assert not hasattr(fitted, name)
             with pytest.raises(AttributeError, match=f"{name}.*{method}"):
                 getattr(fitted, name)
-        with pytest.raises(AttributeError, match=method):
-            fitted.log_marginal_likelihood(kernel.theta)
+        if method == "scgd":
+            with pytest.raises(AttributeError, match=method):
+                fitted.log_marginal_likelihood(kernel.theta)
         with pytest.raises(AttributeError, match="nothing_"):
             fitted.nothing_  # noqa: B018
         assert type(fitted.estimator_).__name__.endswith("Regressor")

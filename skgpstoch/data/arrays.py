@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -108,6 +109,24 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
             'Use device="auto" for a GPU where there is one.'
         )
     return resolved
+
+
+def prediction_device(device: str | torch.device | None) -> torch.device:
+    """Where to predict: what was fitted on a GPU needs none."""
+    try:
+        return resolve_device(device)
+    except ValueError:
+        warnings.warn(
+            f"device={device!r} is not on this machine; predicting on the CPU.", stacklevel=6
+        )
+        return torch.device("cpu")
+
+
+def random_numbers(random_state: Any) -> np.random.RandomState:
+    """NumPy's generator of an int or a RandomState; for None one of its own, not the global one."""
+    if random_state is None:
+        return np.random.RandomState(resolve_seed(None))
+    return check_random_state(random_state)
 
 
 def resolve_seed(random_state: Any) -> int:

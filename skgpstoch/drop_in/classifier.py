@@ -18,7 +18,7 @@ from ..data.arrays import resolve_device
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..kernels import split_white_noise
-from ..methods.laplace import BinaryLaplaceClassifier
+from ..methods.laplace import BinaryLaplaceClassifier, Stop
 from .many_rows import choose, fixed, make_classifier
 from .parameters import DropInParameters
 from .shell import Shell
@@ -169,6 +169,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
             copy_X_train=False,  # which is one already
             random_state=self.random_state,
             device=self.device,
+            stop=Stop(),
         )
         X = self.X_train_
         if self.n_classes_ == 2:
@@ -199,6 +200,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
         self.base_estimator_ = estimator.fit(X, y)
+        if self.optimizer is None:
+            estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
 
     @property
@@ -230,7 +233,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
             Labels.
         """
         X = self._query(X)
-        return self.base_estimator_.predict(X)
+        return self._placed(self.base_estimator_).predict(X)
 
     @predicting()
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -257,7 +260,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
                 "one_vs_one multi-class mode does not support predicting probability estimates. "
                 "Use one_vs_rest mode instead."
             )
-        return self.base_estimator_.predict_proba(X)
+        return self._placed(self.base_estimator_).predict_proba(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of the probability of each class.
@@ -300,7 +303,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
                 "Returning the mean and variance of the latent function f is only supported for "
                 f"binary classification, received {self.n_classes_} classes."
             )
-        return self.base_estimator_.latent_mean_and_variance(X)
+        return self._placed(self.base_estimator_).latent_mean_and_variance(X)
 
     # ---- the marginal likelihood -------------------------------------------------------------
 

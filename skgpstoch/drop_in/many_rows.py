@@ -187,9 +187,33 @@ def noise_level(kernel: sk.Kernel) -> float:
 
 
 def without_alpha(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
-    """A kernel of a structure of its own, with the noise that is predicted."""
+    """The fitted kernel where a variance of all terms is trained too, and comes first."""
+    if trained.n_dims == 0:
+        return clone(noise.kernel)
     expression, level = split_white_noise(trained)[0], noise_level(trained) - noise.alpha
+    if is_scaled(expression, split_white_noise(noise.kernel)[0]):
+        expression = scaled(expression.k2, expression.k1.constant_value) or expression
     return join_white_noise(expression, max(level, 0.0), split_white_noise(noise.kernel)[1])
+
+
+def is_scaled(kernel: sk.Kernel, inner: sk.Kernel) -> bool:
+    """Whether a kernel is a constant times one of the structure of another."""
+    return type(kernel) is sk.Product and kernel.n_dims == inner.n_dims + 1
+
+
+def scaled(kernel: sk.Kernel, factor: float) -> sk.Kernel | None:
+    """A kernel times a factor that constants of its own take; None where they cannot."""
+    if type(kernel) is sk.ConstantKernel and not kernel.hyperparameter_constant_value.fixed:
+        return sk.ConstantKernel(factor * kernel.constant_value, kernel.constant_value_bounds)
+    if type(kernel) is sk.Product:
+        if (k1 := scaled(kernel.k1, factor)) is not None:
+            return sk.Product(k1, kernel.k2)
+        k2 = scaled(kernel.k2, factor)
+        return None if k2 is None else sk.Product(kernel.k1, k2)
+    if type(kernel) is sk.Sum:
+        k1, k2 = scaled(kernel.k1, factor), scaled(kernel.k2, factor)
+        return None if k1 is None or k2 is None else sk.Sum(k1, k2)
+    return None
 
 
 def free_noise(kernel: sk.Kernel) -> tuple[int, sk.WhiteKernel] | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from scipy.stats import norm
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import readable
+from ..data.arrays import random_numbers, readable
 from ..maths.gaussian import LOG_2PI
 
 
@@ -103,7 +102,7 @@ class GaussianPredictions(ABC):
         half = norm.ppf(0.5 + 0.5 * float(coverage)) * np.sqrt(var)
         return self._shaped(np.stack([mean - half, mean + half], 1))
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+    def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
         """Joint draws of y at the rows of X, from the posterior or the prior.
 
         Parameters
@@ -120,7 +119,9 @@ class GaussianPredictions(ABC):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
             Draws.
         """
-        random_state = check_random_state(random_state)
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
+        random_state = random_numbers(random_state)
         mean, cov = self._joint(self._query(X))
         draws = [
             random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T

@@ -11,11 +11,16 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import Scaling, readable, resolve_device
+from ..data.arrays import (
+    Scaling,
+    prediction_device,
+    random_numbers,
+    readable,
+    resolve_device,
+)
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..methods import exact
@@ -171,7 +176,7 @@ class GaussianProcessRegressor(
         self.method_, self.method_reason_ = choose(
             self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
         )
-        random_state = check_random_state(self.random_state)
+        random_state = random_numbers(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
         if self.method_ == "exact":
             self._fit_exact(kernel, exact.TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
@@ -268,11 +273,13 @@ class GaussianProcessRegressor(
         """What an exact fit left."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
-        return fitted, exact.TrainingSet(self.X_train_, Y, np.zeros(()), self._device())
+        return fitted, exact.TrainingSet(
+            self.X_train_, Y, np.zeros(()), prediction_device(self.device)
+        )
 
     def _prior(self, X: Any) -> Covariance:
         kernel = self._prior_kernel() if self.kernel is None else self.kernel
-        return covariance_of(kernel, X[:1], self._device())
+        return covariance_of(kernel, X[:1], prediction_device(self.device))
 
     @predicting()
     def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -285,7 +292,9 @@ class GaussianProcessRegressor(
             mean, var = exact.moments(*self._rows(), X, with_variance)
             var = np.repeat(var[:, None], mean.shape[1], 1)
         else:
-            mean, std = self._columns(self.estimator_.predict(X, return_std=True, latent=True))
+            mean, std = self._columns(
+                self._placed(self.estimator_).predict(X, return_std=True, latent=True)
+            )
             var = np.square(std) + self._white()
         return self._in_units(mean), var * np.square(self._y_train_std)
 
@@ -301,7 +310,9 @@ class GaussianProcessRegressor(
             mean, _ = exact.moments(fitted, rows, X, with_variance=False)
             cov = np.repeat(exact.covariance(fitted, rows, X)[..., None], mean.shape[1], 2)
         else:
-            mean, cov = self._columns(self.estimator_.predict(X, return_cov=True, latent=True))
+            mean, cov = self._columns(
+                self._placed(self.estimator_).predict(X, return_cov=True, latent=True)
+            )
             cov = cov.reshape(len(X), len(X), -1)
             cov[np.diag_indices(len(X))] += self._white()
         return self._in_units(mean), cov * np.square(self._y_train_std)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import validate_data
 
-from ..data.arrays import readable, resolve_device
+from ..data.arrays import readable
 from ..estimators.base import validate_inputs
 
 
@@ -32,16 +31,12 @@ class Shell:
         self.X_train_ = np.copy(X) if self.copy_X_train else X
         self.y_train_ = np.copy(y) if self.copy_X_train else y
 
-    def _device(self) -> torch.device:
-        """Where predictions are made: a model that was fitted on a GPU needs none."""
-        try:
-            return resolve_device(self.device)
-        except ValueError:
-            warnings.warn(
-                f"device={self.device!r} is not on this machine; predicting on the CPU.",
-                stacklevel=5,
-            )
-            return torch.device("cpu")
+    def _placed(self, estimator: Any) -> Any:
+        """An estimator inside this one, and those inside it, that predict where this one does."""
+        for inner in (estimator, *getattr(estimator, "estimators_", ())):
+            if hasattr(inner, "device"):
+                inner.device = self.device
+        return estimator
 
     @staticmethod
     def _checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:

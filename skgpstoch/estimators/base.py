@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, readable, resolve_device
+from ..data.arrays import Scaling, prediction_device, readable, resolve_device
 from ..data.rows import Data, Rows
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
@@ -323,13 +323,5 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
 
 def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
     """Where predictions are made, and what makes them."""
-    posterior = estimator.posterior_
-    try:
-        device = resolve_device(estimator.device)
-    except ValueError:
-        warnings.warn(
-            f"device={estimator.device!r} is not on this machine; predicting on the CPU.",
-            stacklevel=5,
-        )
-        return torch.device("cpu"), posterior
+    posterior, device = estimator.posterior_, prediction_device(estimator.device)
     return device, posterior if device.type == "cpu" else copy.deepcopy(posterior).to(device)

@@ -16,14 +16,23 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from ..data.arrays import borrowed, resolve_device
+from ..data.arrays import borrowed, prediction_device, random_numbers
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..posteriors.covariance import Covariance, covariance_of
 from ..posteriors.laplace import LaplaceEvidence, latent, probability
 from ..training.hyperparameters import maximise
+
+
+class Stop:
+    """Whether one of several searches was interrupted, so that the others need not begin."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def __deepcopy__(self, memo: Any) -> Stop:
+        return self  # clones of an estimator share it
 
 
 @dataclass(eq=False, repr=False)
@@ -35,6 +44,8 @@ class BinaryLaplaceClassifier(BaseEstimator):
     kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, copy_X_train, \
 random_state, device
         As those of :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
+    stop : Stop or None, default=None
+        Shared by classifiers that are fitted together.
 
     Attributes
     ----------
@@ -60,10 +71,10 @@ random_state, device
     copy_X_train: bool = True
     random_state: Any = None
     device: str | torch.device | None = None
+    stop: Stop | None = None
 
     def fit(self, X: Any, y: Any) -> BinaryLaplaceClassifier:
         """Fit to labels of two classes."""
-        random_state = check_random_state(self.random_state)
         self.X_train_ = np.copy(X) if self.copy_X_train else X
         self.classes_, self.y_train_ = np.unique(y, return_inverse=True)
         if self.kernel is None:
@@ -71,11 +82,13 @@ random_state, device
         else:
             kernel = clone(self.kernel)
         start = self._start()
-        if self.optimizer is not None and kernel.n_dims > 0:
+        stop = Stop() if self.stop is None else self.stop
+        if self.optimizer is not None and kernel.n_dims > 0 and not stop.is_set:
+            random_state = random_numbers(self.random_state)
             make = functools.partial(self._evidence, kernel, start)
             theta, bounds, n = kernel.theta, kernel.bounds, self.n_restarts_optimizer
             optimum = maximise(make, theta, bounds, self.optimizer, n, random_state)
-            kernel.theta = optimum.theta
+            kernel.theta, stop.is_set = optimum.theta, optimum.status == "interrupted"
             kernel._check_bounds_params()
         self.kernel_ = kernel
         self._set_mode(start)
@@ -89,7 +102,7 @@ random_state, device
         return np.zeros(len(self.y_train_))
 
     def _covariance(self, kernel: sk.Kernel) -> Covariance:
-        return covariance_of(kernel, self.X_train_, resolve_device(self.device))
+        return covariance_of(kernel, self.X_train_, prediction_device(self.device))
 
     def _evidence(self, kernel: sk.Kernel, start: np.ndarray) -> LaplaceEvidence:
         """log q(y | θ) as a function of θ."""

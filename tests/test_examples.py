@@ -26,7 +26,11 @@ COUNTS = EXAMPLES / "plot_dlm_counts.py"
 BIAS = EXAMPLES / "plot_dlm_gradient_bias.py"
 NUMBER = r" +(-?[\d.]+)"
 DOC = EXAMPLES.parent / "doc"
-PAGES = [DOC / "add_a_method.rst", DOC / "user_guide" / "weights.rst"]
+PAGES = [
+    DOC / "add_a_method.rst",
+    DOC / "user_guide" / "coming_from_sklearn.rst",
+    DOC / "user_guide" / "weights.rst",
+]
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 needs_flights = pytest.mark.skipif(

@@ -178,6 +178,8 @@ class GaussianProcessRegressor(
         )
         random_state = random_numbers(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
+        if self.method_ == "scgd" and alpha.ndim:
+            raise ValueError("alpha must be a number for method='scgd', got one for each row.")
         if self.method_ == "exact":
             self._fit_exact(kernel, exact.TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:

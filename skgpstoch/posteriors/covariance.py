@@ -215,7 +215,7 @@ def why_object(kernel: sk.Kernel) -> str | None:
         If a hyper-parameter has a value that no kernel can have.
     """
     if not kernel.requires_vector_input:
-        return f"{kernel} takes inputs that are not vectors"
+        return f"{kernel} does not ask for vectors"
     try:
         from_sklearn(kernel)
     except (TypeError, UnsupportedKernelError) as error:

@@ -14,7 +14,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.arrays import resolve_device
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..kernels import split_white_noise
@@ -130,10 +129,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
-        self._validate_params()
-        if isinstance(self.kernel, sk.CompoundKernel):
-            raise ValueError("kernel cannot be a CompoundKernel")
-        resolve_device(self.device)
+        self._check_parameters()
         kernel = self._kernel()
         X, y = self._validated(kernel, X, y)
         check_classification_targets(y)

@@ -162,7 +162,7 @@ class GaussianProcessRegressor(
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
-        self._validate_params()
+        self._check_parameters()
         kernel = self._prior_kernel() if self.kernel is None else clone(self.kernel)
         device = resolve_device(self.device)
         X, y = self._validated(kernel, X, y, multi_output=True, y_numeric=True)

@@ -9,15 +9,22 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import validate_data
 
-from ..data.arrays import readable
+from ..data.arrays import readable, resolve_device
 from ..estimators.base import validate_inputs
 
 
 class Shell:
     """Validation, and where to compute."""
 
+    kernel: sk.Kernel | None
     device: str | torch.device | None
     copy_X_train: bool
+
+    def _check_parameters(self) -> None:
+        self._validate_params()  # type: ignore[attr-defined]
+        resolve_device(self.device)
+        if isinstance(self.kernel, sk.CompoundKernel):
+            raise ValueError("kernel cannot be a CompoundKernel")
 
     def _validated(self, kernel: sk.Kernel, X: Any, *y: Any, **options: Any) -> Any:
         """X, or X and y, as the kernel takes them."""

@@ -11,8 +11,7 @@ Shapes: ``X`` is (N, D), ``Y`` is (M, D), covariances are (N, M). Results have t
 
 References
 ----------
-C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006,
-chapter 4; :mod:`sklearn.gaussian_process.kernels`.
+C. E. Rasmussen, C. K. I. Williams, *Gaussian Processes for Machine Learning*, 2006, chapter 4.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Kernel(nn.Module, ABC):
     Parameters
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
-        The expression to mirror; a clone is kept as ``sklearn_kernel``.
+        The expression to mirror, kept as ``sklearn_kernel``.
     dtype : torch.dtype, default=torch.float64
         Of the log-hyper-parameters, whatever the dtype of the data.
 
@@ -60,7 +59,7 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        self.sklearn_kernel = clone(kernel)
+        self.sklearn_kernel = kernel
 
     @abstractmethod
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
@@ -159,12 +158,12 @@ class Matern(_Stationary):
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
         if self.nu not in MATERN:
-            words = f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {kernel.nu!r}."
-            raise UnsupportedKernelError(words)
+            raise UnsupportedKernelError(
+                f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {self.nu}."
+            )
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        profile = MATERN[self.nu]
-        return radial(X, Y, self.length_scale, profile)  # (N, M)
+        return radial(X, Y, self.length_scale, MATERN[self.nu])  # (N, M)
 
 
 class RationalQuadratic(_Stationary):
@@ -236,8 +235,8 @@ class _Pair(Kernel):
 
     def __init__(self, kernel: sk.KernelOperator, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
-        self.k1 = from_sklearn(kernel.k1, dtype)
-        self.k2 = from_sklearn(kernel.k2, dtype)
+        self.k1 = _module(kernel.k1, dtype)
+        self.k2 = _module(kernel.k2, dtype)
 
 
 class Sum(_Pair):
@@ -265,7 +264,7 @@ class Exponentiation(Kernel):
 
     def __init__(self, kernel: sk.Exponentiation, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
-        self.kernel = from_sklearn(kernel.kernel, dtype)
+        self.kernel = _module(kernel.kernel, dtype)
         self.exponent = float(kernel.exponent)
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
@@ -299,14 +298,12 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
         An expression of RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct,
         ConstantKernel and WhiteKernel with ``+``, ``*`` and ``**``. It is not changed.
     dtype : torch.dtype, default=torch.float64
-        Of the log-hyper-parameters. float64 also serves float32 data: a covariance has the dtype
-        of its inputs.
+        Of the log-hyper-parameters; a covariance has the dtype of its inputs.
 
     Returns
     -------
     Kernel
-        The root of the tree; its sub-kernels are ``k1`` and ``k2`` of a sum or product and
-        ``kernel`` of a power.
+        The root of the tree; sub-kernels are ``k1`` and ``k2``, or ``kernel`` of a power.
 
     Raises
     ------
@@ -328,6 +325,10 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
     """
     if isinstance(kernel, type):
         raise TypeError(f"kernel must be an instance, got the class {kernel.__name__}.")
+    return _module(clone(kernel) if isinstance(kernel, sk.Kernel) else kernel, dtype)
+
+
+def _module(kernel: sk.Kernel, dtype: torch.dtype) -> Kernel:
     if type(kernel) not in _MODULES:
         supported = ", ".join(t.__name__ for t in _MODULES)
         raise TypeError(

@@ -1127,7 +1127,9 @@ def test_kernels_that_compute_themselves_are_searched(ours, theirs, rows, labels
 def test_kernels_that_compute_themselves_are_exact(rows, labels):
     """Also beyond max_exact, as the reason says; methods for many rows refuse them."""
     X, y = rows
-    model = GaussianProcessRegressor(MyRBF(0.8), alpha=0.1, max_exact=10, optimizer=None).fit(X, y)
+    model = GaussianProcessRegressor(MyRBF(0.8), alpha=0.1, max_exact=10, optimizer=None)
+    with pytest.warns(UserWarning, match="all rows are in one matrix"):
+        model.fit(X, y)
     assert model.method_ == "exact"
     assert "object" in model.method_reason_
     for method in MANY:
@@ -1460,13 +1462,15 @@ def surroundings():
 def test_surroundings_stay(ours, theirs, rows, labels):
     """After fits that end well, badly, or by an interrupt; by any kind of method.
 
-    Those have a seed: random_state=None is NumPy's global generator, as in scikit-learn.
+    torch imports sympy with its first optimiser, and sympy adds a filter of warnings.
     """
     X, y, query, kernel = data_of(ours, rows, labels)
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     before = surroundings()
     for method in ("auto", "svgp"):
         small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
-        model = ours(small, method=method, random_state=0).fit(X, y)
+        for seed in (0, None):
+            model = ours(small, method=method, random_state=seed).fit(X, y)
         model.predict(query)
         if ours is GaussianProcessRegressor:
             predictions(model, query)
@@ -1701,3 +1705,26 @@ def test_many_rows_on_the_gpu(method, rows):
     loaded = pickle.loads(pickle.dumps(gpu)).set_params(device="cpu")
     for model in (gpu, loaded):
         assert_equal_predictions(model, cpu, QUERY, atol=0.15 if method == "scgd" else 1e-4)
+
+
+@pytest.mark.parametrize("found", [None, 1.0, (np.zeros(1), 0.0), (np.full(3, np.nan), 0.0)])
+def test_what_an_optimizer_returns_is_checked(found, rows):
+    model = GaussianProcessRegressor(KERNEL, optimizer=lambda f, theta, bounds: found)
+    with pytest.raises(ValueError, match="optimizer must return theta"):
+        model.fit(*rows)
+
+
+def test_an_interrupted_start_says_that_training_follows(rows, monkeypatch):
+    """Of many rows, the search among some of them comes first."""
+    kernel, calls = 1.0 * RBF() + WhiteKernel(), []
+
+    def interrupted(obj_func, theta, bounds):
+        obj_func(theta)
+        calls.append(theta)
+        raise KeyboardInterrupt
+
+    model = GaussianProcessRegressor(kernel, optimizer=interrupted, method="sgpr", random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Training on all rows follows"):
+        model.fit(*rows)
+    assert len(calls) == 1
+    assert model.score(*rows) > 0.5

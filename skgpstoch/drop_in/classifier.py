@@ -26,7 +26,7 @@ from .shell import Shell
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEstimator):
-    """Gaussian-process classification as scikit-learn has it, faster, and on any number of rows.
+    """Gaussian-process classification as scikit-learn has it, and on any number of rows.
 
     The constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessClassifier`, with the same defaults and the same
@@ -184,6 +184,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         expression, white = split_white_noise(kernel)
         if white is not None:
             self.method_reason_ += "; its WhiteKernel is left out: labels are noisy by themselves"
+        if self.n_classes_ > 2 and self.multi_class == "one_vs_one":
+            self.method_reason_ += "; multi_class plays no part: each class has a latent function"
         trained = clone(expression) if self.optimizer is not None else fixed(expression)
         last: Any = getattr(self, "base_estimator_", None)
         parameters = {

@@ -10,6 +10,7 @@ noise, and an approximation needs some: a WhiteKernel is added.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,7 +77,11 @@ def choose(
     else:
         is_small = n_rows <= max_exact
         method = small if is_small or unknown else large
-        reason = f"method='auto', {n_rows} rows, {'not ' if is_small else ''}more than {max_exact=}"
+        more = "not more" if is_small else "more"
+        reason = f"method='auto' is {method!r} for {n_rows} rows, {more} than {max_exact=}"
+        if unknown and not is_small:
+            reason += ", as no other takes this kernel: all rows are in one matrix"
+            warnings.warn(f"{reason}, {8e-9 * n_rows**2:.2g} GB.", UserWarning, stacklevel=5)
     if unknown is None:
         return method, reason
     if method != small:
@@ -134,7 +139,8 @@ def start_kernel(
     some = random_state.permutation(len(X))[:START_ROWS]
     alpha = alpha[some] if alpha.ndim else alpha
     rows = exact.TrainingSet(X[some], Y[some], alpha, device)
-    found, _ = exact.search(noise.kernel, rows, optimizer, n_restarts, random_state)
+    then = " Training on all rows follows: interrupt again to end it."
+    found, _ = exact.search(noise.kernel, rows, optimizer, n_restarts, random_state, then)
     return with_noise(found, START_NOISE * float(np.mean(np.square(Y))))
 
 

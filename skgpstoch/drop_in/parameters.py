@@ -20,9 +20,9 @@ class DropInParameters:
     optimizer : "fmin_l_bfgs_b", callable or None, default="fmin_l_bfgs_b"
         How the kernel's hyper-parameters are found. "fmin_l_bfgs_b": L-BFGS within their bounds
         (ours: SciPy's stops where a covariance matrix has no factor). A callable is called as
-        optimizer(obj_func, initial_theta, bounds), where obj_func(theta, eval_gradient=True) is
-        minus the log marginal likelihood, with its gradient if that is asked for, and returns the
-        best theta and its value. None keeps the kernel as it is.
+        optimizer(obj_func, initial_theta, bounds=bounds), where obj_func(theta, eval_gradient=True)
+        is minus the log marginal likelihood, with its gradient if that is asked for, and returns
+        the best theta and its value. None keeps the kernel as it is.
     n_restarts_optimizer : int, default=0
         Number of searches besides the one from the kernel's own hyper-parameters, from random ones,
         log-uniform between their bounds. They run at once in a :func:`joblib.parallel_config`.

@@ -57,7 +57,7 @@ class GaussianProcessRegressor(
     Shell,
     BaseEstimator,
 ):
-    """Gaussian-process regression as scikit-learn has it, faster, and on any number of rows.
+    """Gaussian-process regression as scikit-learn has it, and on any number of rows.
 
     The constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
@@ -207,8 +207,8 @@ class GaussianProcessRegressor(
             alpha = alpha[0]
         elif alpha.shape != (n_rows,):
             raise ValueError(
-                "alpha must be a scalar or an array with same number of entries as y. "
-                f"({alpha.shape} != {n_rows})"
+                "alpha must be a scalar or an array with same number of entries as y, of shape "
+                f"({n_rows},), got {alpha.shape}."
             )
         if np.min(alpha) < 0.0:
             raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")

@@ -93,6 +93,7 @@ def search(
     optimizer: str | Callable | None,
     n_restarts: int,
     random_state: np.random.RandomState,
+    then: str = "",
 ) -> tuple[sk.Kernel, float]:
     """The kernel at the best θ, and the evidence there."""
     kernel = clone(kernel)
@@ -100,7 +101,7 @@ def search(
         return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
     start, bounds = kernel.theta, kernel.bounds
     make = functools.partial(rows.evidence, kernel)
-    optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state)
+    optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state, then)
     kernel.theta = optimum.theta
     return kernel, optimum.value
 

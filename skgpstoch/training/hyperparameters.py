@@ -61,8 +61,7 @@ class Search:
         """The best θ from this start; Ctrl-C ends the search there."""
         try:
             if callable(optimizer):
-                theta, loss = optimizer(self, start, bounds=bounds)
-                return Optimum(np.asarray(theta, dtype=np.float64), -float(loss))
+                return _checked(optimizer(self, start, bounds=bounds), start)
             status = self.lbfgs(start, bounds)
         except KeyboardInterrupt:
             if not math.isfinite(self.best.value):
@@ -96,6 +95,7 @@ def maximise(
     optimizer: str | Callable,
     n_restarts: int,
     random_state: np.random.RandomState,
+    then: str = "",
 ) -> Optimum:
     """θ of the largest log marginal likelihood, from `start` and from random θ within the bounds.
 
@@ -115,6 +115,8 @@ def maximise(
         Number of searches from random θ, log-uniform between the bounds.
     random_state : RandomState
         Their seed.
+    then : str, default=""
+        What is to be said of an interrupted search besides.
 
     Raises
     ------
@@ -133,10 +135,25 @@ def maximise(
     for optimum in Parallel(return_as="generator")(searches):
         optima.append(optimum)
         if optimum.status != "converged":
-            _warn(optimum.status)
+            _warn(optimum.status, then)
         if optimum.status == "interrupted":
             break
     return max(optima, key=lambda optimum: optimum.value)
+
+
+def _checked(found: Any, start: np.ndarray) -> Optimum:
+    """What an optimiser of the user's returned."""
+    try:
+        theta, loss = found
+        optimum = Optimum(np.array(theta, dtype=np.float64), -float(loss))
+    except (TypeError, ValueError):
+        optimum = Optimum(np.empty(0), -math.inf)
+    if optimum.theta.shape != start.shape or not np.isfinite(optimum.theta).all():
+        raise ValueError(
+            f"optimizer must return theta, {len(start)} finite numbers, and the minimum, got "
+            f"{found!r}."
+        )
+    return optimum
 
 
 def _search(
@@ -148,9 +165,9 @@ def _search(
     return Search(make_objective()).run(optimizer, start, bounds)
 
 
-def _warn(status: str) -> None:
+def _warn(status: str, then: str) -> None:
     words = {
-        "interrupted": "was interrupted; the best so far are kept.",
+        "interrupted": f"was interrupted; the best so far are kept.{then}",
         "unconverged": "did not converge; scaling the data may help.",
     }
     warnings.warn(

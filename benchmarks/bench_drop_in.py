@@ -136,7 +136,8 @@ def child(args: argparse.Namespace) -> None:
 
 def in_child(args: argparse.Namespace, part: str, peer: str, n: int) -> Row:
     command = [sys.executable, __file__, "--data", str(args.data), "--threads", str(args.threads)]
-    command += ["--repeats", str(args.repeats), "--child", part, peer, str(n)]
+    repeats = args.repeats if part in ("evaluation", "small") else 1
+    command += ["--repeats", str(repeats), "--child", part, peer, str(n)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {"part": part, "peer": peer, "n": n, **json.loads(done.stdout.splitlines()[-1])}
 
@@ -166,11 +167,10 @@ def main() -> None:
             if part == "large":
                 continue
             a, b = ([r for r in found if r["peer"] == peer] for peer in PEERS)
-            ratio = {
-                k: np.median([r[k] for r in a]) / np.median([r[k] for r in b])
+            faster, leaner = (
+                np.median([r[k] for r in a]) / max(np.median([r[k] for r in b]), 1.0e-9)
                 for k in ("seconds", "bytes")
-            }
-            faster, leaner = ratio["seconds"], ratio["bytes"]
+            )
             print(f"{part} {n}: {faster:.2f} times faster, {leaner:.2f} times leaner")
     write_csv(args.output, rows, seed=args.seed, threads=args.threads)
     return None

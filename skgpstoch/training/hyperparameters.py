@@ -1,7 +1,7 @@
 """The hyper-parameters of a kernel, where θ is short and its objective exact: several searches.
 
 The contract for optimisers is scikit-learn's. Its "fmin_l_bfgs_b" is
-:class:`~skgpstoch.training.projected_lbfgs.ProjectedLBFGS` here: SciPy's takes the −∞ of a
+:class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS` here: SciPy's takes the −∞ of a
 covariance that has no factor for a slope, and ends at a bound or nowhere; and its BLAS keeps
 threads of its own spinning, for which torch's wait (n = 30: ten times the time of a fit).
 """
@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from .projected_lbfgs import ProjectedLBFGS
+from .projected_lbfgs import BoundedLBFGS
 
 MAX_ITER = 1000
 MEMORY = 10
@@ -82,8 +82,8 @@ class Search:
         def project() -> None:
             theta.data.clamp_(low, high)
 
-        optimizer = ProjectedLBFGS([theta], project, MAX_ITER, MEMORY, TOL, GTOL)
-        optimizer.step(closure)
+        optimizer = BoundedLBFGS([theta], project, MAX_ITER, MEMORY, TOL, GTOL)
+        optimizer.minimise(closure)
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
         return "converged" if optimizer.converged else "unconverged"
 

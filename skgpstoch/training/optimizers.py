@@ -58,7 +58,7 @@ def make_optimizer(
         return None
     if solver == "lbfgs":
         params = [p for group in groups for p in group["params"]]
-        return ProjectedLBFGS(params, project, LBFGS_ITERATIONS)
+        return ProjectedLBFGS(params, project, max_iter=LBFGS_ITERATIONS)
     for group in groups:
         group["initial_lr"] = group["lr"]
     if solver == "adadelta":

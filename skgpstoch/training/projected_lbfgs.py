@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     slope: float
 
 
-class ProjectedLBFGS(Optimizer):
+class BoundedLBFGS:
     """L-BFGS whose every point is within bounds.
 
     Parameters
@@ -61,7 +61,6 @@ class ProjectedLBFGS(Optimizer):
         tol: float = 1e-9,
         gtol: float = 0.0,
     ) -> None:
-        super().__init__([{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
         self.params = params
         self.project = project
         self.max_iter = max_iter
@@ -70,14 +69,14 @@ class ProjectedLBFGS(Optimizer):
         self.gtol = gtol
         self.converged = False  # the last step, before `max_iter`
         self.loss = float("inf")  # where it ended
+        self.pairs: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
+    def minimise(self, closure: Callable[[], Tensor]) -> Tensor:
         """Up to `max_iter` iterations; the loss before them."""
         evaluate = torch.enable_grad()(closure)
         self.project()
-        pairs: list[tuple[Tensor, Tensor]] = self.state[self.params[0]].setdefault("pairs", [])
-        x = self.position()
+        x, pairs = self.position(), self.pairs
         first = value = evaluate()
         slope = self.gradient()
         self.converged = False
@@ -175,11 +174,29 @@ class ProjectedLBFGS(Optimizer):
         zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)
         return torch.cat([g.reshape(-1) for g in zeros])
 
+
+class ProjectedLBFGS(BoundedLBFGS, Optimizer):
+    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`.
+
+    The first of torch's optimisers takes most of a second to make, in imports.
+    """
+
+    def __init__(
+        self, params: list[nn.Parameter], project: Callable[[], None], **options: Any
+    ) -> None:
+        Optimizer.__init__(self, [{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
+        BoundedLBFGS.__init__(self, params, project, **options)
+        self.state[params[0]]["pairs"] = self.pairs
+
+    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
+        """Up to `max_iter` iterations; the loss before them."""
+        return self.minimise(closure)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, with pairs as tuples again."""
         super().load_state_dict(state_dict)
         state = self.state[self.params[0]]
-        state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
+        self.pairs = state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
 
 
 def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -86,6 +86,8 @@ LIKELIHOODS = {
 @pytest.mark.parametrize("kind", FEATURES)
 def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
     X, f = inputs
+    if (name, solver) == ("softmax", "lbfgs"):  # whose evaluations are many steps of Newton's
+        X, f = X[::2], f[::2]
     likelihood = LIKELIHOODS[name].for_outputs(1)
     rows = Rows(targets(likelihood, f))
     mean = ConstantMean(likelihood.initial_mean(rows))

@@ -234,7 +234,10 @@ def test_the_forms_of_the_prediction_agree(any_model):
         assert np.linalg.eigvalsh(C).min() > 0
     half = norm.ppf(0.9) * std
     assert_allclose(
-        model.predict_interval(GRID, 0.8), np.stack([mean - half, mean + half], 1), rtol=1e-12
+        model.predict_interval(GRID, 0.8),
+        np.stack([mean - half, mean + half], 1),
+        rtol=1e-12,
+        atol=1e-13,  # where an end is near 0
     )
 
 

@@ -322,8 +322,9 @@ def test_weights_without_merging(case, problem, unmerged):
     X2, y2, known2 = repeated(w, X, y, known)
     other = clone(model).fit(X2, y2, **known2)
     assert weighted.posterior_.n_rows == w.sum() == other.posterior_.n_rows
-    lbfgs = case.startswith("lbfgs")  # which lets rounding grow
-    assert_same(weighted, other, X, **({"rtol": 1e-5, "atol": 1e-6} if lbfgs else {"rtol": 1e-8}))
+    # L-BFGS lets rounding grow: a change of X by 1e-15 moves the mean of "lbfgs-laplace" by 1.5e-4.
+    tolerance = {"lbfgs-laplace": {"rtol": 2e-3, "atol": 1e-3}}.get(case, {"rtol": 1e-8})
+    assert_same(weighted, other, X, **tolerance)
 
 
 @pytest.mark.parametrize("case", ["closed-errors", "closed-poisson"])

@@ -111,16 +111,18 @@ class GaussianProcessRegressor(
 
     Examples
     --------
-    >>> from sklearn.datasets import make_friedman2
-    >>> from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process.kernels import RBF, WhiteKernel
     >>> from skgpstoch import GaussianProcessRegressor
-    >>> X, y = make_friedman2(n_samples=500, noise=0, random_state=0)
-    >>> gpr = GaussianProcessRegressor(DotProduct() + WhiteKernel(), random_state=0).fit(X, y)
-    >>> round(gpr.score(X, y), 4)
-    0.368
-    >>> mean, std = gpr.predict(X[:2], return_std=True)
-    >>> mean.round(1), std.round(1)
-    (array([653. , 592.1]), array([316.7, 316.7]))
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (150, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(150)
+    >>> gpr = GaussianProcessRegressor(1.0 * RBF() + WhiteKernel(), random_state=0).fit(X, y)
+    >>> gpr.kernel_
+    1.07**2 * RBF(length_scale=1.95) + WhiteKernel(noise_level=0.0117)
+    >>> mean, std = gpr.predict([[0.0], [1.5]], return_std=True)
+    >>> mean.round(1) + 0.0, std.round(1)
+    (array([0., 1.]), array([0.1, 0.1]))
     >>> gpr.method_
     'exact'
     """

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -25,7 +25,7 @@ from .shell import Shell
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEstimator):
+class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
     """Gaussian-process classification as scikit-learn has it, and on any number of rows.
 
     The constructor, the attributes and the methods of
@@ -131,7 +131,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         """
         self._check_parameters()
         kernel = self._kernel()
-        X, y = self._validated(kernel, X, y)
+        X, y = self._validated(X, y)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
         self.n_classes_ = len(self.classes_)
@@ -145,19 +145,17 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
         )
         self._keep(X, y)
         if self.method_ == "laplace":
-            self._fit_laplace(X, y)
+            self._fit_laplace(kernel, y)
         else:
             self._fit_many(kernel, X, y)
         return self
 
-    def _kernel(self) -> sk.Kernel:
-        if self.kernel is None:
-            return sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
-        return self.kernel
+    def _default_kernel(self) -> sk.Kernel:
+        return sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
 
-    def _fit_laplace(self, X: Any, y: np.ndarray) -> None:
+    def _fit_laplace(self, kernel: sk.Kernel, y: np.ndarray) -> None:
         binary = BinaryLaplaceClassifier(
-            self.kernel,
+            kernel,
             optimizer=self.optimizer,
             n_restarts_optimizer=self.n_restarts_optimizer,
             max_iter_predict=self.max_iter_predict,
@@ -214,7 +212,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell, BaseEs
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)
-        return self._validated(self._kernel(), X, reset=False)
+        return self._validated(X, reset=False)
 
     @predicting()
     def predict(self, X: Any) -> np.ndarray:

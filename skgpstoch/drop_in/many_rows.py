@@ -121,7 +121,7 @@ def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
     if split_white_noise(kernel)[1] is not None or scalar > 0.0:
         return Noise(kernel, scalar, of_rows, "")
     low, high = (bound * variance for bound in NOISE_BOUNDS)
-    white = sk.WhiteKernel(0.1 * variance, (low, high))
+    white = sk.WhiteKernel(START_NOISE * variance, (low, high))
     note = "; a WhiteKernel was added, as an approximation needs noise: predictions have it"
     return Noise(kernel + white, 0.0, of_rows, note)
 

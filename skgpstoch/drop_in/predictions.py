@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy.stats import norm
 from sklearn.utils.validation import check_array
 
 from ..data.arrays import random_numbers, readable
+from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import LOG_2PI
 
 
@@ -96,10 +96,9 @@ class GaussianPredictions(ABC):
         interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
             Lower and upper end.
         """
-        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
-            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        coverage = check_coverage(coverage)
         mean, var = self._moments(self._query(X), with_variance=True)
-        half = norm.ppf(0.5 + 0.5 * float(coverage)) * np.sqrt(var)
+        half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
         return self._shaped(np.stack([mean - half, mean + half], 1))
 
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
@@ -119,8 +118,7 @@ class GaussianPredictions(ABC):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
             Draws.
         """
-        if not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
+        n_samples = check_n_samples(n_samples)
         random_state = random_numbers(random_state)
         mean, cov = self._joint(self._query(X))
         draws = [

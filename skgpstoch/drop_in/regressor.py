@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, clone
+from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -55,7 +55,6 @@ class GaussianProcessRegressor(
     DropInParameters,
     GaussianPredictions,
     Shell,
-    BaseEstimator,
 ):
     """Gaussian-process regression as scikit-learn has it, and on any number of rows.
 
@@ -165,9 +164,9 @@ class GaussianProcessRegressor(
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
         self._check_parameters()
-        kernel = self._prior_kernel() if self.kernel is None else clone(self.kernel)
+        kernel = clone(self._kernel())
         device = resolve_device(self.device)
-        X, y = self._validated(kernel, X, y, multi_output=True, y_numeric=True)
+        X, y = self._validated(X, y, multi_output=True, y_numeric=True)
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self._check_targets(Y)
         alpha = self._noise_variance(len(Y))
@@ -262,13 +261,11 @@ class GaussianProcessRegressor(
 
     # ---- predictions -------------------------------------------------------------------------
 
-    @staticmethod
-    def _prior_kernel() -> sk.Kernel:
+    def _default_kernel(self) -> sk.Kernel:
         return sk.ConstantKernel() * sk.RBF()
 
     def _query(self, X: Any) -> Any:
-        kernel = self._prior_kernel() if self.kernel is None else self.kernel
-        return self._validated(kernel, X, reset=False)
+        return self._validated(X, reset=False)
 
     def _is_fitted(self) -> bool:
         return "X_train_" in vars(self)
@@ -282,8 +279,7 @@ class GaussianProcessRegressor(
         )
 
     def _prior(self, X: Any) -> Covariance:
-        kernel = self._prior_kernel() if self.kernel is None else self.kernel
-        return covariance_of(kernel, X[:1], prediction_device(self.device))
+        return covariance_of(self._kernel(), X[:1], prediction_device(self.device))
 
     @predicting()
     def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:

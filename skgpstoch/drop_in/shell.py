@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import validate_data
 
@@ -13,22 +15,30 @@ from ..data.arrays import readable, resolve_device
 from ..estimators.base import validate_inputs
 
 
-class Shell:
+class Shell(BaseEstimator):
     """Validation, and where to compute."""
 
     kernel: sk.Kernel | None
     device: str | torch.device | None
     copy_X_train: bool
 
+    @abstractmethod
+    def _default_kernel(self) -> sk.Kernel:
+        """What kernel=None stands for."""
+
+    def _kernel(self) -> sk.Kernel:
+        """The kernel before the fit."""
+        return self._default_kernel() if self.kernel is None else self.kernel
+
     def _check_parameters(self) -> None:
-        self._validate_params()  # type: ignore[attr-defined]
+        self._validate_params()
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")
 
-    def _validated(self, kernel: sk.Kernel, X: Any, *y: Any, **options: Any) -> Any:
+    def _validated(self, X: Any, *y: Any, **options: Any) -> Any:
         """X, or X and y, as the kernel takes them."""
-        if kernel.requires_vector_input:
+        if self._kernel().requires_vector_input:
             return validate_inputs(self, X, *y, **options)
         given = map(readable, (X, *y))
         return validate_data(self, *given, ensure_2d=False, dtype=None, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,13 @@ from ..likelihoods.base import Likelihood, largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
-from .validation import check_column, check_weight, check_y_std
+from .validation import (
+    check_column,
+    check_coverage,
+    check_n_samples,
+    check_weight,
+    check_y_std,
+)
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
@@ -236,11 +241,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
             Lower and upper end, in the units of y.
         """
-        if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
-            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        tail = 0.5 - 0.5 * check_coverage(coverage)
         rows, posterior = self._query(X)
         likelihood = self._likelihoods(posterior, rows, exposure, y_std)
-        tail = 0.5 - 0.5 * float(coverage)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
             q = posterior.marginals(rows[block])
@@ -287,13 +290,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
-        if not isinstance(n_samples, Integral) or n_samples < 1:
-            raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
+        n_samples = check_n_samples(n_samples)
         rows, posterior = self._query(X)
         likelihood = self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
         generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
         with predicting():
-            f = posterior.sample(rows, int(n_samples), generator)  # (n_samples, N, P)
+            f = posterior.sample(rows, n_samples, generator)  # (n_samples, N, P)
             if not latent:
                 f = likelihood.sample(f, generator)
         offset, scale = self._y_scaling

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor
 
 from ..data.arrays import borrowed, prediction_device, random_numbers
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
@@ -63,7 +62,7 @@ random_state, device
         Laplace's approximation of it, in nats.
     """
 
-    kernel: sk.Kernel | None = None
+    kernel: sk.Kernel
     optimizer: Any = "fmin_l_bfgs_b"
     n_restarts_optimizer: int = 0
     max_iter_predict: int = 100
@@ -77,11 +76,7 @@ random_state, device
         """Fit to labels of two classes."""
         self.X_train_ = np.copy(X) if self.copy_X_train else X
         self.classes_, self.y_train_ = np.unique(y, return_inverse=True)
-        if self.kernel is None:
-            kernel: sk.Kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
-        else:
-            kernel = clone(self.kernel)
-        start = self._start()
+        kernel, start = clone(self.kernel), self._start()
         stop = Stop() if self.stop is None else self.stop
         if self.optimizer is not None and kernel.n_dims > 0 and not stop.is_set:
             random_state = random_numbers(self.random_state)
@@ -153,7 +148,7 @@ random_state, device
         """Mean and variance of the latent function, each (n,), by blocks of rows."""
         k = self._covariance(self.kernel_)
         residual = self.y_train_ - self.pi_
-        L, W_sr, residual = (self._on(k, a) for a in (self.L_, self.W_sr_, residual))
+        L, W_sr, residual = (borrowed(a).to(k.device) for a in (self.L_, self.W_sr_, residual))
         mean, var = np.empty(len(X)), np.empty(len(X))
 
         def compute(block: slice) -> None:
@@ -163,7 +158,3 @@ random_state, device
 
         map_blocks(compute, len(X), k.block_rows)
         return mean, var
-
-    @staticmethod
-    def _on(k: Covariance, a: np.ndarray) -> Tensor:
-        return borrowed(a).to(k.device)

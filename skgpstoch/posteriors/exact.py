@@ -48,11 +48,9 @@ class Evidence:
         """Nats; −inf, and a gradient of 0, where the covariance is not positive definite."""
         self.covariance.set_theta(theta)
         pull = self.covariance.gram_(self.C, eval_gradient)
-        self.C.diagonal().add_(self.noise)
-        zero = np.zeros_like(theta, dtype=np.float64)
-        if not cholesky_(self.C):
+        A, zero = solve_(self.C, self.Y, self.noise), np.zeros_like(theta, dtype=np.float64)
+        if A is None:
             return -math.inf, zero
-        A = torch.cholesky_solve(self.Y, self.C)  # (N, P)
         n, n_outputs = self.Y.shape
         normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
         value = np.float64(-0.5 * (self.Y * A).sum() - normaliser)
@@ -69,8 +67,14 @@ def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor,
     """L (N, N) and A (N, P) at the present θ; None where C is not positive definite."""
     C = covariance.empty()
     covariance.gram_(C)
-    C.diagonal().add_(noise)
-    return (C, torch.cholesky_solve(Y, C)) if cholesky_(C) else None
+    A = solve_(C, Y, noise)
+    return None if A is None else (C, A)
+
+
+def solve_(K: Tensor, Y: Tensor, noise: Tensor) -> Tensor | None:
+    """A = C⁻¹Y (N, P), C = K + diag(noise), whose factor L overwrites K; or None."""
+    K.diagonal().add_(noise)
+    return torch.cholesky_solve(Y, K) if cholesky_(K) else None
 
 
 def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:

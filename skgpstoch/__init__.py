@@ -7,6 +7,7 @@ from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
@@ -21,6 +22,8 @@ __all__ = [
     "GaussianProcessRegressor",
     "LogLoss",
     "MinimaxGaussianProcessRegressor",
+    "QSGPClassifier",
+    "QSGPRegressor",
     "SCGDGaussianProcessRegressor",
     "SVGPClassifier",
     "SVGPRegressor",

@@ -19,13 +19,14 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import join_white_noise, split_white_noise
-from ..methods import exact
+
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
 from ..objectives.best_q import best
 from ..objectives.lbfgs import gradients_at
 from ..posteriors.covariance import set_theta, why_object
+from ..training.exact_search import TrainingSet, search_evidence
 
 START_ROWS = 1000
 """Random rows whose exact optimum training starts from."""
@@ -138,9 +139,9 @@ def start_kernel(
         return noise.kernel
     some = random_state.permutation(len(X))[:START_ROWS]
     alpha = alpha[some] if alpha.ndim else alpha
-    rows = exact.TrainingSet(X[some], Y[some], alpha, device)
+    rows = TrainingSet(X[some], Y[some], alpha, device)
     then = " Training on all rows follows: interrupt again to end it."
-    found, _ = exact.search(noise.kernel, rows, optimizer, n_restarts, random_state, then)
+    found, _ = search_evidence(noise.kernel, rows, optimizer, n_restarts, random_state, then)
     return with_noise(found, START_NOISE * float(np.mean(np.square(Y))))
 
 

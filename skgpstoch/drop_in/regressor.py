@@ -25,6 +25,7 @@ from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..methods import exact
 from ..posteriors.covariance import Covariance, covariance_of
+from ..training.exact_search import TrainingSet
 from .many_rows import (
     bound_at,
     choose,
@@ -182,7 +183,7 @@ class GaussianProcessRegressor(
         if self.method_ == "scgd" and alpha.ndim:
             raise ValueError("alpha must be a number for method='scgd', got one for each row.")
         if self.method_ == "exact":
-            self._fit_exact(kernel, exact.TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
+            self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:
             self._fit_many(kernel, X, y, alpha, search, device)
         if self.optimizer is not None and self.kernel_.n_dims:
@@ -215,7 +216,7 @@ class GaussianProcessRegressor(
             raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")
         return np.asarray(alpha)
 
-    def _fit_exact(self, kernel: sk.Kernel, rows: exact.TrainingSet, search: tuple) -> None:
+    def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:
         fitted = exact.fit(kernel, rows, *search)
         self.kernel_, self.L_, value = fitted.kernel, fitted.L, fitted.value
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
@@ -270,11 +271,11 @@ class GaussianProcessRegressor(
     def _is_fitted(self) -> bool:
         return "X_train_" in vars(self)
 
-    def _rows(self) -> tuple[exact.ExactFit, exact.TrainingSet]:
+    def _rows(self) -> tuple[exact.ExactFit, TrainingSet]:
         """What an exact fit left."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
-        return fitted, exact.TrainingSet(
+        return fitted, TrainingSet(
             self.X_train_, Y, np.zeros(()), prediction_device(self.device)
         )
 

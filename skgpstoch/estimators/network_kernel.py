@@ -23,7 +23,38 @@ MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkKernel:
+class KernelChoice:
+    """A kernel, whose top-level WhiteKernel is the noise."""
+
+    kernel: sk.Kernel | None = field(default=None, kw_only=False)
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"kernel": [sk.Kernel, None]}
+
+    def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
+        """The kernel without its top-level WhiteKernel, which is the noise."""
+        if self.kernel is None:
+            return None, None
+        return kernels.split_white_noise(self.kernel)
+
+    def _initial_noise(self) -> float:
+        """σ² to start from, that of a top-level WhiteKernel if there is one."""
+        _, white = self._split_kernel()
+        level = getattr(self, "noise_variance", NOISE_BOUNDS[0])
+        level = level if white is None else white.noise_level
+        return float(np.clip(level, *self._noise_bounds()))
+
+    def _noise_bounds(self) -> tuple[float, float]:
+        """Interval of σ²: equal ends where a WhiteKernel is fixed."""
+        _, white = self._split_kernel()
+        if white is None:
+            return NOISE_BOUNDS
+        fixed = white.hyperparameter_noise_level.fixed
+        low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
+        return max(low, MIN_NOISE), max(high, MIN_NOISE)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NetworkKernel(KernelChoice):
     """A kernel, and a network below it.
 
     Parameters
@@ -37,7 +68,6 @@ class NetworkKernel:
         Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3.
     """
 
-    kernel: sk.Kernel | None = field(default=None, kw_only=False)
     hidden_layer_sizes: Any = ()
     activation: str = "relu"
     feature_map: nn.Module | None = None
@@ -46,7 +76,6 @@ class NetworkKernel:
     _standardises: ClassVar[bool] = False  # whether the default kernel has standardised inputs
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [sk.Kernel, None],
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "feature_map": [nn.Module, None],
@@ -87,28 +116,6 @@ class NetworkKernel:
         if expression is not None and "DotProduct" in repr(expression):
             return Scaling.identity(X.shape[1])
         return Scaling.centered(X, weight)
-
-    def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
-        """The kernel without its top-level WhiteKernel, which is the noise."""
-        if self.kernel is None:
-            return None, None
-        return kernels.split_white_noise(self.kernel)
-
-    def _initial_noise(self) -> float:
-        """σ² to start from, that of a top-level WhiteKernel if there is one."""
-        _, white = self._split_kernel()
-        level = getattr(self, "noise_variance", NOISE_BOUNDS[0])
-        level = level if white is None else white.noise_level
-        return float(np.clip(level, *self._noise_bounds()))
-
-    def _noise_bounds(self) -> tuple[float, float]:
-        """Interval of σ²: equal ends where a WhiteKernel is fixed."""
-        _, white = self._split_kernel()
-        if white is None:
-            return NOISE_BOUNDS
-        fixed = white.hyperparameter_noise_level.fixed
-        low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
-        return max(low, MIN_NOISE), max(high, MIN_NOISE)
 
     def _weight_decay(self, n_rows: float) -> float:
         if self.weight_decay != "auto":

@@ -114,13 +114,6 @@ class StreamsMixin:
                 f"{changed} asks for another one; fit anew, or set it back."
             )
 
-    def _changed_shape(self: Any) -> str:
-        """Parameters of the shape that are not those of the fitted model, as a message has them."""
-        now = representations(self)
-        before = getattr(self, "_fitted_parameters", now)
-        names = [name for name in self._shape_parameters if now.get(name) != before.get(name)]
-        return ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in names)
-
 
 def _on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
     """An optimiser's state, loadable without a GPU."""

@@ -62,9 +62,9 @@ class KernelFeatures(FeatureMap):
         self.kernel = kernel
         self.network = network
         self.n_members = n_members
-        products = [_factors(term) for term in _summands(kernel)]
+        products = [factors_of(term) for term in summands(kernel)]
         fourier = [not any(isinstance(f, kernels.DotProduct) for f in p) for p in products]
-        widths = iter(_shares(n_components, sum(fourier)))
+        widths = iter(shares(n_components, sum(fourier)))
         terms: list[Term] = [
             FourierTerm(product, n_inputs, next(widths), seed + i)
             if is_fourier
@@ -87,7 +87,7 @@ class LinearTerm(Term):
 
     def __init__(self, factors: list[kernels.Kernel], n_inputs: int) -> None:
         super().__init__()
-        self.constants, rest = _split_constants(factors)
+        self.constants, rest = split_constants(factors)
         if len(rest) != 1:
             raise TypeError(
                 f"kernel: DotProduct cannot be multiplied by another non-constant kernel here, got "
@@ -100,10 +100,10 @@ class LinearTerm(Term):
 
     def forward(self, G: Tensor) -> Tensor:
         if self.homogeneous:
-            return _amplitude(self.constants, G) * G
+            return amplitude(self.constants, G) * G
         value: Tensor = self.dot.sigma_0
         sigma_0 = value.to(G).reshape(1).expand(*G.shape[:-1], 1)
-        return _amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
+        return amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
 
 
 class FourierTerm(Term):
@@ -121,11 +121,12 @@ class FourierTerm(Term):
         self, factors: list[kernels.Kernel], n_inputs: int, n_features: int, seed: int
     ) -> None:
         super().__init__()
-        self.constants, rest = _split_constants(factors)
+        self.constants, rest = split_constants(factors)
         self.factors = nn.ModuleList(rest)
         self.n_features = n_features
+        index = torch.arange((n_features + 1) // 2, device="cpu")
         for j, factor in enumerate(rest):
-            z = base_frequencies(factor, (n_features + 1) // 2, n_inputs, seed, stream=j)
+            z = base_frequencies(factor, index, n_inputs, seed, stream=j)
             self.register_buffer(f"z_{j}", z)
         # A cosine without its sine needs a random phase for its expectation to be stationary.
         phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64, device="cpu")
@@ -141,7 +142,7 @@ class FourierTerm(Term):
         )  # (m/2, n_inputs)
         angle = G @ omega.to(G).mT + self.phase.to(G)
         phi = torch.cat([angle.cos(), angle.sin()], -1)[..., : self.n_features]
-        return _amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi
+        return amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi
 
 
 _SUPPORTED = (
@@ -153,8 +154,8 @@ _SUPPORTED = (
 def has_features(kernel: kernels.Kernel) -> bool:
     """Whether :class:`KernelFeatures` can make features of an expression."""
     try:
-        for term in _summands(kernel):
-            _, rest = _split_constants(_factors(term))
+        for term in summands(kernel):
+            _, rest = split_constants(factors_of(term))
             if len(rest) > 1 and any(isinstance(f, kernels.DotProduct) for f in rest):
                 return False
     except TypeError:
@@ -162,21 +163,24 @@ def has_features(kernel: kernels.Kernel) -> bool:
     return True
 
 
-def _summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+def summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+    """The additive terms of an expression."""
     if isinstance(kernel, kernels.Sum):
-        return _summands(kernel.k1) + _summands(kernel.k2)
+        return summands(kernel.k1) + summands(kernel.k2)
     return [kernel]
 
 
-def _factors(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+def factors_of(kernel: kernels.Kernel) -> list[kernels.Kernel]:
+    """The factors of a product."""
     if isinstance(kernel, kernels.Product):
-        return _factors(kernel.k1) + _factors(kernel.k2)
+        return factors_of(kernel.k1) + factors_of(kernel.k2)
     return [kernel]
 
 
-def _split_constants(
+def split_constants(
     factors: list[kernels.Kernel],
 ) -> tuple[nn.ModuleList, list[kernels.Kernel]]:
+    """Constants, and the others, which have features of some kind, or a TypeError says not."""
     constants = nn.ModuleList(f for f in factors if isinstance(f, kernels.Constant))
     rest = [f for f in factors if not isinstance(f, kernels.Constant)]
     known = (kernels.DotProduct, kernels.RBF, kernels.Matern)
@@ -188,7 +192,7 @@ def _split_constants(
     return constants, rest
 
 
-def _amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
+def amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
     """√c, a scalar of the type of `like`."""
     c = like.new_ones(())
     for constant in constants:
@@ -196,7 +200,7 @@ def _amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
     return c.sqrt()
 
 
-def _shares(total: int, parts: int) -> list[int]:
+def shares(total: int, parts: int) -> list[int]:
     """`total` features shared among `parts` terms as equally as integers allow."""
     if parts and total < parts:
         raise ValueError(f"n_components must be at least {parts} for this kernel, got {total}.")
@@ -204,9 +208,20 @@ def _shares(total: int, parts: int) -> list[int]:
 
 
 def base_frequencies(
-    factor: kernels.Kernel, n_frequencies: int, n_inputs: int, seed: int, stream: int = 0
+    factor: kernels.Kernel, index: Tensor, n_inputs: int, seed: int, stream: int = 0
 ) -> Tensor:
     """Frequencies of a unit length-scale: normal for RBF, Student-t with 2ν degrees for Matérn.
+
+    Parameters
+    ----------
+    factor : Kernel
+        The RBF or Matérn kernel.
+    index : Tensor of shape (n_frequencies,)
+        Which of the sequence.
+    n_inputs : int
+        Their width.
+    seed, stream : int
+        Name the sequence.
 
     Returns
     -------
@@ -215,7 +230,6 @@ def base_frequencies(
     """
     nu = getattr(factor, "nu", math.inf)
     dof = 0 if math.isinf(nu) else round(2 * nu)
-    index = torch.arange(n_frequencies, device="cpu")
     z = counter_normal(seed, index, n_inputs + dof, stream)
     if not dof:
         return z

@@ -13,6 +13,7 @@ from .base import Likelihood
 from .classes import Bernoulli, Categorical
 from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
+from .one_vs_rest import OneVsRest
 from .real import AdditiveNoise, Gaussian
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Likelihood",
+    "OneVsRest",
     "Poisson",
     "StudentT",
     "make_likelihood",

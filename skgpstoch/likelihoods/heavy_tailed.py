@@ -73,11 +73,15 @@ class Laplace(AdditiveNoise):
         below, above = self._halves(y, q).exp()
         return torch.special.ndtr((y - q.mean) / q.var.sqrt()) - 0.5 * (below - above)
 
+    @torch.no_grad()
+    def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
+        """s = E|y − f|, the mean of the rows."""
+        noise = 2.0 * rows.mean(_mean_distance(rows.y, q)[0]).square()
+        self.log_scale.copy_(0.5 * (0.5 * noise.clamp(*bounds)).log())
+
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """−E|y − f|/s − log 2s, by the mean of a folded normal."""
-        d, std = y - q.mean, q.var.sqrt()
-        z = d / std
-        folded = 2.0 * std * _normal_pdf(z) + d * torch.erf(z / math.sqrt(2.0))
+        folded = _mean_distance(y, q)
         return (-folded / self.scale - self.log_scale - math.log(2.0)).mean(0).sum(-1)
 
     @torch.no_grad()
@@ -287,6 +291,13 @@ def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float)
     mad, mean = rows.median(deviation), rows.mean(deviation)
     scale = torch.where(mad > 0.0, mad, mean) / mad_of_unit_scale
     log_scale.copy_(torch.where(scale > 0.0, scale.log(), log_scale).view_as(log_scale))
+
+
+def _mean_distance(y: Tensor, q: Marginals) -> Tensor:
+    """E|y − f|, the mean of a folded normal: (S, N, P)."""
+    d, std = y - q.mean, q.var.sqrt()
+    z = d / std
+    return 2.0 * std * _normal_pdf(z) + d * torch.erf(z / math.sqrt(2.0))
 
 
 def _normal_pdf(z: Tensor) -> Tensor:

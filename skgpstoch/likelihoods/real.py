@@ -35,6 +35,16 @@ class AdditiveNoise(Likelihood):
                 getattr(other, name).add_(power * scale.log())
         return other
 
+    @torch.no_grad()
+    def set_noise_(self, variance: float) -> None:
+        """Set the variance of ε of every output."""
+        factor = variance / self.noise_variance
+        self.load_state_dict(self.in_units(factor.sqrt()).state_dict())
+
+    def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
+        """Set the parameters to those of the greatest E_q[log p(y | f)], σ² within these bounds."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form for its noise")
+
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """P(f + ε ≤ y) for each component of q: (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define cdf")
@@ -121,6 +131,12 @@ class Gaussian(AdditiveNoise):
         noise = self.noise_variance
         square = ((y - q.mean).square() + q.var) / noise
         return -0.5 * (LOG_2PI + noise.log() + square).mean(0).sum(-1)
+
+    @torch.no_grad()
+    def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
+        """σ² = E[(y − f)²], the mean of the rows."""
+        noise = rows.mean((rows.y - q.mean[0]).square() + q.var[0])
+        self.log_noise.copy_(noise.clamp(*bounds).log())
 
     @torch.no_grad()
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:

@@ -9,13 +9,12 @@ the WhiteKernels of the expression,
 
 The evidence and its gradient are :class:`~skgpstoch.posteriors.exact.Evidence`, what is asked of
 kernels :mod:`skgpstoch.posteriors.covariance`, and the search
-:func:`~skgpstoch.training.hyperparameters.maximise`. The estimator, which has this method among
+:func:`~skgpstoch.training.exact_search.search_evidence`. The estimator, which has this method among
 others, is :class:`~skgpstoch.GaussianProcessRegressor`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -23,15 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..data.arrays import borrowed
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
-from ..posteriors.covariance import Covariance, covariance_of
-from ..posteriors.exact import Evidence, conditional_variance, factorise
-from ..training.hyperparameters import maximise
+from ..posteriors.exact import conditional_variance, factorise
+from ..training.exact_search import TrainingSet, search_evidence
 
 TINY = np.finfo(np.float64).tiny
 
@@ -48,28 +45,6 @@ class ExactFit(NamedTuple):
     value: float
 
 
-class TrainingSet(NamedTuple):
-    """X, Y (N, P), and noise () or (N,), and where to compute."""
-
-    X: Any
-    Y: np.ndarray
-    noise: np.ndarray
-    device: torch.device
-
-    def evidence(self, kernel: sk.Kernel) -> Evidence:
-        """log p(Y | X) as a function of θ."""
-        return Evidence(self.covariance(kernel), *self.tensors())
-
-    def covariance(self, kernel: sk.Kernel) -> Covariance:
-        """k of the rows."""
-        return covariance_of(kernel, self.X, self.device)
-
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Y and noise."""
-        Y, noise = torch.tensor(self.Y), torch.tensor(self.noise)
-        return Y.to(self.device, torch.float64), noise.to(self.device, torch.float64)
-
-
 def fit(
     kernel: sk.Kernel,
     rows: TrainingSet,
@@ -84,26 +59,7 @@ def fit(
     NotPositiveDefiniteError
         If the covariance is not positive definite at the best θ.
     """
-    return condition(*search(kernel, rows, optimizer, n_restarts, random_state), rows)
-
-
-def search(
-    kernel: sk.Kernel,
-    rows: TrainingSet,
-    optimizer: str | Callable | None,
-    n_restarts: int,
-    random_state: np.random.RandomState,
-    then: str = "",
-) -> tuple[sk.Kernel, float]:
-    """The kernel at the best θ, and the evidence there."""
-    kernel = clone(kernel)
-    if optimizer is None or kernel.n_dims == 0:
-        return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
-    start, bounds = kernel.theta, kernel.bounds
-    make = functools.partial(rows.evidence, kernel)
-    optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state, then)
-    kernel.theta = optimum.theta
-    return kernel, optimum.value
+    return condition(*search_evidence(kernel, rows, optimizer, n_restarts, random_state), rows)
 
 
 def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:

@@ -1,0 +1,311 @@
+"""Estimators with very many basis functions: kernel, basis, model, plan and fitted attributes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..features.basis_functions import BasisFunctions
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import AdditiveNoise
+from ..objectives.base import Objective
+from ..objectives.blockwise import BlockwiseObjective
+from ..posteriors.base import Posterior
+from ..posteriors.chevron import ChevronModel, ChevronPosterior
+from ..training.exact_search import TrainingSet, search_evidence
+from ..training.optimizers import SCHEDULES, constant
+from .base import BaseGP, Run
+from .network_kernel import NOISE_BOUNDS, KernelChoice
+from .parameters import AUTO, POSITIVE_INTEGER
+from .plan import Folds, Plan
+from .sparse_model import start_likelihood
+from .warm_start import load_fitted
+
+MOST_SWEPT = 16_384  # rows, of "auto"
+BLOCK = 1024  # basis functions of a step, of "auto"
+MOST_AUTO = 10_000  # basis functions, of "auto"
+LEAST_AUTO = 1_000
+DENSE = 100  # dense columns of C, of "auto"; all of them where these are few
+MOST_DENSE = 1_024
+DENSE_NUMBERS = 20_000_000  # that h and C may have together, of "auto"
+MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
+LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
+SWEEPS = 20
+PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
+TOL = 1e-4
+LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
+MOST_LATENT_VARIANCE = 100.0
+MIN_ALPHA = 1e-10
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BasisParameters:
+    """Very many basis functions.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Where its hyper-parameters start; a top-level WhiteKernel is the noise. None: a constant
+        times an RBF kernel with a length-scale for each input, up to 64 of these.
+    n_dense : int or "auto", default="auto"
+        Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
+        all up to 1,024, and else 100, as far as these take little memory.
+    batch_size : int or "auto", default="auto"
+        Rows of a sweep over all basis functions; "auto" is 16,384.
+    basis_batch_size : int or "auto", default="auto"
+        Basis functions of a step; "auto" is 1,024.
+    max_iter : int or "auto", default="auto"
+        Sweeps; "auto" is 20, or fewer that make 2,000 steps, one at least. Where a sweep has all
+        rows, training ends earlier after two sweeps that gain less than `tol`.
+    learning_rate_init : float, default=1.0
+        How far a step goes towards the optimum of a block, at most 1.
+    learning_rate : {"one-cycle", "constant", "theory"}, default="theory"
+        How that falls from sweep to sweep, where these have other rows; otherwise it stays.
+    early_stopping : bool, default=False
+        Keep the iterate that predicts held-out rows best.
+    tol : float, default=0.0001
+        Improvement that counts, in nats per row.
+    n_subset : int, default=1000
+        Rows whose exact Gaussian process finds the kernel to start from; 0: the kernel as it is.
+        A classifier's has −1 and 1 for targets.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        Basis functions and q(w), on the CPU: μ and C in the type of training, the kernel in
+        float64. Fourier features are a seed.
+    kernel_ : sklearn kernel
+        The kernel, with the noise as a WhiteKernel.
+    likelihood_ : Likelihood
+        The fitted likelihood.
+    loss_curve_ : list of float
+        Minus the evidence lower bound of every sweep, nats per row, of the scaled y where it is
+        scaled; without log|k(Z, Z)| where basis="inducing".
+    n_iter_, best_iter_ : int
+        Sweeps done, and the one whose iterate was kept; 0 is the start.
+    """
+
+    n_dense: int | str = "auto"
+    basis_batch_size: int | str = "auto"
+    learning_rate_init: float = 1.0
+    learning_rate: str = "theory"
+    early_stopping: bool = False
+    tol: float = TOL
+    n_subset: int = 1000
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_dense": [Interval(Integral, 0, None, closed="left"), AUTO],
+        "basis_batch_size": [POSITIVE_INTEGER, AUTO],
+        "n_subset": [Interval(Integral, 0, None, closed="left")],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BasisGP(BasisParameters, KernelChoice, BaseGP):
+    """What regressors and classifiers with very many basis functions share."""
+
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel", "basis", "n_components", "n_dense")
+
+    # ---- hooks of estimators -----------------------------------------------------------------
+
+    @abstractmethod
+    def _make_likelihood(self) -> Likelihood:
+        """The likelihood that the parameters ask for, for one output."""
+
+    @abstractmethod
+    def _basis(
+        self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
+    ) -> BasisFunctions:
+        """φ and S."""
+
+    def _learns_kernel(self) -> bool:
+        return False
+
+    def _codes(self, rows: Rows) -> Tensor:
+        """Targets of the exact Gaussian process that the kernel is started from, (N, P)."""
+        return rows.y
+
+    def _n_components(self, n_rows: int, start: Any) -> int:
+        """m."""
+        raise NotImplementedError
+
+    # ---- plan --------------------------------------------------------------------------------
+
+    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        n, folds = len(data), Folds()
+        if self.early_stopping:
+            folds = Folds.of(n, self.validation_fraction)
+        n_trained = n - folds.n_untrained
+        m = self._n_components(n_trained, start)
+        block = BLOCK if self.basis_batch_size == "auto" else int(self.basis_batch_size)
+        sweeps = min(SWEEPS, max(1, math.ceil(LEAST_STEPS * block / m)))
+        is_whole = self._n_swept(n_trained) == n_trained
+        quiet = math.inf if self.early_stopping or not is_whole else PATIENCE
+        return Plan(
+            solver="newton",
+            dtype=self.dtype,
+            max_iter=sweeps if self.max_iter == "auto" else int(self.max_iter),
+            batch_size=block,
+            schedule=constant if is_whole else SCHEDULES[self.learning_rate],
+            patience=self.n_iter_no_change or quiet,
+            tol=self.tol,
+            holds_out=bool(self.early_stopping),
+            evaluates=bool(self.early_stopping),
+            folds=folds,
+            n_inducing=m,
+        )
+
+    def _n_swept(self, n_rows: int) -> int:
+        """p."""
+        asked = MOST_SWEPT if self.batch_size == "auto" else int(self.batch_size)
+        return min(asked, n_rows)
+
+    def _dense_columns(self, m: int, n_swept: int, n_outputs: int) -> int:
+        """c."""
+        if self.n_dense != "auto":
+            return min(int(self.n_dense), m)
+        most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
+        return m if m <= min(MOST_DENSE, most) else min(DENSE, most)
+
+    # ---- the model ---------------------------------------------------------------------------
+
+    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.kernel is None:
+            return Scaling.standard(X, weight)
+        if "DotProduct" in repr(self.kernel):
+            return Scaling.identity(X.shape[1])
+        return Scaling.centered(X, weight)
+
+    def _objective(
+        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
+    ) -> Objective:
+        n_held_out = rows.n_held_out  # which come first
+        X, rows = X[n_held_out:], rows[n_held_out:]
+        likelihood = start_likelihood(self._make_likelihood(), rows, None)
+        shift = likelihood.initial_mean(rows.to(torch.float64)).to(X)
+        if isinstance(likelihood, AdditiveNoise) and bool(getattr(self, "normalize_y", False)):
+            shift = torch.zeros_like(shift)
+        fitted = None if start is None else cast(ChevronPosterior, start).model
+        if fitted is None:
+            kernel = self._start_kernel(X, rows, shift, likelihood, generator)
+            basis = self._basis(kernel, X, plan, generator)
+        else:
+            if changed := self._changed_shape():
+                raise ValueError(
+                    f"warm_start=True goes on with the model that was fitted before, but {changed} "
+                    "asks for another one. Set it back, or fit with warm_start=False."
+                )
+            basis = copy.deepcopy(fitted.basis)
+        c = self._dense_columns(basis.n_components, self._n_swept(len(X)), len(shift))
+        model = ChevronModel(basis, likelihood, shift, c, X.dtype, **self._model_options())
+        if fitted is not None:
+            load_fitted(model, fitted, self._changed_shape())
+        return self._build(model.to(X.device), X, rows, plan)
+
+    def _model_options(self) -> dict[str, Any]:
+        return {}
+
+    def _build(
+        self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan
+    ) -> BlockwiseObjective:
+        low, high = self._noise_bounds()
+        rate = float(min(self.learning_rate_init, 1.0))
+        return self._objective_class()(
+            model,
+            X,
+            rows,
+            n_swept=self._n_swept(len(X)),
+            rate=lambda sweep: rate * plan.schedule(sweep, plan.max_iter),
+            learns_kernel=self._learns_kernel(),
+            learns_noise=isinstance(model.likelihood, AdditiveNoise) and low < high,
+            warm_up=plan.max_iter // 4,
+            noise_bounds=(low, high),
+        )
+
+    def _objective_class(self) -> type[BlockwiseObjective]:
+        return BlockwiseObjective
+
+    def _start_kernel(
+        self,
+        X: Tensor,
+        rows: Rows,
+        shift: Tensor,
+        likelihood: Likelihood,
+        generator: torch.Generator,
+    ) -> kernels.Kernel:
+        """k at the exact optimum of some rows, and the likelihood's noise from there, in place."""
+        expression, white = self._split_kernel()
+        if expression is None:
+            scale = np.ones(X.shape[1] if X.shape[1] <= MOST_RELEVANT_INPUTS else 1)
+            scale = scale * math.sqrt(X.shape[1])
+            shape = sk.RBF(scale if len(scale) > 1 else float(scale[0]), (1e-3, 1e4))
+            expression = sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
+        noise = white or sk.WhiteKernel(0.1, NOISE_BOUNDS if white is None else (1e-8, 1e2))
+        found, size = expression + noise, min(self.n_subset, len(X))
+        if size:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be optimal
+                found = self._best_on_subset(found, X[:size], rows[:size])
+        expression, level = found.k1, float(np.clip(found.k2.noise_level, *self._noise_bounds()))
+        if isinstance(likelihood, AdditiveNoise):
+            likelihood.set_noise_(level)
+        elif size:
+            expression = as_latent(expression, level, float(expression.diag(X[:1].cpu())[0]))
+        return kernels.from_sklearn(expression).to(X.device)
+
+    def _best_on_subset(self, kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
+        """The optimum of the exact marginal likelihood of rows."""
+        Y = self._codes(rows).cpu().double().numpy()
+        some = TrainingSet(X.cpu().double().numpy(), Y, np.array(MIN_ALPHA), X.device)
+        then = " Training on all rows follows: interrupt again to end it."
+        random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
+        return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
+
+    # ---- training ----------------------------------------------------------------------------
+
+    def _visited(self, run: Run) -> tuple[Tensor, Rows]:
+        """What the loop goes through: groups of basis functions."""
+        n_groups = cast(BlockwiseObjective, run.objective).model.basis.n_groups
+        groups = torch.arange(n_groups, device=run.X.device)
+        return groups, Rows(groups[:, None])
+
+    # ---- fitted attributes -------------------------------------------------------------------
+
+    @property
+    def _model(self) -> ChevronModel:
+        return cast(ChevronPosterior, self.posterior_).model
+
+    def _set_fitted(self, plan: Plan) -> None:
+        likelihood = self._model.likelihood
+        self.likelihood_ = likelihood
+        self.kernel_ = kernels.to_sklearn(self._model.basis.kernel)
+        if isinstance(likelihood, AdditiveNoise):
+            noise = float(likelihood.noise_variance.mean())
+            self.kernel_ = kernels.join_white_noise(self.kernel_, noise, self._split_kernel()[1])
+
+    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
+        return float(cast(ChevronPosterior, posterior).bound_of(X, rows))
+
+
+def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
+    """The kernel of a logistic model's f, from that of a regression on −1 and 1 with this noise.
+
+    P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
+    """
+    factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
+    return sk.ConstantKernel(factor, "fixed") * kernel

@@ -1,0 +1,176 @@
+"""Basis functions by the million, of which any few are evaluated at a time.
+
+f = Φw, w ~ N(0, S⁻¹): what Φ and S are is said here. None is stored but what names them: Fourier
+features are functions of a seed and of their number, φ_i = k(·, z_i) of a kernel and of a point.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .. import kernels
+from .base import check_length_scales
+from .counter import counter_normal
+from .fourier import amplitude, base_frequencies, factors_of, shares, split_constants, summands
+
+
+class BasisFunctions(nn.Module):
+    """φ_1, …, φ_m in groups that are evaluated together, and the precision S of their weights.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k.
+    n_components : int
+        m.
+    """
+
+    n_groups: int
+    group_size: int = 1
+    is_diagonal: bool = True  # whether S is
+
+    def __init__(self, kernel: kernels.Kernel, n_components: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.n_components = n_components
+
+    def members(self, groups: Tensor) -> Tensor:
+        """The functions of ascending groups, ascending: (|I|,)."""
+        return groups
+
+    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
+        """Φ_{·I} for the functions I of ascending groups: (N, |I|), of the type of X."""
+        raise NotImplementedError
+
+    def precision(self, groups: Tensor) -> Tensor:
+        """S_II: its diagonal (|I|,) where the whole S is diagonal, else (|I|, |I|); float64."""
+        return torch.ones(len(self.members(groups)), dtype=torch.float64, device=groups.device)
+
+    def diagonal(self, groups: Tensor) -> Tensor:
+        """s_ii of the functions in groups, (|I|,), float64."""
+        return self.precision(groups)
+
+    def missing_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """k(x, x) and Σᵢ k(x, zᵢ)², (N,) each, for a function centred on each row of X."""
+        raise NotImplementedError(f"{type(self).__name__} has no points to add one to")
+
+
+class FourierBasis(BasisFunctions):
+    """Random Fourier features of sums of products of RBF and Matérn kernels; S = I.
+
+    φ_j(x) = √(2c/m)·cos(ω_j·x) and φ_{j+⌈m/2⌉}(x) = √(2c/m)·sin(ω_j·x), ω_j a function of the seed
+    and of j (:func:`~skgpstoch.features.counter.counter_normal`). Frequencies are dealt to the
+    terms of the sum in turn.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The expression.
+    n_inputs : int
+        d.
+    n_components : int
+        m.
+    seed : int
+        Names the draw of the frequencies.
+    """
+
+    group_size = 2
+
+    def __init__(
+        self, kernel: kernels.Kernel, n_inputs: int, n_components: int, seed: int
+    ) -> None:
+        super().__init__(kernel, n_components)
+        check_length_scales(kernel, n_inputs)
+        self.n_inputs = n_inputs
+        self.n_groups = (n_components + 1) // 2
+        for product in self._products():
+            if any(isinstance(factor, kernels.DotProduct) for factor in product):
+                raise TypeError(
+                    f"kernel: DotProduct has no random Fourier features, got "
+                    f"{kernels.to_sklearn(kernel)}. basis='fourier' needs sums of products of RBF, "
+                    "Matern (nu = 0.5, 1.5, 2.5, inf) and ConstantKernel; basis='inducing' takes "
+                    "any kernel."
+                )
+            split_constants(product)  # or says what has no features
+        shares(self.n_groups, len(self._products()))
+        self.seed = seed
+
+    def _products(self) -> list[list[kernels.Kernel]]:
+        return [factors_of(term) for term in summands(self.kernel)]
+
+    def members(self, groups: Tensor) -> Tensor:
+        sines = groups + self.n_groups
+        return torch.cat([groups, sines[sines < self.n_components]])
+
+    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
+        products, seed = self._products(), self.seed
+        omega = torch.empty(len(groups), self.n_inputs, dtype=X.dtype, device=X.device)
+        height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
+        for t, product in enumerate(products):
+            here = groups % len(products) == t
+            constants, factors = split_constants(product)
+            z = [
+                base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
+                / factor.length_scale
+                for j, factor in enumerate(factors)
+            ]
+            omega[here] = sum(z).to(X)
+            height[here] = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
+        angle = X @ omega.mT
+        last = groups == self.n_groups - 1
+        if self.n_components % 2 and bool(last.any()):
+            # A cosine without its sine needs a random phase for its mean to be stationary.
+            u = torch.special.ndtr(counter_normal(seed, groups[last], 1, stream=-1))
+            angle = angle + last.to(X) * (2.0 * math.pi * float(u))
+        n_sines = int((groups + self.n_groups < self.n_components).sum())
+        return torch.cat([angle.cos() * height, angle[:, :n_sines].sin() * height[:n_sines]], 1)
+
+    def _share(self, term: int, n_terms: int) -> int:
+        """How many functions a term has."""
+        own = len(range(term, self.n_groups, n_terms))
+        lacks = self.n_components % 2 and (self.n_groups - 1) % n_terms == term
+        return 2 * own - int(lacks)
+
+
+class KernelBasis(BasisFunctions):
+    """φ_i = k(·, z_i), whose weights have the precision S = k(Z, Z), or a diagonal one.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k.
+    points : Tensor of shape (m, d)
+        Z.
+    is_diagonal : bool, default=False
+        Whether S is diagonal instead: the identity.
+    """
+
+    def __init__(self, kernel: kernels.Kernel, points: Tensor, is_diagonal: bool = False) -> None:
+        super().__init__(kernel, len(points))
+        check_length_scales(kernel, points.shape[1])
+        self.is_diagonal = is_diagonal
+        self.n_groups = len(points)
+        self.register_buffer("points", points)
+
+    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
+        return self.kernel(X, self.points[groups].to(X)).to(X)
+
+    def precision(self, groups: Tensor) -> Tensor:
+        if self.is_diagonal:
+            return super().precision(groups)
+        Z = self.points[groups].double()
+        return self.kernel(Z, Z).double()
+
+    def diagonal(self, groups: Tensor) -> Tensor:
+        if self.is_diagonal:
+            return super().diagonal(groups)
+        return self.kernel.diag(self.points[groups].double()).double()
+
+    def missing_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        squares = X.new_zeros(len(X))
+        for groups in torch.arange(self.n_groups, device=X.device).split(1024):
+            squares += self.columns(X, groups).square().sum(1)
+        return self.kernel.diag(X), squares

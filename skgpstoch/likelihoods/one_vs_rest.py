@@ -1,0 +1,87 @@
+"""Several classes, each against the others; import it from :mod:`skgpstoch.likelihoods`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..maths.gaussian import Marginals
+from .base import Gradients, Likelihood, mixture_log_mean
+from .classes import Bernoulli
+
+
+class OneVsRest(Likelihood):
+    """C classes, each with a logistic model of its own against all others; y holds codes, (N, 1).
+
+    The bound is the sum of those of C classifications of two classes, so that nothing couples the
+    latent functions; probabilities are theirs, normalised.
+
+    Parameters
+    ----------
+    n_classes : int
+        C.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import OneVsRest
+    >>> OneVsRest(3)
+    OneVsRest(n_classes=3)
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.one = Bernoulli("logit")
+
+    def extra_repr(self) -> str:
+        return f"n_classes={self.n_classes}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def n_latents(self, n_outputs: int) -> int:
+        return self.n_classes
+
+    def indicators(self, y: Tensor) -> Tensor:
+        """1 in the column of a row's class, else 0: (N, C)."""
+        return (y == torch.arange(self.n_classes, device=y.device)).to(y)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """The sum over classes of log g(±f), (..., N, 1)."""
+        return self.one.log_prob(self.indicators(y), f).sum(-1, keepdim=True)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """Exact."""
+        return self.one.expected_log_prob(self.indicators(y), q)
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """Of each class's own."""
+        return self.one.expected_gradients(self.indicators(y), q)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """Probabilities of the classes, and p(1 − p)."""
+        p = torch.softmax(self._log_shares(q), -1)
+        return Marginals(p, p * (1.0 - p))
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """Log probability of a row's class."""
+        log_p = torch.log_softmax(self._log_shares(q), -1)
+        return mixture_log_mean(log_p.gather(-1, y.long().expand(len(q.mean), -1, -1))[..., 0])
+
+    def _log_shares(self, q: Marginals) -> Tensor:
+        """log E[g(f_c)], (S, N, C)."""
+        columns = [Marginals(q.mean[..., [c]], q.var[..., [c]]) for c in range(self.n_classes)]
+        yes = torch.ones_like(q.mean[0, :, :1])
+        return torch.stack([self.one.log_predictive(yes, column) for column in columns], -1)[None]
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """A code for each row of f (..., N, C): (..., N, 1)."""
+        p = torch.sigmoid(f)
+        flat = torch.multinomial(p.reshape(-1, self.n_classes), 1, generator=generator)
+        return flat.reshape(*f.shape[:-1], 1).to(f)
+
+    def initial_mean(self, rows: Rows) -> Tensor:
+        """Logit of each class's share, half a row added to either side."""
+        count = rows.weighted(self.indicators(rows.y)).sum(0)
+        return torch.logit((count + 0.5) / (rows.n_effective + 1.0))

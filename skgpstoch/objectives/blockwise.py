@@ -1,0 +1,348 @@
+"""q(w) of very many basis functions by exact steps for a block of them at a time.
+
+At a step a minibatch of p rows and a block I of basis functions are seen. What the other functions
+say of these rows, h = Φ_P[μ, c_1, …, c_c] and v = Σ c_ii²φ_i², is not estimated but *kept*: when
+only the block changes, h ← h + Φ_PI(new − old) (Proposition 3 of Evans & Nair, the running vector
+of their control variate, whose rows here are the minibatch itself, so that nothing random is left
+but the choice of rows). With the sites g_l, λ_l of the rows, derivatives of E_q[log p(y_l | f_l)]
+by the mean and minus twice that by the variance, times what a row stands for, n/p,
+
+    ∂/∂μ_I   = −Φ_PIᵀ g + (Sμ)_I
+    ∂/∂c_r,I =  Φ_PIᵀ(λ ∘ h_r) + (Sc_r)_I − e_r/c_rr                                 (r < c)
+    H_II     =  Φ_PIᵀ diag(λ) Φ_PI + S_II
+
+is minimised over the block: μ_I and c_r,I by Newton's step, exact for a Gaussian likelihood, c_rr
+by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2) (Proposition 1). A step costs
+O(p|I|(|I| + c) + |I|³) whatever n and m are. A sweep visits all blocks with the same rows, and the
+next has others; where these are all rows there is no noise at all, and it is coordinate descent.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..likelihoods.real import Gaussian
+from ..maths.gaussian import Marginals
+from ..maths.linalg import cholesky, map_blocks
+from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from .base import Objective, surrogate
+
+TINY = 1e-30
+HALVINGS = 6  # of a Newton step for the mean that does not raise the bound
+
+
+@dataclass
+class Sweep:
+    """The rows of a sweep, and what is kept of them."""
+
+    X: Tensor  # (p, d)
+    rows: Rows
+    share: float  # n/p
+    h: Tensor  # (P, p, 1 + c), float64
+    v: Tensor  # (P, p), float64
+    at_points: Tensor | None  # SW, (m, P, 1 + c), where S is dense
+    kl: Tensor  # of q(w), less log|S| where S is dense
+
+
+class BlockwiseObjective(Objective):
+    """−ELBO per row, lowered block by block.
+
+    What the training loop calls rows are groups of basis functions: an epoch is a sweep.
+
+    Parameters
+    ----------
+    model : ChevronModel
+        Basis, likelihood and q(w).
+    X, rows : Tensor of shape (n, d) and Rows
+        All rows to train on, in random order.
+    n_swept : int
+        p.
+    rate : callable
+        Number of sweeps done → how far to go towards the block's optimum, in (0, 1].
+    learns_kernel, learns_noise : bool
+        Whether hyper-parameters are learned: after a sweep, a step of the optimiser for the
+        kernel, and the optimum for the noise.
+    warm_up : int, default=0
+        Sweeps before that.
+    noise_bounds : tuple of float
+        Interval of σ².
+    """
+
+    def __init__(
+        self,
+        model: ChevronModel,
+        X: Tensor,
+        rows: Rows,
+        *,
+        n_swept: int,
+        rate: Any,
+        learns_kernel: bool = False,
+        learns_noise: bool = True,
+        warm_up: int = 0,
+        noise_bounds: tuple[float, float] = (0.0, math.inf),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.X, self.rows = X, rows
+        self.n_swept = min(n_swept, len(X))
+        self.rate = rate
+        self.learns_noise = learns_noise
+        self.warm_up = warm_up
+        self.noise_bounds = noise_bounds
+        self.n_sweeps = 0
+        self.sweep: Sweep | None = None
+        model.basis.kernel.requires_grad_(learns_kernel)
+        self.gradients = [torch.zeros_like(p) for p in self._hyperparameters()]
+
+    # ---- what the training loop asks ---------------------------------------------------------
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": self._hyperparameters()}]
+
+    def _hyperparameters(self) -> list[Any]:
+        return [p for p in self.model.basis.parameters() if p.requires_grad]
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_extra_state(self) -> int:
+        return self.n_sweeps
+
+    def set_extra_state(self, state: int) -> None:
+        self.n_sweeps, self.sweep = state, None
+
+    def step_end(self) -> None:
+        self.model.basis.kernel.clamp_()
+
+    def epoch_end(self) -> None:
+        if self.sweep is not None and self.learns_noise and self.n_sweeps >= self.warm_up:
+            self.set_noise(self.sweep)
+        self.n_sweeps, self.sweep = self.n_sweeps + 1, None
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        groups = X.sort().values
+        if self.sweep is None:
+            self.sweep = self.begin(generator)
+            self.n_left = self.model.basis.n_groups
+        with torch.no_grad():
+            value = self.step(self.sweep, groups)
+        self.n_left -= len(groups)
+        if not self._hyperparameters():
+            return value
+        self.add_gradients(self.sweep, groups)
+        if self.n_left or self.n_sweeps < self.warm_up:
+            return value.requires_grad_()  # which gives the optimiser no gradients: it waits
+        return surrogate(value, *zip(self._hyperparameters(), self.gradients, strict=True))
+
+    # ---- a sweep -----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def begin(self, generator: torch.Generator) -> Sweep:
+        """Rows of their own, and what q says of them."""
+        X, rows, n, model = self.X, self.rows, len(self.X), self.model
+        if self.n_swept < n:
+            some = torch.randint(n, (self.n_swept,), generator=generator, device=X.device)
+            X, rows = X[some], rows[some]
+        for gradient in self.gradients:
+            gradient.zero_()
+        h, v = self.project(X)
+        kl, at_points = torch.zeros((), dtype=torch.float64, device=X.device), None
+        if model.basis.is_diagonal:
+            kl = model.kl()
+        else:
+            at_points, _ = self.project(model.basis.points.to(X))
+        return Sweep(X, rows, n / len(X), h, v, at_points, kl)
+
+    def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """h and v of rows, by blocks of these."""
+        P, C = self.model.columns.shape[1:]
+        h = torch.empty(P, len(X), C, dtype=torch.float64, device=X.device)
+        v = torch.empty(P, len(X), dtype=torch.float64, device=X.device)
+
+        def compute(block: slice) -> None:
+            h[:, block], v[:, block] = self.model.project(X[block])
+
+        map_blocks(compute, len(X))
+        return h, v
+
+    def step(self, sweep: Sweep, groups: Tensor) -> Tensor:
+        """Minimise over a block; −ELBO per row at the q before it, ()."""
+        model, members = self.model, self.model.basis.members(groups)
+        phi, rho = model.basis.columns(sweep.X, groups), self.rate(self.n_sweeps)
+        W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
+        value, g, lam = self.sites(sweep)
+        S = model.precision(groups, members)
+        H = weighted_gram(phi, lam) + S
+        SW = S @ W if sweep.at_points is None else sweep.at_points[:, members]
+        of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2)
+        step = rho * block_newton(W, SW + (phi.mT @ of_rows.to(phi)).double(), H, members)
+        step[..., 0] *= self.damping(sweep, phi, step[..., 0], S, SW[..., 0], value)
+        self.move(sweep, groups, members, phi, W + step, step, H, rho)
+        return value
+
+    def move(
+        self,
+        sweep: Sweep,
+        groups: Tensor,
+        members: Tensor,
+        phi: Tensor,
+        W: Tensor,
+        step: Tensor,
+        H: Tensor,
+        rho: float,
+    ) -> None:
+        """Make the block's weights W, wherever that is remembered."""
+        model, c = self.model, self.model.n_dense
+        before, old = model.columns[members].double(), model.std[members].double()
+        precision = H.diagonal(dim1=1, dim2=2).mT  # Proposition 1
+        precision = torch.lerp(old.clamp_min(TINY) ** -2, precision, rho)
+        std = precision.rsqrt().masked_fill(members[:, None] < c, 0.0)
+        W = W.permute(1, 0, 2)
+        sweep.h += (phi @ step.to(phi)).double()
+        sweep.v += (phi.square() @ (std.square() - old.square()).to(phi)).mT.double()
+        if sweep.at_points is None:
+            s = model.precision(groups, members).diagonal(dim1=1, dim2=2).mT
+            sweep.kl += block_kl(W, std, s, members) - block_kl(before, old, s, members)
+        else:
+            points = model.basis.points.to(phi)
+            sweep.at_points += (model.basis.columns(points, groups) @ step.to(phi)).double()
+        model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
+
+    def sites(self, sweep: Sweep, shift: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """−ELBO per row, (); g and λ, (P, p) or λ (P, 1) where rows agree, times n/p."""
+        likelihood, rows = self.model.likelihood.of(sweep.rows), sweep.rows
+        mean, var = self.model.moments(sweep.h, sweep.v)
+        mean = mean if shift is None else mean + shift
+        y = rows.y.double()
+        of_rows, g, d_var = likelihood.expected_gradients(y, Marginals(mean[None], var[None]))
+        n = sweep.share * rows.n_effective
+        value = (sweep.kl - sweep.share * rows.weighted(of_rows).sum()) / n
+        g, lam = (sweep.share * rows.weighted(a).mT for a in (g, -2.0 * d_var))
+        alike = isinstance(likelihood, Gaussian) and rows.weight is None and rows.noise is None
+        return value, g, lam[:, :1] if alike else lam
+
+    def damping(
+        self, sweep: Sweep, phi: Tensor, step: Tensor, S: Tensor, slope: Tensor, value: Tensor
+    ) -> Tensor:
+        """How much of the mean's step raises the bound, (); all, where the likelihood is Gaussian.
+
+        `slope` is (Sμ)_I, (P, |I|): what the prior says is quadratic in the step.
+        """
+        factor = value.new_ones(())
+        if isinstance(self.model.likelihood, Gaussian):
+            return factor
+        shift, n = (phi @ step.mT.to(phi)).double(), sweep.share * sweep.rows.n_effective
+        linear, square = (slope * step).sum() / n, (step * matvec(S, step)).sum() / n
+        for _ in range(HALVINGS):
+            prior = factor * linear + 0.5 * factor.square() * square
+            if bool(self.sites(sweep, factor * shift)[0] + prior <= value):
+                return factor
+            factor = 0.5 * factor
+        return 0.0 * factor
+
+    # ---- hyper-parameters --------------------------------------------------------------------
+
+    def add_gradients(self, sweep: Sweep, groups: Tensor) -> None:
+        """Add those of −ELBO per row by the kernel's hyper-parameters, through one block.
+
+        Over a sweep these add up to the gradient of the whole bound; S = I has none.
+        """
+        members, basis = self.model.basis.members(groups), self.model.basis
+        with torch.no_grad():
+            W = self.model.columns[members].to(sweep.X).permute(1, 0, 2)  # (P, |I|, 1 + c)
+            std = self.model.std[members].to(sweep.X)
+            _, g, lam = self.sites(sweep)
+            of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2).to(W)
+            upstream = (of_rows @ W.mT).sum(0)  # (p, |I|)
+        phi = basis.columns(sweep.X, groups)
+        with torch.no_grad():
+            upstream += phi * (lam.mT.to(phi).expand(len(phi), -1) @ std.square().mT)
+            upstream /= sweep.share * sweep.rows.n_effective
+        for total, part in zip(
+            self.gradients,
+            torch.autograd.grad(phi, self._hyperparameters(), upstream, materialize_grads=True),
+            strict=True,
+        ):
+            total += part
+
+    @torch.no_grad()
+    def set_noise(self, sweep: Sweep) -> None:
+        """The noise that maximises the bound, given q."""
+        mean, var = self.model.moments(sweep.h, sweep.v)
+        q = Marginals(mean[None], var[None])
+        self.model.likelihood.maximise_(sweep.rows.to(torch.float64), q, self.noise_bounds)
+
+    # ---- what is left ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Negative log predictive density of the rows that are held out."""
+        held_out = rows[: rows.n_held_out]
+        h, v = self.project(X[: rows.n_held_out])
+        mean, var = self.model.moments(h, v)
+        q = Marginals(mean[None], var[None])
+        losses = -self.model.likelihood.of(held_out).log_predictive(held_out.y.double(), q)
+        return float(held_out.weighted(losses).sum()) / held_out.n_effective
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
+        model = copy.deepcopy(self.model)
+        return ChevronPosterior(model, self.rows.n_effective)
+
+
+def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:
+    """Φᵀdiag(λ)Φ for λ (P, p), or (P, 1) where rows agree: (P, |I|, |I|), float64."""
+    if lam.shape[1] == 1:
+        return lam[..., None] * (phi.mT @ phi).double()
+    return torch.stack([(phi.mT @ (row.to(phi)[:, None] * phi)).double() for row in lam])
+
+
+def matvec(S: Tensor, v: Tensor) -> Tensor:
+    """Sv for S (P or 1, N, N) and v (P, N)."""
+    return (S @ v[..., None])[..., 0]
+
+
+def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
+    """The step to the minimum over a block, (P, |I|, 1 + c); column r of C has rows ≥ r only.
+
+    With H = RRᵀ, R upper triangular, the rows from k on have R_{k:}R_{k:}ᵀ: one factor solves for
+    all columns, if what is above r is set to 0 in between.
+
+    Parameters
+    ----------
+    W : Tensor of shape (P, |I|, 1 + c)
+        μ_I and the dense columns of C.
+    G : Tensor of shape (P, |I|, 1 + c)
+        The gradient, without −e_r/c_rr.
+    H : Tensor of shape (P, |I|, |I|)
+        Second derivatives.
+    members : Tensor of shape (|I|,)
+        I, ascending.
+    """
+    c = W.shape[2] - 1
+    R = cholesky(H.flip(1, 2), "posterior precision of a block of weights").flip(1, 2)
+    first = torch.arange(-1, c, device=W.device)  # μ has all rows
+    below = (members[:, None] >= first).to(H)  # (|I|, 1 + c)
+
+    def solve(B: Tensor, mask: Tensor) -> Tensor:
+        u = torch.linalg.solve_triangular(R, B * mask, upper=True) * mask
+        return torch.linalg.solve_triangular(R.mT, u, upper=False)
+
+    step = -solve(G, below)
+    r = members[members < c]
+    if len(r):
+        j = torch.arange(len(r), device=W.device)
+        unit = torch.zeros(len(H), len(members), len(r), dtype=H.dtype, device=H.device)
+        unit[:, j, j] = 1.0
+        q = solve(unit, below[:, 1 + r])  # H⁻¹e_r
+        beta, alpha = W[:, j, 1 + r] + step[:, j, 1 + r], q[:, j, j]
+        c_rr = 0.5 * (beta + (beta.square() + 4.0 * alpha).sqrt())  # c_rr = β + α/c_rr
+        step[..., 1 + r] += q / c_rr[:, None]
+    return step

@@ -1,0 +1,275 @@
+"""q(w) of very many basis functions: a mean, and a covariance with a chevron for its factor.
+
+q(w) = N(μ, CCᵀ), the first c columns of C dense and lower triangular, the others diagonal:
+
+    var f(x) = Σ_{r<c} (φ(x)ᵀc_r)² + Σ_{i≥c} c_ii² φ_i(x)²
+
+in O(m(c + 1)) numbers. Everything is a sum over blocks of basis functions, so that features are
+never all in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..data.rows import Rows
+from ..features.basis_functions import BasisFunctions
+from ..likelihoods.base import Likelihood
+from ..maths.gaussian import Marginals
+from ..maths.linalg import BLOCK_ROWS, cholesky, log_det, map_blocks
+from .base import Posterior
+
+BLOCK_COLUMNS = 512
+"""Basis functions that are summed over at a time."""
+
+
+MAX_LOG_DET = 10_000
+"""Functions up to which the determinant of a dense prior precision is found."""
+
+
+class ChevronModel(nn.Module):
+    """f(x) = mean + φ(x)ᵀw with q(w) = N(μ, CCᵀ), and p(y | f).
+
+    Parameters
+    ----------
+    basis : BasisFunctions
+        φ and S.
+    likelihood : Likelihood
+        p(y | f).
+    shift : Tensor of shape (P,)
+        The prior mean of f.
+    n_dense : int
+        c.
+    dtype : torch.dtype
+        Of μ and C.
+    augments : bool, default=False
+        Whether the variance at x is that with one more function k(·, x) (Proposition 4).
+    learns_precision : bool, default=False
+        Whether S is diag(s) with an s of its own for each function and output.
+
+    Attributes
+    ----------
+    columns : Parameter of shape (m, P, 1 + c)
+        μ, and the dense columns of C.
+    std : Parameter of shape (m, P)
+        c_ii of the diagonal columns; 0 for i < c.
+    s : Parameter of shape (m, P) or None
+        Learned precisions.
+    row_precision : Tensor of shape (P,)
+        Σ_l λ_l of all rows, for each point of the basis.
+    """
+
+    row_precision: Tensor
+
+    def __init__(
+        self,
+        basis: BasisFunctions,
+        likelihood: Likelihood,
+        shift: Tensor,
+        n_dense: int,
+        dtype: torch.dtype,
+        augments: bool = False,
+        learns_precision: bool = False,
+    ) -> None:
+        super().__init__()
+        self.basis = basis
+        self.likelihood = likelihood
+        self.augments = augments
+        m, P = basis.n_components, len(shift)
+        columns = torch.zeros(m, P, 1 + n_dense, dtype=dtype, device=shift.device)
+        std = torch.empty(m, P, dtype=dtype, device=shift.device)
+        self.shift = nn.Parameter(shift, requires_grad=False)
+        self.columns = nn.Parameter(columns, requires_grad=False)
+        self.std = nn.Parameter(std, requires_grad=False)
+        s = torch.ones(m, P, dtype=dtype, device=shift.device) if learns_precision else None
+        self.s = None if s is None else nn.Parameter(s, requires_grad=False)
+        self.register_buffer("row_precision", torch.zeros_like(shift))
+        self.start_from_prior_()
+
+    @property
+    def n_dense(self) -> int:
+        """c."""
+        return self.columns.shape[2] - 1
+
+    @torch.no_grad()
+    def start_from_prior_(self) -> None:
+        """μ = 0 and c_ii = s_ii^(−1/2), the prior where S is diagonal."""
+        for groups, members in self.blocks(2**16):
+            self.std[members] = self.basis.diagonal(groups).rsqrt().to(self.std)[:, None]
+        c = torch.arange(self.n_dense, device=self.columns.device)
+        self.columns.zero_()
+        self.columns[c, :, 1 + c] = self.std[c]
+        self.std[c] = 0.0
+
+    def precision(self, groups: Tensor, members: Tensor) -> Tensor:
+        """S_II: (P, |I|, |I|), or (1, |I|, |I|) where outputs agree; float64."""
+        if self.s is not None:
+            return torch.diag_embed(self.s[members].double().mT)
+        S = self.basis.precision(groups)
+        return (torch.diag(S) if self.basis.is_diagonal else S)[None]
+
+    def blocks(self, n_columns: int = BLOCK_COLUMNS) -> Iterator[tuple[Tensor, Tensor]]:
+        """Groups of basis functions, and the functions in them: all, a block at a time."""
+        device, size = self.columns.device, max(1, n_columns // self.basis.group_size)
+        for start in range(0, self.basis.n_groups, size):
+            stop = min(start + size, self.basis.n_groups)
+            groups = torch.arange(start, stop, device=device)
+            yield groups, self.basis.members(groups)
+
+    def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Φμ and Φc_r, (P, N, 1 + c), and Σ_{i≥c} c_ii² φ_i², (P, N), in float64."""
+        P, C = self.columns.shape[1:]
+        h = torch.zeros(P, len(X), C, dtype=torch.float64, device=X.device)
+        v = torch.zeros(P, len(X), dtype=torch.float64, device=X.device)
+        for groups, members in self.blocks():
+            phi = self.basis.columns(X, groups)
+            h += (phi @ self.columns[members].to(X).permute(1, 0, 2)).double()
+            v += (phi.square() @ self.std[members].to(X).square()).mT.double()
+        return h, v
+
+    def marginals(self, X: Tensor) -> Marginals:
+        """q(f) at each row: mean and var (1, N, P)."""
+        h, v = self.project(X)
+        mean, var = self.moments(h, v)
+        if self.augments:
+            var = var + self.missing_variance(X)
+        return Marginals(mean[None], var[None])
+
+    def moments(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f, (N, P) each, from what :meth:`project` gives."""
+        mean = h[..., 0].mT + self.shift.to(h)
+        return mean, (v + h[..., 1:].square().sum(-1)).mT
+
+    def missing_variance(self, X: Tensor) -> Tensor:
+        """What a function centred on each row adds to its variance, (N, P) (Proposition 4).
+
+        k(x, x)² / (Σ_l λ_l k(x_l, x)² + k(x, x)), the sum over all rows: the points stand for them.
+        """
+        prior, squares = self.basis.missing_variance(X)
+        return prior[:, None] ** 2 / (squares[:, None] * self.row_precision + prior[:, None])
+
+    def kl(self) -> Tensor:
+        """KL[q(w) ‖ p(w)], () nats.
+
+        Raises
+        ------
+        ValueError
+            If S is dense, and too large for its determinant.
+        """
+        if not self.basis.is_diagonal:
+            return self._dense_kl()
+        total = torch.zeros((), dtype=torch.float64, device=self.columns.device)
+        for groups, members in self.blocks(2**16):
+            W, std = self.columns[members].double(), self.std[members].double()
+            s = self.basis.precision(groups)[:, None] if self.s is None else self.s[members].double()
+            total += block_kl(W, std, s, members)
+        return total
+
+    def _dense_kl(self) -> Tensor:
+        m = self.basis.n_components
+        if m > MAX_LOG_DET:
+            raise ValueError(
+                f"The bound needs the determinant of k(Z, Z), which is not computed for more than "
+                f"{MAX_LOG_DET} points, got n_components={m}."
+            )
+        members = torch.arange(m, device=self.columns.device)
+        S = self.basis.precision(members)
+        W, std = self.columns.double().permute(1, 0, 2), self.std.double()
+        quadratic = (W * (S @ W)).sum() + (S.diagonal()[:, None] * std.square()).sum()
+        constant = std.shape[1] * (m + log_det(cholesky(S, "covariance of the points")))
+        return 0.5 * (quadratic - constant) - scales(self.columns, std, members).double().log().sum()
+
+
+def scales(W: Tensor, std: Tensor, members: Tensor) -> Tensor:
+    """c_ii of some functions, (|I|, P), from W (|I|, P, 1 + c) and std (|I|, P)."""
+    c = W.shape[2] - 1
+    own = (1 + members).clamp_max(c)[:, None, None].expand(-1, W.shape[1], 1)
+    return torch.where(members[:, None] < c, W.gather(2, own)[..., 0], std.to(W))
+
+
+def block_kl(W: Tensor, std: Tensor, s: Tensor, members: Tensor) -> Tensor:
+    """The share of some functions in KL[q(w) ‖ p(w)]: W (|I|, P, 1 + c), std (|I|, P), s (|I|, P or 1).
+
+    ½ Σᵢ (sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − log sᵢ − 1) − Σᵢ log c_ii, () nats.
+    """
+    second = W.square().sum(2) + std.square()
+    return (0.5 * (s * second - s.log() - 1.0) - scales(W, std, members).log()).sum()
+
+
+class ChevronPosterior(Posterior):
+    """p(f | data) of a :class:`ChevronModel`.
+
+    Parameters
+    ----------
+    model : ChevronModel
+        The fitted one.
+    n_rows : float
+        How many rows it was fitted to.
+    """
+
+    def __init__(self, model: ChevronModel, n_rows: float) -> None:
+        super().__init__()
+        self.model = model
+        self._n_rows = n_rows
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        """p(y | f)."""
+        return self.model.likelihood
+
+    @property
+    def n_rows(self) -> float:
+        return self._n_rows
+
+    def marginals(self, X: Tensor) -> Marginals:
+        return self.model.marginals(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        model = self.model
+        h, _ = model.project(X)
+        K = h[..., 1:] @ h[..., 1:].mT
+        for groups, members in model.blocks():
+            phi = model.basis.columns(X, groups)
+            half = phi * model.std[members].to(X).mT[:, None]
+            K += half @ half.mT
+        if model.augments:
+            K.diagonal(dim1=1, dim2=2).add_(model.missing_variance(X).mT)
+        return K
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Weights are drawn a block at a time; rows of a GPU's memory too."""
+        model = self.model
+        P, C = model.columns.shape[1:]
+        normal = {"generator": generator, "dtype": X.dtype, "device": X.device}
+        f = model.shift.to(X).expand(n_samples, len(X), P).clone()
+        dense = torch.randn(P, C - 1, n_samples, **normal)
+        first = torch.ones(P, 1, n_samples, dtype=X.dtype, device=X.device)
+        for_columns = torch.cat([first, dense], 1)  # of μ and of C's dense columns
+        for groups, members in model.blocks():
+            W = model.columns[members].to(X).permute(1, 0, 2) @ for_columns  # (P, |I|, n_samples)
+            draws = torch.randn(P, len(members), n_samples, **normal)
+            W += model.std[members].to(X).mT[..., None] * draws
+
+            def add(rows: slice, groups: Tensor = groups, W: Tensor = W) -> None:
+                f[:, rows] += (model.basis.columns(X[rows], groups) @ W).permute(2, 1, 0)
+
+            map_blocks(add, len(X), BLOCK_ROWS)
+        if model.augments:
+            f += model.missing_variance(X).sqrt() * torch.randn(f.shape, **normal)
+        return f
+
+    def bound_of(self, X: Tensor, rows: Rows) -> Tensor:
+        """Σ E log p(y | f) − KL[q(w) ‖ p(w)] of these rows, ()."""
+        total = -self.model.kl()
+
+        def add(block: slice) -> None:
+            nonlocal total
+            some = rows[block]
+            of_rows = self.likelihood.of(some).expected_log_prob(some.y, self.marginals(X[block]))
+            total = total + some.weighted(of_rows).sum()
+
+        map_blocks(add, len(X))
+        return total

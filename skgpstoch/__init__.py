@@ -8,6 +8,7 @@ from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
 from .methods.qsgp import QSGPClassifier, QSGPRegressor
+from .methods.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
@@ -24,6 +25,8 @@ __all__ = [
     "MinimaxGaussianProcessRegressor",
     "QSGPClassifier",
     "QSGPRegressor",
+    "QSRVMClassifier",
+    "QSRVMRegressor",
     "SCGDGaussianProcessRegressor",
     "SVGPClassifier",
     "SVGPRegressor",

@@ -19,7 +19,6 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import join_white_noise, split_white_noise
-
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor

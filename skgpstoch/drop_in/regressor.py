@@ -275,9 +275,7 @@ class GaussianProcessRegressor(
         """What an exact fit left."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
-        return fitted, TrainingSet(
-            self.X_train_, Y, np.zeros(()), prediction_device(self.device)
-        )
+        return fitted, TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
 
     def _prior(self, X: Any) -> Covariance:
         return covariance_of(self._kernel(), X[:1], prediction_device(self.device))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .. import kernels
@@ -24,7 +24,7 @@ from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..objectives.base import Objective
-from ..objectives.blockwise import BlockwiseObjective
+from ..objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..posteriors.base import Posterior
 from ..posteriors.chevron import ChevronModel, ChevronPosterior
 from ..training.exact_search import TrainingSet, search_evidence
@@ -38,11 +38,6 @@ from .warm_start import load_fitted
 
 MOST_SWEPT = 16_384  # rows, of "auto"
 BLOCK = 1024  # basis functions of a step, of "auto"
-MOST_AUTO = 10_000  # basis functions, of "auto"
-LEAST_AUTO = 1_000
-DENSE = 100  # dense columns of C, of "auto"; all of them where these are few
-MOST_DENSE = 1_024
-DENSE_NUMBERS = 20_000_000  # that h and C may have together, of "auto"
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
 LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
 SWEEPS = 20
@@ -62,9 +57,6 @@ class BasisParameters:
     kernel : sklearn kernel or None, default=None
         Where its hyper-parameters start; a top-level WhiteKernel is the noise. None: a constant
         times an RBF kernel with a length-scale for each input, up to 64 of these.
-    n_dense : int or "auto", default="auto"
-        Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
-        all up to 1,024, and else 100, as far as these take little memory.
     batch_size : int or "auto", default="auto"
         Rows of a sweep over all basis functions; "auto" is 16,384.
     basis_batch_size : int or "auto", default="auto"
@@ -100,16 +92,14 @@ class BasisParameters:
         Sweeps done, and the one whose iterate was kept; 0 is the start.
     """
 
-    n_dense: int | str = "auto"
     basis_batch_size: int | str = "auto"
     learning_rate_init: float = 1.0
     learning_rate: str = "theory"
-    early_stopping: bool = False
+    early_stopping: bool | str = False
     tol: float = TOL
     n_subset: int = 1000
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_dense": [Interval(Integral, 0, None, closed="left"), AUTO],
         "basis_batch_size": [POSITIVE_INTEGER, AUTO],
         "n_subset": [Interval(Integral, 0, None, closed="left")],
     }
@@ -120,6 +110,9 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     """What regressors and classifiers with very many basis functions share."""
 
     _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel", "basis", "n_components", "n_dense")
+    _blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
+    _sweeps: ClassVar[int] = SWEEPS
+    _patience: ClassVar[int] = PATIENCE
 
     # ---- hooks of estimators -----------------------------------------------------------------
 
@@ -153,9 +146,9 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         n_trained = n - folds.n_untrained
         m = self._n_components(n_trained, start)
         block = BLOCK if self.basis_batch_size == "auto" else int(self.basis_batch_size)
-        sweeps = min(SWEEPS, max(1, math.ceil(LEAST_STEPS * block / m)))
+        sweeps = min(self._sweeps, max(1, math.ceil(LEAST_STEPS * block / m)))
         is_whole = self._n_swept(n_trained) == n_trained
-        quiet = math.inf if self.early_stopping or not is_whole else PATIENCE
+        quiet = math.inf if self.early_stopping or not is_whole else self._patience
         return Plan(
             solver="newton",
             dtype=self.dtype,
@@ -177,10 +170,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
 
     def _dense_columns(self, m: int, n_swept: int, n_outputs: int) -> int:
         """c."""
-        if self.n_dense != "auto":
-            return min(int(self.n_dense), m)
-        most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
-        return m if m <= min(MOST_DENSE, most) else min(DENSE, most)
+        return 0
 
     # ---- the model ---------------------------------------------------------------------------
 
@@ -215,30 +205,34 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         model = ChevronModel(basis, likelihood, shift, c, X.dtype, **self._model_options())
         if fitted is not None:
             load_fitted(model, fitted, self._changed_shape())
-        return self._build(model.to(X.device), X, rows, plan)
+        return self._build(model.to(X.device), X, rows, plan, generator)
 
     def _model_options(self) -> dict[str, Any]:
         return {}
 
     def _build(
-        self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan
-    ) -> BlockwiseObjective:
-        low, high = self._noise_bounds()
+        self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
+    ) -> BasisObjective:
+        """The solver's objective."""
         rate = float(min(self.learning_rate_init, 1.0))
-        return self._objective_class()(
+        return self._blockwise(
             model,
             X,
             rows,
             n_swept=self._n_swept(len(X)),
             rate=lambda sweep: rate * plan.schedule(sweep, plan.max_iter),
-            learns_kernel=self._learns_kernel(),
-            learns_noise=isinstance(model.likelihood, AdditiveNoise) and low < high,
-            warm_up=plan.max_iter // 4,
-            noise_bounds=(low, high),
+            **self._learning(model, plan),
         )
 
-    def _objective_class(self) -> type[BlockwiseObjective]:
-        return BlockwiseObjective
+    def _learning(self, model: ChevronModel, plan: Plan) -> dict[str, Any]:
+        """Which hyper-parameters are learned, and when."""
+        low, high = self._noise_bounds()
+        return {
+            "learns_kernel": self._learns_kernel(),
+            "learns_noise": isinstance(model.likelihood, AdditiveNoise) and low < high,
+            "warm_up": plan.max_iter // 4 if self._learns_kernel() else 0,
+            "noise_bounds": (low, high),
+        }
 
     def _start_kernel(
         self,
@@ -253,7 +247,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         if expression is None:
             scale = np.ones(X.shape[1] if X.shape[1] <= MOST_RELEVANT_INPUTS else 1)
             scale = scale * math.sqrt(X.shape[1])
-            shape = sk.RBF(scale if len(scale) > 1 else float(scale[0]), (1e-3, 1e4))
+            shape = sk.RBF(scale, (1e-3, 1e4))
             expression = sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
         noise = white or sk.WhiteKernel(0.1, NOISE_BOUNDS if white is None else (1e-8, 1e2))
         found, size = expression + noise, min(self.n_subset, len(X))
@@ -280,7 +274,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
 
     def _visited(self, run: Run) -> tuple[Tensor, Rows]:
         """What the loop goes through: groups of basis functions."""
-        n_groups = cast(BlockwiseObjective, run.objective).model.basis.n_groups
+        n_groups = cast(BasisObjective, run.objective).model.basis.n_groups
         groups = torch.arange(n_groups, device=run.X.device)
         return groups, Rows(groups[:, None])
 
@@ -294,6 +288,8 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         likelihood = self._model.likelihood
         self.likelihood_ = likelihood
         self.kernel_ = kernels.to_sklearn(self._model.basis.kernel)
+        if self.kernel is None:  # which has seen X scaled
+            self.kernel_.k2.length_scale = self.kernel_.k2.length_scale * self._x_scaling.scale
         if isinstance(likelihood, AdditiveNoise):
             noise = float(likelihood.noise_variance.mean())
             self.kernel_ = kernels.join_white_noise(self.kernel_, noise, self._split_kernel()[1])
@@ -308,4 +304,7 @@ def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
     P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
     """
     factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
-    return sk.ConstantKernel(factor, "fixed") * kernel
+    if not isinstance(getattr(kernel, "k1", None), sk.ConstantKernel):
+        return sk.ConstantKernel(factor) * kernel
+    kernel.k1.constant_value *= factor
+    return kernel

@@ -7,6 +7,7 @@ features are functions of a seed and of their number, φ_i = k(·, z_i) of a ker
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class BasisFunctions(nn.Module):
     """
 
     n_groups: int
+    points: Tensor  # Z, (m, d), of functions that are centred
     group_size: int = 1
     is_diagonal: bool = True  # whether S is
 
@@ -52,6 +54,10 @@ class BasisFunctions(nn.Module):
     def diagonal(self, groups: Tensor) -> Tensor:
         """s_ii of the functions in groups, (|I|,), float64."""
         return self.precision(groups)
+
+    def cross(self, groups: Tensor, others: Tensor) -> Tensor:
+        """S_IJ, (|I|, |J|), where S is dense."""
+        raise NotImplementedError(f"{type(self).__name__} has a diagonal S")
 
     def missing_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """k(x, x) and Σᵢ k(x, zᵢ)², (N,) each, for a function centred on each row of X."""
@@ -79,9 +85,7 @@ class FourierBasis(BasisFunctions):
 
     group_size = 2
 
-    def __init__(
-        self, kernel: kernels.Kernel, n_inputs: int, n_components: int, seed: int
-    ) -> None:
+    def __init__(self, kernel: kernels.Kernel, n_inputs: int, n_components: int, seed: int) -> None:
         super().__init__(kernel, n_components)
         check_length_scales(kernel, n_inputs)
         self.n_inputs = n_inputs
@@ -107,17 +111,14 @@ class FourierBasis(BasisFunctions):
 
     def columns(self, X: Tensor, groups: Tensor) -> Tensor:
         products, seed = self._products(), self.seed
-        omega = torch.empty(len(groups), self.n_inputs, dtype=X.dtype, device=X.device)
+        omega = torch.zeros(len(groups), self.n_inputs, dtype=X.dtype, device=X.device)
         height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
         for t, product in enumerate(products):
             here = groups % len(products) == t
             constants, factors = split_constants(product)
-            z = [
-                base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
-                / factor.length_scale
-                for j, factor in enumerate(factors)
-            ]
-            omega[here] = sum(z).to(X)
+            for j, factor in enumerate(factors):
+                z = base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
+                omega[here] += (z / cast(Tensor, factor.length_scale)).to(X)
             height[here] = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
         angle = X @ omega.mT
         last = groups == self.n_groups - 1
@@ -163,6 +164,9 @@ class KernelBasis(BasisFunctions):
             return super().precision(groups)
         Z = self.points[groups].double()
         return self.kernel(Z, Z).double()
+
+    def cross(self, groups: Tensor, others: Tensor) -> Tensor:
+        return self.columns(self.points[groups], others)
 
     def diagonal(self, groups: Tensor) -> Tensor:
         if self.is_diagonal:

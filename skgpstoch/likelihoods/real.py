@@ -36,7 +36,7 @@ class AdditiveNoise(Likelihood):
         return other
 
     @torch.no_grad()
-    def set_noise_(self, variance: float) -> None:
+    def set_noise_(self, variance: Tensor | float) -> None:
         """Set the variance of ε of every output."""
         factor = variance / self.noise_variance
         self.load_state_dict(self.in_units(factor.sqrt()).state_dict())

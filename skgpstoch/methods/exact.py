@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor
 
 from ..data.arrays import borrowed
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks

@@ -22,19 +22,20 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..likelihoods.real import Gaussian
+from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky, map_blocks
-from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
+PRECISION_ROWS = 4096
 HALVINGS = 6  # of a Newton step for the mean that does not raise the bound
 
 
@@ -51,10 +52,10 @@ class Sweep:
     kl: Tensor  # of q(w), less log|S| where S is dense
 
 
-class BlockwiseObjective(Objective):
-    """−ELBO per row, lowered block by block.
+class BasisObjective(Objective):
+    """−ELBO per row of a model with very many basis functions.
 
-    What the training loop calls rows are groups of basis functions: an epoch is a sweep.
+    What the training loop calls rows are groups of basis functions: an epoch is a sweep over them.
 
     Parameters
     ----------
@@ -62,6 +63,84 @@ class BlockwiseObjective(Objective):
         Basis, likelihood and q(w).
     X, rows : Tensor of shape (n, d) and Rows
         All rows to train on, in random order.
+    """
+
+    def __init__(self, model: ChevronModel, X: Tensor, rows: Rows) -> None:
+        super().__init__()
+        self.model = model
+        self.X, self.rows = X, rows
+        self.n_sweeps = 0
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_extra_state(self) -> int:
+        return self.n_sweeps
+
+    def set_extra_state(self, state: int) -> None:
+        self.n_sweeps = state
+
+    def epoch_end(self) -> None:
+        self.n_sweeps += 1
+
+    def some_rows(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
+        """Rows drawn with replacement; all of them, where that many are asked for."""
+        if n_rows >= len(self.X):
+            return self.X, self.rows
+        size, device = (n_rows,), self.X.device
+        some = torch.randint(len(self.X), size, generator=generator, device=device)
+        return self.X[some], self.rows[some]
+
+    @torch.no_grad()
+    def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`ChevronModel.project` by blocks of rows."""
+        P, C = self.model.columns.shape[1:]
+        h = torch.empty(P, len(X), C, dtype=torch.float64, device=X.device)
+        v = torch.empty(P, len(X), dtype=torch.float64, device=X.device)
+
+        def compute(block: slice) -> None:
+            h[:, block], v[:, block] = self.model.project(X[block])
+
+        map_blocks(compute, len(X))
+        return h, v
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Negative log predictive density of the rows that are held out."""
+        held_out = rows[: rows.n_held_out]
+        q = self.marginals(*self.project(X[: rows.n_held_out]))
+        losses = -self.model.likelihood.log_predictive(held_out.y.double(), q)
+        return float(held_out.weighted(losses).sum()) / held_out.n_effective
+
+    def marginals(self, h: Tensor, v: Tensor) -> Marginals:
+        """q(f) from what :meth:`project` gives."""
+        mean, var = self.model.moments(h, v)
+        return Marginals(mean[None], var[None])
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
+        """The present q; points of the basis stand for the rows that each has a share of."""
+        model, n = copy.deepcopy(self.model), self.rows.n_effective
+        if model.augments:
+            model.row_precision = self.mean_precision() * (n / model.basis.n_components)
+        return ChevronPosterior(model, n)
+
+    def mean_precision(self) -> Tensor:
+        """The mean of the rows' λ, (P,)."""
+        some = slice(None, PRECISION_ROWS)
+        q = self.marginals(*self.project(self.X[some]))
+        y = self.rows[some].y.double()
+        _, _, d_var = self.model.likelihood.expected_gradients(y, q)
+        return -2.0 * self.rows[some].mean(d_var)
+
+
+class BlockwiseObjective(BasisObjective):
+    """−ELBO per row, lowered block by block.
+
+    Parameters
+    ----------
+    model, X, rows
+        Those of :class:`BasisObjective`.
     n_swept : int
         p.
     rate : callable
@@ -88,15 +167,12 @@ class BlockwiseObjective(Objective):
         warm_up: int = 0,
         noise_bounds: tuple[float, float] = (0.0, math.inf),
     ) -> None:
-        super().__init__()
-        self.model = model
-        self.X, self.rows = X, rows
+        super().__init__(model, X, rows)
         self.n_swept = min(n_swept, len(X))
         self.rate = rate
         self.learns_noise = learns_noise
         self.warm_up = warm_up
         self.noise_bounds = noise_bounds
-        self.n_sweeps = 0
         self.sweep: Sweep | None = None
         model.basis.kernel.requires_grad_(learns_kernel)
         self.gradients = [torch.zeros_like(p) for p in self._hyperparameters()]
@@ -109,14 +185,9 @@ class BlockwiseObjective(Objective):
     def _hyperparameters(self) -> list[Any]:
         return [p for p in self.model.basis.parameters() if p.requires_grad]
 
-    def is_closed(self) -> bool:
-        return False
-
-    def get_extra_state(self) -> int:
-        return self.n_sweeps
-
     def set_extra_state(self, state: int) -> None:
-        self.n_sweeps, self.sweep = state, None
+        super().set_extra_state(state)
+        self.sweep = None
 
     def step_end(self) -> None:
         self.model.basis.kernel.clamp_()
@@ -124,7 +195,8 @@ class BlockwiseObjective(Objective):
     def epoch_end(self) -> None:
         if self.sweep is not None and self.learns_noise and self.n_sweeps >= self.warm_up:
             self.set_noise(self.sweep)
-        self.n_sweeps, self.sweep = self.n_sweeps + 1, None
+        super().epoch_end()
+        self.sweep = None
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         groups = X.sort().values
@@ -146,31 +218,16 @@ class BlockwiseObjective(Objective):
     @torch.no_grad()
     def begin(self, generator: torch.Generator) -> Sweep:
         """Rows of their own, and what q says of them."""
-        X, rows, n, model = self.X, self.rows, len(self.X), self.model
-        if self.n_swept < n:
-            some = torch.randint(n, (self.n_swept,), generator=generator, device=X.device)
-            X, rows = X[some], rows[some]
+        model, (X, rows) = self.model, self.some_rows(self.n_swept, generator)
         for gradient in self.gradients:
             gradient.zero_()
         h, v = self.project(X)
-        kl, at_points = torch.zeros((), dtype=torch.float64, device=X.device), None
         if model.basis.is_diagonal:
-            kl = model.kl()
+            at_points, kl = None, model.kl()
         else:
             at_points, _ = self.project(model.basis.points.to(X))
-        return Sweep(X, rows, n / len(X), h, v, at_points, kl)
-
-    def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """h and v of rows, by blocks of these."""
-        P, C = self.model.columns.shape[1:]
-        h = torch.empty(P, len(X), C, dtype=torch.float64, device=X.device)
-        v = torch.empty(P, len(X), dtype=torch.float64, device=X.device)
-
-        def compute(block: slice) -> None:
-            h[:, block], v[:, block] = self.model.project(X[block])
-
-        map_blocks(compute, len(X))
-        return h, v
+            kl = self.dense_kl(at_points)
+        return Sweep(X, rows, len(self.X) / len(X), h, v, at_points, kl)
 
     def step(self, sweep: Sweep, groups: Tensor) -> Tensor:
         """Minimise over a block; −ELBO per row at the q before it, ()."""
@@ -214,18 +271,27 @@ class BlockwiseObjective(Objective):
             points = model.basis.points.to(phi)
             sweep.at_points += (model.basis.columns(points, groups) @ step.to(phi)).double()
         model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
+        if sweep.at_points is not None:
+            sweep.kl = self.dense_kl(sweep.at_points)
+
+    def dense_kl(self, at_points: Tensor) -> Tensor:
+        """KL[q(w) ‖ p(w)] without what only depends on S, from SW (P, m, 1 + c): ()."""
+        model, groups = self.model, torch.arange(self.model.basis.n_groups, device=self.X.device)
+        W, std = model.columns.double(), model.std.double()
+        second = (W.permute(1, 0, 2) * at_points).sum()
+        second = second + (model.basis.diagonal(groups)[:, None] * std.square()).sum()
+        return 0.5 * (second - std.numel()) - scales(W, std, groups).log().sum()
 
     def sites(self, sweep: Sweep, shift: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """−ELBO per row, (); g and λ, (P, p) or λ (P, 1) where rows agree, times n/p."""
-        likelihood, rows = self.model.likelihood.of(sweep.rows), sweep.rows
-        mean, var = self.model.moments(sweep.h, sweep.v)
-        mean = mean if shift is None else mean + shift
-        y = rows.y.double()
-        of_rows, g, d_var = likelihood.expected_gradients(y, Marginals(mean[None], var[None]))
+        likelihood, rows = self.model.likelihood, sweep.rows
+        q = self.marginals(sweep.h, sweep.v)
+        q = q if shift is None else q._replace(mean=q.mean + shift)
+        of_rows, g, d_var = likelihood.expected_gradients(rows.y.double(), q)
         n = sweep.share * rows.n_effective
         value = (sweep.kl - sweep.share * rows.weighted(of_rows).sum()) / n
         g, lam = (sweep.share * rows.weighted(a).mT for a in (g, -2.0 * d_var))
-        alike = isinstance(likelihood, Gaussian) and rows.weight is None and rows.noise is None
+        alike = isinstance(likelihood, Gaussian) and rows.weight is None
         return value, g, lam[:, :1] if alike else lam
 
     def damping(
@@ -275,26 +341,9 @@ class BlockwiseObjective(Objective):
     @torch.no_grad()
     def set_noise(self, sweep: Sweep) -> None:
         """The noise that maximises the bound, given q."""
-        mean, var = self.model.moments(sweep.h, sweep.v)
-        q = Marginals(mean[None], var[None])
-        self.model.likelihood.maximise_(sweep.rows.to(torch.float64), q, self.noise_bounds)
-
-    # ---- what is left ------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Negative log predictive density of the rows that are held out."""
-        held_out = rows[: rows.n_held_out]
-        h, v = self.project(X[: rows.n_held_out])
-        mean, var = self.model.moments(h, v)
-        q = Marginals(mean[None], var[None])
-        losses = -self.model.likelihood.of(held_out).log_predictive(held_out.y.double(), q)
-        return float(held_out.weighted(losses).sum()) / held_out.n_effective
-
-    @torch.no_grad()
-    def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
-        model = copy.deepcopy(self.model)
-        return ChevronPosterior(model, self.rows.n_effective)
+        q = self.marginals(sweep.h, sweep.v)
+        likelihood = cast(AdditiveNoise, self.model.likelihood)
+        likelihood.maximise_(sweep.rows.to(torch.float64), q, self.noise_bounds)
 
 
 def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:

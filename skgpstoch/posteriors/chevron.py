@@ -52,12 +52,12 @@ class ChevronModel(nn.Module):
 
     Attributes
     ----------
-    columns : Parameter of shape (m, P, 1 + c)
-        μ, and the dense columns of C.
+    flat : Parameter of shape (m, P(1 + c))
+        μ, and the dense columns of C; `columns` is the same, (m, P, 1 + c).
     std : Parameter of shape (m, P)
         c_ii of the diagonal columns; 0 for i < c.
-    s : Parameter of shape (m, P) or None
-        Learned precisions.
+    s : Parameter of shape (m, P)
+        Learned precisions; (0, P) where they are not learned.
     row_precision : Tensor of shape (P,)
         Σ_l λ_l of all rows, for each point of the basis.
     """
@@ -79,15 +79,20 @@ class ChevronModel(nn.Module):
         self.likelihood = likelihood
         self.augments = augments
         m, P = basis.n_components, len(shift)
-        columns = torch.zeros(m, P, 1 + n_dense, dtype=dtype, device=shift.device)
+        flat = torch.zeros(m, P * (1 + n_dense), dtype=dtype, device=shift.device)
         std = torch.empty(m, P, dtype=dtype, device=shift.device)
         self.shift = nn.Parameter(shift, requires_grad=False)
-        self.columns = nn.Parameter(columns, requires_grad=False)
+        self.flat = nn.Parameter(flat, requires_grad=False)  # columns, as sparse gradients are
         self.std = nn.Parameter(std, requires_grad=False)
-        s = torch.ones(m, P, dtype=dtype, device=shift.device) if learns_precision else None
-        self.s = None if s is None else nn.Parameter(s, requires_grad=False)
         self.register_buffer("row_precision", torch.zeros_like(shift))
+        s = torch.ones(m if learns_precision else 0, P, dtype=dtype, device=shift.device)
+        self.s = nn.Parameter(s, requires_grad=False)
         self.start_from_prior_()
+
+    @property
+    def columns(self) -> Tensor:
+        """μ and the dense columns of C, a view, (m, P, 1 + c)."""
+        return self.flat.detach().view(len(self.flat), len(self.shift), -1)
 
     @property
     def n_dense(self) -> int:
@@ -98,7 +103,8 @@ class ChevronModel(nn.Module):
     def start_from_prior_(self) -> None:
         """μ = 0 and c_ii = s_ii^(−1/2), the prior where S is diagonal."""
         for groups, members in self.blocks(2**16):
-            self.std[members] = self.basis.diagonal(groups).rsqrt().to(self.std)[:, None]
+            s = self.s[members] if len(self.s) else self.basis.diagonal(groups)[:, None]
+            self.std[members] = s.rsqrt().to(self.std)
         c = torch.arange(self.n_dense, device=self.columns.device)
         self.columns.zero_()
         self.columns[c, :, 1 + c] = self.std[c]
@@ -106,7 +112,7 @@ class ChevronModel(nn.Module):
 
     def precision(self, groups: Tensor, members: Tensor) -> Tensor:
         """S_II: (P, |I|, |I|), or (1, |I|, |I|) where outputs agree; float64."""
-        if self.s is not None:
+        if len(self.s):
             return torch.diag_embed(self.s[members].double().mT)
         S = self.basis.precision(groups)
         return (torch.diag(S) if self.basis.is_diagonal else S)[None]
@@ -164,7 +170,8 @@ class ChevronModel(nn.Module):
         total = torch.zeros((), dtype=torch.float64, device=self.columns.device)
         for groups, members in self.blocks(2**16):
             W, std = self.columns[members].double(), self.std[members].double()
-            s = self.basis.precision(groups)[:, None] if self.s is None else self.s[members].double()
+            s = self.s[members] if len(self.s) else self.basis.precision(groups)[:, None]
+            s = s.double()
             total += block_kl(W, std, s, members)
         return total
 
@@ -180,7 +187,8 @@ class ChevronModel(nn.Module):
         W, std = self.columns.double().permute(1, 0, 2), self.std.double()
         quadratic = (W * (S @ W)).sum() + (S.diagonal()[:, None] * std.square()).sum()
         constant = std.shape[1] * (m + log_det(cholesky(S, "covariance of the points")))
-        return 0.5 * (quadratic - constant) - scales(self.columns, std, members).double().log().sum()
+        of_scales = scales(self.columns, std, members).double().log().sum()
+        return 0.5 * (quadratic - constant) - of_scales
 
 
 def scales(W: Tensor, std: Tensor, members: Tensor) -> Tensor:
@@ -191,9 +199,10 @@ def scales(W: Tensor, std: Tensor, members: Tensor) -> Tensor:
 
 
 def block_kl(W: Tensor, std: Tensor, s: Tensor, members: Tensor) -> Tensor:
-    """The share of some functions in KL[q(w) ‖ p(w)]: W (|I|, P, 1 + c), std (|I|, P), s (|I|, P or 1).
+    """The share of some functions in KL[q(w) ‖ p(w)], () nats.
 
-    ½ Σᵢ (sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − log sᵢ − 1) − Σᵢ log c_ii, () nats.
+    ½ Σᵢ (sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − log sᵢ − 1) − Σᵢ log c_ii, from W (|I|, P, 1 + c), std (|I|, P) and
+    s (|I|, P or 1).
     """
     second = W.square().sum(2) + std.square()
     return (0.5 * (s * second - s.log() - 1.0) - scales(W, std, members).log()).sum()
@@ -243,14 +252,17 @@ class ChevronPosterior(Posterior):
         """Weights are drawn a block at a time; rows of a GPU's memory too."""
         model = self.model
         P, C = model.columns.shape[1:]
-        normal = {"generator": generator, "dtype": X.dtype, "device": X.device}
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=X.dtype, device=X.device)
+
         f = model.shift.to(X).expand(n_samples, len(X), P).clone()
-        dense = torch.randn(P, C - 1, n_samples, **normal)
+        dense = normal(P, C - 1, n_samples)
         first = torch.ones(P, 1, n_samples, dtype=X.dtype, device=X.device)
         for_columns = torch.cat([first, dense], 1)  # of μ and of C's dense columns
         for groups, members in model.blocks():
             W = model.columns[members].to(X).permute(1, 0, 2) @ for_columns  # (P, |I|, n_samples)
-            draws = torch.randn(P, len(members), n_samples, **normal)
+            draws = normal(P, len(members), n_samples)
             W += model.std[members].to(X).mT[..., None] * draws
 
             def add(rows: slice, groups: Tensor = groups, W: Tensor = W) -> None:
@@ -258,7 +270,7 @@ class ChevronPosterior(Posterior):
 
             map_blocks(add, len(X), BLOCK_ROWS)
         if model.augments:
-            f += model.missing_variance(X).sqrt() * torch.randn(f.shape, **normal)
+            f += model.missing_variance(X).sqrt() * normal(*f.shape)
         return f
 
     def bound_of(self, X: Tensor, rows: Rows) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim import Adadelta, AdamW, Optimizer
 
 from .projected_lbfgs import ProjectedLBFGS
@@ -39,6 +40,35 @@ def theory(step: int, n_steps: int) -> float:
 SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, "theory": theory}
 
 
+class SparseAdagrad(Optimizer):
+    """AdaGrad (Duchi et al., 2011) that touches only those rows of a parameter with a gradient.
+
+    torch's own does so with a warning of torch's at the first step.
+    """
+
+    def __init__(self, params: Any, eps: float = 1e-10) -> None:
+        super().__init__(params, {"lr": 0.1, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step, of the parameters that have gradients."""
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                total = self.state[p].setdefault("sum", torch.zeros_like(p))
+                rows: Any = ...
+                gradient = p.grad
+                if gradient.is_sparse:
+                    gradient = gradient.coalesce()
+                    rows, gradient = gradient.indices()[0], gradient.values()
+                total[rows] += gradient.square()
+                p[rows] -= group["lr"] * gradient / (total[rows].sqrt() + group["eps"])
+        return loss
+
+
 def make_optimizer(
     solver: str,
     groups: list[dict[str, Any]],
@@ -61,6 +91,8 @@ def make_optimizer(
         return ProjectedLBFGS(params, project, max_iter=LBFGS_ITERATIONS)
     for group in groups:
         group["initial_lr"] = group["lr"]
+    if solver == "adagrad":
+        return SparseAdagrad(groups)
     if solver == "adadelta":
         return Adadelta(groups)
     return AdamW(groups, weight_decay=0.0, fused=True)

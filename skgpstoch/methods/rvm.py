@@ -1,0 +1,286 @@
+"""QSRVM: relevance vector machines on dictionaries of any size.
+
+Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001; Evans & Nair,
+"Quadruply stochastic Gaussian processes", 2020, sec. I.3. f = Φw with φ_i = k(·, x_i), one for each
+training row, and w_i ~ N(0, 1/s_i), every s_i learned. With H = ΦᵀΛΦ + diag(s) and γ_i = 1 −
+s_i[H⁻¹]_ii, what the data determine of w_i, the evidence is stationary at (MacKay's update)
+
+    s_i = γ_i/μ_i²,   σ² = ‖y − Φμ‖²/(n − Σγ_i).
+
+Most s_i run away to infinity; their functions are taken out, and the others are the relevance
+vectors. Functions are visited a block at a time as in :mod:`skgpstoch.objectives.blockwise`, with H
+of the block: where one block holds all functions that are left, this is Tipping's algorithm. The
+posterior of what is left is exact, for a Gaussian likelihood.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.utils._param_validation import Options
+from torch import Tensor
+
+from .. import kernels
+from ..data.rows import Rows
+from ..estimators.base import validate_inputs
+from ..estimators.basis import BLOCK, BasisGP
+from ..estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
+from ..estimators.docs import public_estimator
+from ..estimators.plan import Plan
+from ..features.basis_functions import BasisFunctions, KernelBasis
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
+from ..maths.linalg import inverse_cholesky
+from ..objectives.blockwise import BlockwiseObjective, Sweep
+from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+
+PRUNED = 1e-4  # γ_i below which a function goes
+START_ROWS = 64  # that the first s_i are found from
+NEWTON_STEPS = 10  # of the closing posterior, where the likelihood is not Gaussian
+MOST_PRECISION = 1e12
+MOST_DENSE = 2_000  # relevance vectors whose covariance is kept as a whole
+
+
+class RelevanceObjective(BlockwiseObjective):
+    """Block-wise steps for q(w), and MacKay's for the precisions of the block."""
+
+    active: Tensor  # (m, P): functions that are not pruned
+    determined: Tensor  # γ at the last visit, (m, P)
+
+    def __init__(self, model: ChevronModel, X: Tensor, rows: Rows, **options: Any) -> None:
+        super().__init__(model, X, rows, **options)
+        prior, squares = model.basis.missing_variance(X[:START_ROWS])
+        model.s.fill_(float((squares / prior).mean()))  # a prior variance of about k(x, x)
+        model.start_from_prior_()
+        self.register_buffer("active", torch.ones_like(model.std, dtype=torch.bool))
+        self.register_buffer("determined", torch.zeros_like(model.std))
+        self.last = model.std.new_zeros(())
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        left = X[self.active[X].any(1)]
+        if len(left):
+            self.last = super().forward(left, rows, generator)
+        return self.last
+
+    def move(
+        self,
+        sweep: Sweep,
+        groups: Tensor,
+        members: Tensor,
+        phi: Tensor,
+        W: Tensor,
+        step: Tensor,
+        H: Tensor,
+        rho: float,
+    ) -> None:
+        model, mu = self.model, W[..., 0].mT  # (|I|, P)
+        L_inv = inverse_cholesky(H)[0]
+        gamma = (1.0 - model.s[members].double() * L_inv.square().sum(1).mT).clamp(0.0, 1.0)
+        keep = (gamma > PRUNED) & self.active[members]
+        W = torch.where(keep.mT[..., None], W, 0.0)
+        step = W - model.columns[members].double().permute(1, 0, 2)
+        super().move(sweep, groups, members, phi, W, step, H, rho)
+        s = gamma / mu.square().clamp_min(1.0 / MOST_PRECISION)
+        s = torch.where(keep, s.clamp_max(MOST_PRECISION), MOST_PRECISION)
+        before, old = self.block(members), model.s[members]
+        model.s[members] = s.to(model.s)
+        std = torch.where(keep, model.std[members].double(), s.rsqrt())
+        sweep.v += (phi.square() @ (std.square() - before[1].square()).to(phi)).mT.double()
+        model.std[members] = std.to(model.std)
+        sweep.kl += block_kl(*self.block(members), s, members)
+        sweep.kl -= block_kl(*before, old.double(), members)
+        self.active[members] = keep
+        self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
+
+    def block(self, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and scales of some functions, float64."""
+        return self.model.columns[members].double(), self.model.std[members].double()
+
+    @torch.no_grad()
+    def set_noise(self, sweep: Sweep) -> None:
+        """σ² = ‖y − Φμ‖²/(n − Σγ)."""
+        rows, n = sweep.rows, self.rows.n_effective
+        mean, _ = self.model.moments(sweep.h, sweep.v)
+        square = sweep.share * rows.weighted((rows.y.double() - mean).square()).sum(0)
+        free = (n - self.determined.double().sum(0)).clamp_min(1.0)
+        noise = (square / free).clamp(*self.noise_bounds)
+        cast(Gaussian, self.model.likelihood).log_noise.copy_(noise.log())
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
+        """Relevance vectors alone, and the posterior given their precisions."""
+        model, keep = self.model, self.active.any(1)
+        if not bool(keep.any()):
+            keep[self.determined.sum(1).argmax()] = True
+        R, whole = int(keep.sum()), int(keep.sum()) <= MOST_DENSE
+        basis = KernelBasis(model.basis.kernel, model.basis.points[keep].double(), True)
+        likelihood, shift = copy.deepcopy(model.likelihood), model.shift.detach().clone()
+        closing = ChevronModel(
+            copy.deepcopy(basis),
+            likelihood,
+            shift.double(),
+            R if whole else 0,
+            torch.float64,
+            learns_precision=True,
+        )
+        closing.s.copy_(model.s[keep])
+        closing.start_from_prior_()
+        closing.columns[..., 0] = model.columns[keep, :, 0].double()
+        rest = BlockwiseObjective(
+            closing,
+            self.X.double(),
+            self.rows.to(torch.float64),
+            n_swept=len(self.X) if whole else self.n_swept,
+            rate=lambda sweep: 1.0,
+            learns_noise=False,
+        )
+        sweep = rest.begin(torch.Generator(X.device).manual_seed(0))
+        blocks = torch.arange(R, device=X.device).split(max(R if whole else BLOCK, 1))
+        for _ in range(1 if isinstance(likelihood, Gaussian) and whole else NEWTON_STEPS):
+            for block in blocks:
+                rest.step(sweep, block)
+        return ChevronPosterior(closing, self.rows.n_effective)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RelevanceVectors(BasisGP):
+    """What the regressor and the classifier share.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Where its hyper-parameters start, any that scikit-learn has in torch here; a top-level
+        WhiteKernel is the noise. None: a constant times an RBF kernel with a length-scale for each
+        input, up to 64 of these.
+    max_iter : int or "auto", default="auto"
+        Sweeps over the functions that are left; "auto" is 200, or fewer that make 2,000 steps.
+        Where a sweep has all rows, training ends earlier after ten that gain less than `tol`.
+    warm_start : bool, default=False
+        Not for relevance vector machines: what is pruned does not come back.
+
+    Attributes
+    ----------
+    relevance_ : ndarray of shape (n_relevance,)
+        Row numbers of the relevance vectors in X.
+    relevance_vectors_ : ndarray of shape (n_relevance, n_features)
+        These rows.
+    dual_coef_ : ndarray of shape (n_relevance,) or (n_relevance, n_outputs)
+        Their weights: the latent mean is kernel(X, relevance_vectors_) @ dual_coef_ + intercept_,
+        with `kernel_` without its WhiteKernel, in the units of y.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        The prior mean.
+    """
+
+    n_dense: ClassVar[int] = 0  # while training; the closing posterior has all columns
+    _blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective
+    _sweeps: ClassVar[int] = 200
+    _patience: ClassVar[int] = 10
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "warm_start": [Options(bool, {False})],
+    }
+
+    def _model_options(self) -> dict[str, Any]:
+        return {"learns_precision": True}
+
+    def _n_components(self, n_rows: int, start: Any) -> int:
+        return n_rows
+
+    def _basis(
+        self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
+    ) -> BasisFunctions:
+        return KernelBasis(kernel, X.clone(), is_diagonal=True)
+
+    def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
+        super()._fit_to(X, y, *of_rows)
+        given = validate_inputs(self, X, reset=False)
+        self.relevance_ = self._found_in(given)
+        self.relevance_vectors_ = np.asarray(given)[self.relevance_]
+        return self
+
+    def _found_in(self, X: np.ndarray) -> np.ndarray:
+        """Row numbers of the points of the basis, each the first of those that are the same."""
+        cpu = torch.device("cpu")
+        seen = self._x_scaling.tensor(X, getattr(torch, self.dtype), cpu).double().numpy() + 0.0
+        points = self._model.basis.points.numpy() + 0.0
+        first: dict[bytes, int] = {}
+        for i, row in enumerate(seen):
+            first.setdefault(row.tobytes(), i)
+        return np.array([first[row.tobytes()] for row in points])
+
+    def _set_fitted(self, plan: Plan) -> None:
+        super()._set_fitted(plan)
+        offset, scale = self._y_scaling
+        weights = self._model.columns[..., 0].numpy()
+        level = self._model.shift.double().numpy()
+        if len(scale) == len(level):
+            weights, level = weights * scale, level * scale + offset
+        single = weights.shape[1] == 1 and self._y_shape == ()
+        self.dual_coef_ = weights[:, 0] if single else weights
+        self.intercept_ = float(level[0]) if single else level
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class QSRVMRegressor(RelevanceVectors, BasisGPRegressor):
+    """Relevance vector regression, on dictionaries of any size.
+
+    A sparse model: a Gaussian process whose mean and variance need a few of the training rows. Its
+    variance falls back to the noise alone far from these, as that of every finite model does.
+
+    See Also
+    --------
+    QSGPRegressor : Without pruning.
+
+    References
+    ----------
+    .. [1] M. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001.
+    .. [2] T. Evans, P. Nair, "Quadruply stochastic Gaussian processes", 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import QSRVMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-10, 10, (100, 1))
+    >>> y = np.sinc(X[:, 0] / np.pi) + 0.1 * rng.standard_normal(100)
+    >>> model = QSRVMRegressor(random_state=0).fit(X, y)
+    >>> len(model.relevance_) < 20
+    True
+    """
+
+    def _make_likelihood(self) -> Likelihood:
+        return Gaussian()
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class QSRVMClassifier(RelevanceVectors, BasisGPClassifier):
+    """Relevance vector classification, on dictionaries of any size.
+
+    Two classes by the logistic likelihood, more by one model for each class against the others.
+
+    See Also
+    --------
+    QSGPClassifier : Without pruning.
+
+    References
+    ----------
+    .. [1] M. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001.
+    .. [2] T. Evans, P. Nair, "Quadruply stochastic Gaussian processes", 2020.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import QSRVMClassifier
+    >>> X, y = make_moons(200, noise=0.1, random_state=0)
+    >>> model = QSRVMClassifier(random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    >>> len(model.relevance_) < 40
+    True
+    """

@@ -41,6 +41,7 @@ BLOCK = 1024  # basis functions of a step, of "auto"
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
 LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
 SWEEPS = 20
+DIAGONAL_ROWS = 4  # for each diagonal column of C, up to which the bound knows the noise
 PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
 TOL = 1e-4
 LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
@@ -221,15 +222,22 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             rows,
             n_swept=self._n_swept(len(X)),
             rate=lambda sweep: rate * plan.schedule(sweep, plan.max_iter),
-            **self._learning(model, plan),
+            **self._learning(model, plan, rows.n_effective),
         )
 
-    def _learning(self, model: ChevronModel, plan: Plan) -> dict[str, Any]:
-        """Which hyper-parameters are learned, and when."""
+    def _learning(self, model: ChevronModel, plan: Plan, n_rows: float) -> dict[str, Any]:
+        """Which hyper-parameters are learned, and when.
+
+        A diagonal column takes its weight to be alone: m of them on n rows of noise σ² explain
+        σ²m/n, however many really are determined, and the noise of the best bound is r²/(1 − m/n).
+        Where these are many, that of the start is better.
+        """
         low, high = self._noise_bounds()
+        n_diagonal = model.basis.n_components - model.n_dense
+        is_safe = len(model.s) > 0 or n_diagonal <= n_rows / DIAGONAL_ROWS
         return {
             "learns_kernel": self._learns_kernel(),
-            "learns_noise": isinstance(model.likelihood, AdditiveNoise) and low < high,
+            "learns_noise": isinstance(model.likelihood, AdditiveNoise) and low < high and is_safe,
             "warm_up": plan.max_iter // 4 if self._learns_kernel() else 0,
             "noise_bounds": (low, high),
         }

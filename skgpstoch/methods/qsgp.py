@@ -38,7 +38,7 @@ from torch.nn import functional as F
 
 from .. import kernels
 from ..data.rows import Data, Rows
-from ..estimators.basis import BasisGP
+from ..estimators.basis import DIAGONAL_ROWS, BasisGP
 from ..estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, POSITIVE_INTEGER
@@ -294,8 +294,8 @@ class QSGP(BasisGP):
         Random Fourier features of sums of products of RBF and Matérn kernels, regenerated from a
         seed wherever they are needed; or k(·, z) of any kernel at random rows z.
     n_components : int or "auto", default="auto"
-        Basis functions m. "auto" is n_samples, for Fourier features 1,000 at least, and 10,000 at
-        most.
+        Basis functions m. "auto" is a quarter of n_samples, between 1,000 and 10,000; or all rows,
+        10,000 at most, where basis="inducing".
     n_dense : int or "auto", default="auto"
         Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
         all up to 1,024, and else 100, as far as these take little memory.
@@ -373,7 +373,7 @@ class QSGP(BasisGP):
             batch_size=ADAGRAD_ROWS if self.batch_size == "auto" else int(self.batch_size),
             n_control=CONTROL if self.n_control == "auto" else int(self.n_control),
             generator=generator,
-            **self._learning(model, plan),
+            **self._learning(model, plan, rows.n_effective),
         )
 
     def _n_components(self, n_rows: int, start: Any) -> int:
@@ -381,8 +381,9 @@ class QSGP(BasisGP):
             return int(self.n_components)
         if start is not None:
             return start.model.basis.n_components
-        least = LEAST_AUTO if self.basis == "fourier" else 1
-        return int(np.clip(n_rows, least, MOST_AUTO))
+        if self.basis == "inducing":
+            return min(n_rows, MOST_AUTO)
+        return int(np.clip(n_rows // DIAGONAL_ROWS, LEAST_AUTO, MOST_AUTO))
 
     def _dense_columns(self, m: int, n_swept: int, n_outputs: int) -> int:
         """c."""
@@ -417,7 +418,8 @@ class QSGPRegressor(QSGP, BasisGPRegressor):
     Parameters
     ----------
     likelihood : {"gaussian", "laplace"} or Likelihood, default="gaussian"
-        The noise; or an instance of :class:`~skgpstoch.likelihoods.Gaussian` or
+        The noise, which is learned after the start where there are four rows for each diagonal
+        column of C; or an instance of :class:`~skgpstoch.likelihoods.Gaussian` or
         :class:`~skgpstoch.likelihoods.Laplace`.
 
     See Also

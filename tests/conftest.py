@@ -37,8 +37,9 @@ PUBLIC = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
 ESTIMATORS = [cls for cls in PUBLIC if is_classifier(cls()) or is_regressor(cls())]
 SPARSE = [cls for cls in ESTIMATORS if "inducing_points" in cls().get_params()]
 DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN]
-TRAINED = [cls for cls in ESTIMATORS if cls not in DROP_IN]
+BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
+FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN + BASIS]
+TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
 DIRECT = [cls for cls in SPARSE if "hyperparameters" in cls().get_params()]
@@ -52,6 +53,8 @@ CPU_SECONDS = 3.0
 
 QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
 QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}
+QUICK_BASIS = {"n_subset": 50}
+QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
 
@@ -60,6 +63,9 @@ def quick_parameters(cls):
     """Those with which an estimator of this class fits in a fraction of a second."""
     if cls in DROP_IN:
         return {"random_state": 0}
+    if cls in BASIS:
+        fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
+        return {**QUICK_BASIS, **fourier, "max_iter": 10, "random_state": 0}
     own = QUICK_FINITE if cls in FINITE else QUICK_SPARSE
     if cls in SPARSE:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)

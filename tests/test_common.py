@@ -4,7 +4,7 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE
+from conftest import BASIS, CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
@@ -17,6 +17,9 @@ def small(cls):
         return cls(hidden_layer_sizes=(8,), n_estimators=1, max_iter=2)
     if cls in DROP_IN:
         return cls()
+    if cls in BASIS:
+        few = {"n_components": 50} if "n_components" in cls().get_params() else {}
+        return cls(**few, n_subset=20, max_iter=5)
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
     if cls in CLASSIFIERS:
         return cls(**few, max_iter=2)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import DIRECT, DROP_IN, ESTIMATORS, named
+from conftest import BASIS, DIRECT, DROP_IN, ESTIMATORS, named
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
@@ -83,7 +83,9 @@ def fitted(request):
     X = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])
     # What is there only of a choice of beta, or of orthogonal points.
     choice = {"beta": [0.1, 1.0], "posterior": "solve"} if request.param in DIRECT else {}
-    if request.param not in DROP_IN:
+    if request.param in BASIS:
+        choice |= {"max_iter": 2}
+    elif request.param not in DROP_IN:
         choice |= {"hidden_layer_sizes": (4,), "max_iter": 2}
     model = request.param(random_state=0, **choice)
     return model.fit(X, X["a"] > 0 if is_classifier(model) else X["a"])

@@ -10,7 +10,7 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -103,7 +103,6 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     posterior_: Posterior
     validation_scores_: Any
-    _shape_parameters: ClassVar[tuple[str, ...]] = ()  # of what a warm start goes on with
 
     # ---- hooks -------------------------------------------------------------------------------
 
@@ -139,13 +138,6 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     def _set_fitted(self, plan: Plan) -> None:
         """Fitted attributes of the method's own; the common ones are set already."""
-
-    def _changed_shape(self) -> str:
-        """Parameters of the shape that are not those of the fitted model, as a message has them."""
-        now = representations(self)
-        before = getattr(self, "_fitted_parameters", now)
-        names = [name for name in self._shape_parameters if now.get(name) != before.get(name)]
-        return ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in names)
 
     # ---- fit ---------------------------------------------------------------------------------
 
@@ -184,7 +176,8 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
 
     def _train(self, run: Run, callbacks: FitCallbacks) -> History:
         objective, plan = run.objective, run.plan
-        groups, (visited, rows) = objective.param_groups(), self._visited(run)
+        trained, groups = slice(plan.folds.n_untrained, None), objective.param_groups()
+        visited, rows = objective.visits(run.X[trained], run.rows[trained])
         rate, project = self.learning_rate_init, objective.step_end
         history = train(
             objective,
@@ -207,11 +200,6 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
             warn_if_hopeless(history, self._y_scaling.scale.size)
         objective.refine(run.X, run.rows)
         return history
-
-    def _visited(self, run: Run) -> tuple[Tensor, Rows]:
-        """What the loop goes through in minibatches: rows that are not held out from all."""
-        trained = slice(run.plan.folds.n_untrained, None)
-        return run.X[trained], run.rows[trained]
 
     def _set_scalings(self, data: Data, start: Any) -> None:
         if start is None:

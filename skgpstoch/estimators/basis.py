@@ -29,9 +29,10 @@ from ..posteriors.base import Posterior
 from ..posteriors.chevron import ChevronModel, ChevronPosterior
 from ..training.exact_search import TrainingSet, search_evidence
 from ..training.optimizers import SCHEDULES, constant
-from .base import BaseGP, Run
+from .base import BaseGP
 from .network_kernel import NOISE_BOUNDS, KernelChoice
 from .parameters import AUTO, POSITIVE_INTEGER
+from .persistence import changed_shape
 from .plan import Folds, Plan
 from .sparse_model import start_likelihood
 from .warm_start import load_fitted
@@ -71,6 +72,9 @@ class BasisParameters:
         How that falls from sweep to sweep, where these have other rows; otherwise it stays.
     early_stopping : bool, default=False
         Keep the iterate that predicts held-out rows best.
+    n_iter_no_change : int or None, default=None
+        Stop after this many sweeps without an improvement by `tol`; None: two, where a sweep has
+        all rows, and else train to the end.
     tol : float, default=0.0001
         Improvement that counts, in nats per row.
     n_subset : int, default=1000
@@ -196,7 +200,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             kernel = self._start_kernel(X, rows, shift, likelihood, generator)
             basis = self._basis(kernel, X, plan, generator)
         else:
-            if changed := self._changed_shape():
+            if changed := changed_shape(self):
                 raise ValueError(
                     f"warm_start=True goes on with the model that was fitted before, but {changed} "
                     "asks for another one. Set it back, or fit with warm_start=False."
@@ -205,7 +209,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         c = self._dense_columns(basis.n_components, self._n_swept(len(X)), len(shift))
         model = ChevronModel(basis, likelihood, shift, c, X.dtype, **self._model_options())
         if fitted is not None:
-            load_fitted(model, fitted, self._changed_shape())
+            load_fitted(model, fitted, changed_shape(self))
         return self._build(model.to(X.device), X, rows, plan, generator)
 
     def _model_options(self) -> dict[str, Any]:
@@ -277,14 +281,6 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         then = " Training on all rows follows: interrupt again to end it."
         random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
         return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
-
-    # ---- training ----------------------------------------------------------------------------
-
-    def _visited(self, run: Run) -> tuple[Tensor, Rows]:
-        """What the loop goes through: groups of basis functions."""
-        n_groups = cast(BasisObjective, run.objective).model.basis.n_groups
-        groups = torch.arange(n_groups, device=run.X.device)
-        return groups, Rows(groups[:, None])
 
     # ---- fitted attributes -------------------------------------------------------------------
 

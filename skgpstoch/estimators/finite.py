@@ -27,6 +27,7 @@ from ..posteriors.exact import ExactPosterior
 from .network_kernel import NetworkKernel, freeze_as
 from .parameters import FiniteParameters
 from .partial_fit import StreamsMixin
+from .persistence import changed_shape
 from .plan import Plan, finite_plan, n_members
 from .regressor import GPRegressor
 from .warm_start import load_fitted
@@ -151,7 +152,7 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
     ) -> Objective:
         features = self._features(X, generator, plan.folds.n_folds)
         if start is not None:
-            load_fitted(features, unjoined(start), self._changed_shape())
+            load_fitted(features, unjoined(start), changed_shape(self))
         return self._build(features, X, rows, plan)
 
     def _build(self, features: FeatureMap, X: Tensor, rows: Rows, plan: Plan) -> FiniteObjective:

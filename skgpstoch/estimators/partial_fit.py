@@ -14,7 +14,7 @@ from ..objectives.base import Objective
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from .base import fitting
-from .persistence import representations
+from .persistence import changed_shape, representations
 from .plan import Plan
 
 STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have
@@ -108,7 +108,7 @@ class StreamsMixin:
 
     def _check_shape(self: Any) -> None:
         """Raise a ValueError if the model that was fitted is not the one that is asked for now."""
-        if changed := self._changed_shape():
+        if changed := changed_shape(self):
             raise ValueError(
                 "partial_fit goes on with the model that was fitted before, but "
                 f"{changed} asks for another one; fit anew, or set it back."

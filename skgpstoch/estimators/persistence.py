@@ -62,3 +62,11 @@ def described(value: Any) -> str:
         return repr(value)
     a = np.asarray(readable(value), dtype=np.float64)
     return f"<array of shape {a.shape}, digest {fingerprint(a)[:8]}>"
+
+
+def changed_shape(estimator: Any) -> str:
+    """Parameters of the shape that are not those of the fitted model, as a message has them."""
+    now = representations(estimator)
+    before = getattr(estimator, "_fitted_parameters", now)
+    names = [name for name in estimator._shape_parameters if now.get(name) != before.get(name)]
+    return ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in names)

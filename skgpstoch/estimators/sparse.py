@@ -27,6 +27,7 @@ from .base import BaseGP
 from .network_kernel import NetworkKernel, freeze_as
 from .parameters import InducingParameters, LossParameters
 from .partial_fit import StreamsMixin
+from .persistence import changed_shape
 from .plan import Plan, given_number, n_points, sparse_plan
 from .sparse_model import (
     given_points,
@@ -189,7 +190,7 @@ class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
         model = SparseModel(features, likelihood, mean, blocks, loss, plan.beta)
         self._set_trainable(model, len(X))
         if fitted is not None:
-            load_fitted(model, fitted, self._changed_shape())
+            load_fitted(model, fitted, changed_shape(self))
             if self.mean == "zero":  # a constant may have been learned before
                 model.mean.value.data.zero_()
         if start is not None and start.is_fixed:

@@ -23,6 +23,7 @@ from .. import kernels
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
 from ..estimators.finite import FiniteGPRegressor
+from ..estimators.persistence import changed_shape
 from ..estimators.plan import Plan
 from ..estimators.warm_start import load_fitted
 from ..features.base import FeatureMap, check_length_scales
@@ -263,7 +264,7 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
         if start is not None:
             for part in ("kernel", "network", "likelihood"):
                 fitted = getattr(start, part, nn.Identity())  # none where there were features
-                load_fitted(getattr(objective, part), fitted, self._changed_shape())
+                load_fitted(getattr(objective, part), fitted, changed_shape(self))
         return objective
 
     def _n_members(self, n_rows: int, start: Any) -> int:

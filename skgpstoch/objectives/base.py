@@ -41,6 +41,10 @@ class Objective(nn.Module):
         """Loss of a minibatch, in nats per row: X (b, d) and what is known of these rows."""
         raise NotImplementedError
 
+    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """What an epoch goes through in minibatches: rows, unless it is something else."""
+        return X, rows
+
     def param_groups(self) -> list[dict[str, Any]]:
         """Groups for the optimiser; a dual variable's group says ``"maximize": True``."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]

@@ -71,6 +71,10 @@ class BasisObjective(Objective):
         self.X, self.rows = X, rows
         self.n_sweeps = 0
 
+    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        groups = torch.arange(self.model.basis.n_groups, device=X.device)
+        return groups, Rows(groups[:, None])
+
     def is_closed(self) -> bool:
         return False
 

@@ -1,0 +1,259 @@
+"""The evidence lower bound of very many basis functions, from sampled rows and functions.
+
+Evans & Nair, "Quadruply stochastic Gaussian processes", 2020. f = Φw for m basis functions,
+w ~ N(0, S⁻¹), q(w) = N(μ, CCᵀ), C a chevron (:mod:`skgpstoch.posteriors.chevron`):
+
+    2·(−ELBO) = n·log 2πσ² + yᵀy/σ² + L_μ + L_C + L_S − m
+    L_μ = (‖Φμ‖² − 2yᵀΦμ)/σ² + μᵀSμ
+    L_C = tr(CᵀΦᵀΦC)/σ² + tr(CᵀSC) − 2Σᵢ log c_ii      L_S = −log|S|                          (D1)
+
+From index sets I, J of basis functions, independent of one another, and K of rows,
+
+    Φ_K μ ≈ (m/|I|) Φ_KI μ_I =: f_I                                               (:func:`seen`)
+    ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
+
+and the same of every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
+(D4; :meth:`StochasticObjective.price`). The control variate (:func:`controlled_squares`) has rows P
+that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3). Other
+log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_bound`).
+
+The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..data.rows import Rows
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import AdditiveNoise, Gaussian
+from ..maths.gaussian import LOG_2PI, Marginals
+from ..posteriors.chevron import ChevronModel, scales
+from .blockwise import BasisObjective
+
+LEAST_SCALE = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
+ADAGRAD_RATE = 0.1
+HYPER_RATE = 0.1  # of kernels and noise, relative to that
+
+
+def seen(phi: Tensor, W: Tensor, m: int) -> Tensor:
+    """(m/|I|) Φ_KI W_I, without bias ΦW of rows K: phi (ñ, |I|), W (P, |I|, C) → (P, ñ, C)."""
+    return (m / phi.shape[1]) * (phi @ W)
+
+
+def squares(f_I: Tensor, f_J: Tensor) -> Tensor:
+    """f_Iᵀf_J of every column, without bias ‖Φ_K W‖² if I and J are independent: (P, C)."""
+    return (f_I * f_J).sum(1)
+
+
+def controlled_squares(
+    of_batch: Tensor, of_control: Tensor, h: Tensor, share: float, control_share: float
+) -> Tensor:
+    """‖ΦW‖² of all n rows, (P, C), from :func:`squares` of rows K and P and from h = Φ_P W.
+
+    (n/|K|) f_Iᵀf_J |_K − (n/p) f_Iᵀf_J |_P + (n/p) ‖Φ_P W‖², the last two of mean zero (eq. 3).
+    """
+    return share * of_batch - control_share * of_control + control_share * h.square().sum(1)
+
+
+def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: int) -> Tensor:
+    """WᵀSW of every column, without bias: (P, C).
+
+    S_II's diagonal (|I|,) gives (m/|I|) Σ s_ii w_i², a dense S_IJ (m²/(|I||J|)) W_Iᵀ S_IJ W_J.
+    """
+    if S.ndim == 1:
+        return (m / len(S)) * (S[:, None] * W_I.square()).sum(1)
+    return (m / S.shape[0]) * (m / S.shape[1]) * (W_I * (S @ W_J)).sum(1)
+
+
+def site_bound(
+    likelihood: Likelihood, y: Tensor, f_I: Tensor, f_J: Tensor, of_diagonal: Tensor, shift: Tensor
+) -> Tensor:
+    """E[log p(y | a + s z)], on average no more than that under q(f) (Theorem 3): (ñ,).
+
+    a = f_I's mean column and s² = Σ_{r<c} (f_J,r)² + Σ_{r∈J} ((m/|J|) c_rr φ_r)², the second of
+    which is `of_diagonal` (P, ñ): squares of estimates without bias of (Cᵀφ)_r, r ≤ m. What is
+    concave in (a, Cᵀφ) only loses by their noise. The expectation over z ~ N(0, 1) is exact.
+    """
+    mean, var = f_I[..., 0].mT + shift, (f_J[..., 1:].square().sum(2) + of_diagonal).mT
+    return likelihood.expected_log_prob(y, Marginals(mean[None], var[None]))
+
+
+class StochasticObjective(BasisObjective):
+    """Estimates of −ELBO per row from sampled rows and sampled basis functions, for AdaGrad.
+
+    Parameters
+    ----------
+    model, X, rows
+        Those of :class:`~skgpstoch.objectives.blockwise.BasisObjective`.
+    batch_size : int
+        ñ.
+    n_control : int
+        p; 0: no control variate.
+    learns_kernel, learns_noise : bool
+        Whether hyper-parameters are learned, after the warm-up.
+    warm_up : int
+        Sweeps before that.
+    noise_bounds : tuple of float
+        Interval of σ².
+    generator : torch.Generator
+        Draws the rows of the control variate, once.
+    """
+
+    h: Tensor
+
+    def __init__(
+        self,
+        model: ChevronModel,
+        X: Tensor,
+        rows: Rows,
+        *,
+        batch_size: int,
+        n_control: int,
+        learns_kernel: bool,
+        learns_noise: bool,
+        warm_up: int,
+        noise_bounds: tuple[float, float],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(model, X, rows)
+        self.batch_size = batch_size
+        self.warm_up = warm_up
+        self.noise_bounds = noise_bounds
+        self.learns = {model.basis.kernel: learns_kernel, model.likelihood: learns_noise}
+        self.controls = isinstance(model.likelihood, Gaussian) and n_control > 0
+        self.control_X, self.control_rows = self.some_rows(max(n_control, 1), generator)
+        # The control variate keeps the basis functions of the start (F.3).
+        self.control_basis = copy.deepcopy(model.basis).requires_grad_(False)
+        self.register_buffer("h", self.project(self.control_X)[0])
+        model.flat.requires_grad_(True)
+        self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
+        return [
+            {"params": [self.model.flat], "rate": ADAGRAD_RATE},
+            {"params": hyper, "rate": ADAGRAD_RATE * HYPER_RATE},
+        ]
+
+    def step_end(self) -> None:
+        """Bring parameters within bounds, and h to the new weights."""
+        model, c = self.model, self.model.n_dense
+        low, high = self.noise_bounds
+        model.basis.kernel.clamp_()
+        if isinstance(model.likelihood, AdditiveNoise):
+            model.likelihood.set_noise_(model.likelihood.noise_variance.clamp(low, high))
+        if self.touched is None:
+            return
+        groups, before = self.touched
+        members = model.basis.members(groups)
+        with torch.no_grad():
+            corner = members[members < c]
+            own = model.columns[corner, :, 1 + corner]
+            model.columns[corner, :, 1 + corner] = own.clamp_min(LEAST_SCALE)
+            change = (model.columns[members] - before).permute(1, 0, 2)
+            self.h += (self.control_basis.columns(self.control_X, groups) @ change).double()
+        self.touched = None
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        model, basis = self.model, self.model.basis
+        groups_i = X.sort().values
+        groups_j = torch.randint(
+            basis.n_groups, groups_i.shape, generator=generator, device=groups_i.device
+        )
+        batch = self.some_rows(self.batch_size, generator)
+        for module, learns in self.learns.items():
+            module.requires_grad_(learns and self.n_sweeps >= self.warm_up)
+        union = torch.cat([groups_i, groups_j]).unique()
+        self.touched = union, model.columns[basis.members(union)]
+        bound = self.gaussian if isinstance(model.likelihood, Gaussian) else self.other
+        return bound(groups_i, groups_j.sort().values, *batch) / self.rows.n_effective
+
+    def gaussian(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
+        """−ELBO by (D2)-(D4), ()."""
+        model, n = self.model, self.rows.n_effective
+        noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
+        W_I, W_J = self.weights(groups_i), self.weights(groups_j)
+        share, control_share = n / rows.n_effective, n / self.control_rows.n_effective
+        phi_I, phi_J = (self.rooted(model.basis.columns(X, g), rows) for g in (groups_i, groups_j))
+        m, y = model.basis.n_components, self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
+        f_I, f_J = seen(phi_I, W_I, m), seen(phi_J, W_J, m)
+        square = share * squares(f_I, f_J)
+        if self.controls:
+            on_P = [
+                self.rooted(self.control_basis.columns(self.control_X, g), self.control_rows)
+                for g in (groups_i, groups_j)
+            ]
+            h = self.rooted(self.h, self.control_rows, 1).to(X)
+            # In value h, in slope m/|I| times that by the sampled weights (F.1).
+            h = h + seen(on_P[0], W_I - W_I.detach(), m)
+            of_control = squares(seen(on_P[0], W_I, m), seen(on_P[1], W_J, m))
+            square = controlled_squares(squares(f_I, f_J), of_control, h, share, control_share)
+        mean = square[:, 0] - 2.0 * share * (y * f_I[..., 0]).sum(1) + share * y.square().sum(1)
+        data = (mean + square[:, 1:].sum(1)) / noise + n * (LOG_2PI + noise.log())
+        curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)
+        return 0.5 * data.sum() + self.price(groups_i, groups_j, W_I, W_J, curvature, curvature)
+
+    def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
+        """An upper bound of −ELBO on average, ()."""
+        model, m = self.model, self.model.basis.n_components
+        W_I, W_J = self.weights(groups_i), self.weights(groups_j)
+        phi_I, phi_J = model.basis.columns(X, groups_i), model.basis.columns(X, groups_j)
+        f_I, f_J = seen(phi_I, W_I, m), seen(phi_J, W_J, m)
+        c_J = model.std[model.basis.members(groups_j)].to(X)
+        of_diagonal = (m / len(c_J)) ** 2 * (phi_J.square() @ c_J.square()).mT
+        y = rows.y
+        sites = site_bound(model.likelihood, y, f_I, f_J, of_diagonal, model.shift.to(X))
+        share = self.rows.n_effective / rows.n_effective
+        with torch.no_grad():
+            q = Marginals(f_I[..., 0].mT[None] + model.shift, (of_diagonal + 1e-12).mT[None])
+            _, _, d_var = model.likelihood.expected_gradients(y, q)
+            curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
+        price = self.price(groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature))
+        return price - share * rows.weighted(sites).sum()
+
+    def price(
+        self,
+        groups_i: Tensor,
+        groups_j: Tensor,
+        W_I: Tensor,
+        W_J: Tensor,
+        curvature: Tensor,
+        data: Tensor,
+    ) -> Tensor:
+        """KL[q(w) ‖ p(w)], and what the data, (|I|, P), say of diagonal columns: ().
+
+        Diagonal columns become what `curvature`, ‖φ_i‖²/σ² (|I|, P), makes of them, after it.
+        """
+        model, basis, members = self.model, self.model.basis, self.model.basis.members(groups_i)
+        m, own = basis.n_components, members >= model.n_dense
+        s = basis.diagonal(groups_i).to(W_I)[:, None]
+        S = s[:, 0] if basis.is_diagonal else basis.cross(groups_i, groups_j).to(W_I)
+        std = model.std[members].to(W_I)
+        c_ii = scales(W_I.permute(1, 0, 2), std, members)
+        log_s = s.log() if basis.is_diagonal else torch.zeros_like(s)
+        of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
+        model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
+        squares_of_all = prior_squares(S, W_I, W_J, m).sum()
+        return 0.5 * (squares_of_all + (m / len(members)) * of_members.sum())
+
+    def weights(self, groups: Tensor) -> Tensor:
+        """μ and the dense columns of C of the functions in groups, (P, |I|, 1 + c)."""
+        model, members = self.model, self.model.basis.members(groups)
+        _, P, C = model.columns.shape
+        W = F.embedding(members, model.flat, sparse=True).view(-1, P, C)
+        below = members[:, None] >= torch.arange(-1, C - 1, device=W.device)
+        return (W * below[:, None]).permute(1, 0, 2)
+
+    @staticmethod
+    def rooted(values: Tensor, rows: Rows, axis: int = 0) -> Tensor:
+        """Values of rows times the root of what each counts for."""
+        if rows.weight is None:
+            return values
+        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        return values * rows.weight.sqrt().to(values).view(shape)

@@ -1,0 +1,417 @@
+"""QSGP: estimators from sampled basis functions, block-wise steps, bases, and the estimators.
+
+The yardstick is (D1) of Evans & Nair, written out with dense matrices in `bound_by_parts`, and what
+estimators give on average over *all* index sets of a tiny problem, to rounding.
+"""
+
+import copy
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+from torch.testing import assert_close
+
+from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
+from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.qsgp import (
+    StochasticObjective,
+    controlled_squares,
+    prior_squares,
+    seen,
+    site_bound,
+    squares,
+)
+from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
+from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from skgpstoch.training.optimizers import SparseAdagrad
+
+KERNEL = sk.ConstantKernel(1.3) * sk.RBF([0.8, 1.5])
+BASES = ["fourier", "dense"]  # S = I, and S = k(Z, Z)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
+
+
+def make_basis(kind, m, seed=0):
+    kernel = kernels.from_sklearn(KERNEL)
+    if kind == "fourier":
+        return FourierBasis(kernel, 2, m, seed)
+    return KernelBasis(kernel, 1.5 * normal(m, 2, seed=7), is_diagonal=kind == "diagonal")
+
+
+def make_model(kind="fourier", m=4, c=1, P=1, likelihood=None, seed=0):
+    """A model with any weights: no optimum, at which errors of first order would not show."""
+    likelihood = likelihood or Gaussian(torch.linspace(0.3, 0.5, P))
+    shift = torch.linspace(0.2, -0.4, P, dtype=torch.float64)
+    model = ChevronModel(make_basis(kind, m, seed), likelihood, shift, c, torch.float64)
+    W = 0.5 * normal(m, P, 1 + c, seed=1)
+    W[..., 1:] *= torch.ones(m, c).tril().double()[:, None]
+    r = torch.arange(c)
+    W[r, :, 1 + r] = 0.3 + W[r, :, 1 + r].abs()
+    model.columns.copy_(W)
+    model.std[c:] = 0.4 + 0.3 * normal(m, P, seed=2)[c:].abs()
+    return model.double()
+
+
+def make_rows(n=3, P=1, binary=False, weight=None):
+    X = normal(n, 2, seed=3)
+    y = X @ normal(2, P, seed=4) + 0.3 * normal(n, P, seed=5)
+    return X, Rows((y > 0).double() if binary else y, weight)
+
+
+def everything(basis):
+    return torch.arange(basis.n_groups)
+
+
+def dense_factor(W, std):
+    """C, (P, m, m), from μ and its dense columns (m, P, 1 + c) and its diagonal (m, P)."""
+    m, _, C = W.shape
+    dense = W[..., 1:].permute(1, 0, 2)
+    return torch.cat([dense, torch.diag_embed(std.mT)[..., C - 1 :]], 2)
+
+
+def precision_of(model):
+    basis = model.basis
+    S = basis.precision(everything(basis))
+    return torch.diag(S) if basis.is_diagonal else S
+
+
+def divergence(model, W):
+    """KL[q ‖ p] of all outputs, without log|S| where S is dense."""
+    S, C = precision_of(model), dense_factor(W, model.std)
+    mu = W[..., 0].mT
+    log_s = S.logdet() if model.basis.is_diagonal else 0.0
+    total = 0.0
+    for p in range(len(mu)):
+        total = total + mu[p] @ S @ mu[p] + (C[p].T @ S @ C[p]).trace() - len(S) - log_s
+        total = total - 2.0 * C[p].diagonal().log().sum()
+    return 0.5 * total
+
+
+def bound_by_parts(model, X, rows, W=None):
+    """−ELBO of all rows by dense matrices, (D1) for a Gaussian likelihood."""
+    W = model.columns if W is None else W
+    phi = model.basis.columns(X, everything(model.basis))
+    f = (phi @ W[..., 0]) + model.shift
+    var = (phi @ dense_factor(W, model.std)).square().sum(2).mT
+    q = Marginals(f[None], var[None])
+    sites = rows.weighted(model.likelihood.expected_log_prob(rows.y, q)).sum()
+    return divergence(model, W) - sites
+
+
+def stochastic(model, X, rows, n_control=0, batch_size=2, **options):
+    defaults = {"learns_kernel": False, "learns_noise": False, "warm_up": 0}
+    return StochasticObjective(
+        model,
+        X,
+        rows,
+        batch_size=batch_size,
+        n_control=n_control,
+        noise_bounds=(1e-6, 1e6),
+        generator=generator(11),
+        **{**defaults, **options},
+    )
+
+
+def index_sets(total, size):
+    """All that are drawn with replacement, each with its probability's share."""
+    return [torch.tensor(sorted(s)) for s in itertools.product(range(total), repeat=size)]
+
+
+def subsets(total, size):
+    return [torch.tensor(s) for s in itertools.combinations(range(total), size)]
+
+
+def mean_of_estimates(objective, size, n_batch):
+    """The average of −ELBO's estimates over all index sets I, J and K, in the order of autograd."""
+    X, rows, std = objective.X, objective.rows, objective.model.std.clone()
+    values = []
+    sets = index_sets(objective.model.basis.n_groups, size)
+    for i, j, k in itertools.product(sets, sets, index_sets(len(X), n_batch)):
+        values.append(objective.gaussian(i, j, X[k], rows[k]))
+        objective.model.std.copy_(std)  # which a step replaces by its closed form
+    return torch.stack(values).mean()
+
+
+# ---- (D1) and its estimators
+def test_dense_matrices_give_the_bound_of_the_paper():
+    """(D1) as it is printed: the yardstick of what follows is itself compared."""
+    model, (X, rows) = make_model(m=4, c=2), make_rows()
+    phi, noise = model.basis.columns(X, everything(model.basis)), 0.3
+    y, mu = rows.y[:, 0] - model.shift, model.columns[:, 0, 0]
+    C = dense_factor(model.columns, model.std)[0]
+    assert_close(C, C.tril())
+    of_mu = (mu @ phi.T @ phi @ mu - 2.0 * y @ phi @ mu) / noise + mu @ mu
+    of_C = (C.T @ phi.T @ phi @ C).trace() / noise + (C.T @ C).trace()
+    of_C = of_C - 2.0 * C.diagonal().log().sum()
+    twice = 3 * math.log(2.0 * math.pi * noise) + y @ y / noise + of_mu + of_C - 4
+    assert_close(bound_by_parts(model, X, rows), 0.5 * twice, rtol=1e-6, atol=1e-6)  # σ² is float32
+    assert_close(-ChevronPosterior(model, 3).bound_of(X, rows), bound_by_parts(model, X, rows))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("kind", BASES)
+def test_terms_of_any_column_without_bias(kind, size):
+    """L_μ's and L_C's squares, linear and prior terms: any column is treated alike."""
+    m, n = 4, 3
+    basis, (X, rows) = make_basis(kind, m), make_rows(n)
+    phi, w = basis.columns(X, everything(basis)), normal(1, m, 1, seed=6)
+    exact = (phi @ w[0]).square().sum(), (rows.y * (phi @ w[0])).sum()
+    S = torch.eye(m).double() if basis.is_diagonal else basis.precision(everything(basis))
+    of_data, linear, prior = [], [], []
+    sets = index_sets(basis.n_groups, size)
+    for i, j in itertools.product(sets, sets):
+        I, J = basis.members(i), basis.members(j)  # noqa: E741
+        s = basis.diagonal(i) if basis.is_diagonal else basis.cross(i, j)
+        prior.append(prior_squares(s, w[:, I], w[:, J], m))
+        for k in index_sets(n, 2):
+            f_I, f_J = seen(phi[k][:, I], w[:, I], m), seen(phi[k][:, J], w[:, J], m)
+            of_data.append(n / 2 * squares(f_I, f_J))
+            linear.append(n / 2 * (rows.y[k] * f_I[0]).sum())
+    assert_close(torch.stack(of_data).mean(), exact[0], rtol=1e-10, atol=1e-10)
+    assert_close(torch.stack(linear).mean(), exact[1], rtol=1e-10, atol=1e-10)
+    assert_close(torch.stack(prior).mean(), (w[0].T @ S @ w[0]).sum(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("size", "n_batch"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("n_control", [0, 2])
+@pytest.mark.parametrize(("kind", "m"), [("fourier", 4), ("dense", 3), ("diagonal", 3)])
+def test_estimates_of_the_bound_without_bias(kind, m, n_control, size, n_batch):
+    """All of (D1): μ, dense and diagonal columns, log|S|; and the gradients of all of it (F.1)."""
+    model, (X, rows) = make_model(kind, m, c=1), make_rows()
+    objective = stochastic(model, X, rows, n_control)
+    model.likelihood.requires_grad_(True)
+    W = model.columns.clone().requires_grad_()
+    truth = bound_by_parts(model, X, rows, W)
+    d_W, d_noise = torch.autograd.grad(truth, [W, model.likelihood.log_noise])
+    mean = mean_of_estimates(objective, size, n_batch)
+    assert_close(mean, truth, rtol=1e-10, atol=1e-10)
+    mean.backward()
+    estimated = model.flat.grad.to_dense().view_as(W)
+    below = torch.arange(m)[:, None] >= torch.arange(-1, 1)  # what is above C's diagonal stays 0
+    assert_close(estimated, d_W * below[:, None], rtol=1e-10, atol=1e-10)
+    assert_close(model.likelihood.log_noise.grad, d_noise, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_control", [0, 2])
+def test_gradient_by_the_kernel_without_bias(n_control):
+    """The control variate keeps its own basis, so that it has no say in these."""
+    model, (X, rows) = make_model("fourier", 4, c=1), make_rows()
+    objective = stochastic(model, X, rows, n_control)
+    parameters = list(model.basis.kernel.requires_grad_(True).parameters())
+    truth = torch.autograd.grad(bound_by_parts(model, X, rows), parameters)
+    found = torch.autograd.grad(mean_of_estimates(objective, 1, 2), parameters)
+    for a, b in zip(found, truth, strict=True):
+        assert float(b.abs().max()) > 1e-2
+        assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_estimates_of_several_outputs_and_of_weighted_rows():
+    weight = torch.tensor([0.5, 2.0, 1.0]).double()
+    model, (X, rows) = make_model("fourier", 4, c=1, P=2), make_rows(P=2, weight=weight)
+    objective = stochastic(model, X, rows, n_control=3)
+    std, values = model.std.clone(), []
+    sets = index_sets(2, 1)
+    for i, j in itertools.product(sets, sets):
+        values.append(objective.gaussian(i, j, X, rows))
+        model.std.copy_(std)
+    exact = bound_by_parts(model, X, rows)
+    assert_close(torch.stack(values).mean(), exact, rtol=1e-10, atol=1e-10)
+
+
+def test_an_odd_number_of_fourier_features_without_bias():
+    """The last cosine has no sine: its group is half as large as the others."""
+    model, (X, rows) = make_model("fourier", 3, c=1), make_rows()
+    mean = mean_of_estimates(stochastic(model, X, rows), 1, 2)
+    assert_close(mean, bound_by_parts(model, X, rows), rtol=1e-10, atol=1e-10)
+
+
+def test_the_same_odd_function_may_be_drawn_twice():
+    basis, X = make_basis("fourier", 5), make_rows()[0]
+    whole = basis.columns(X, everything(basis))
+    assert_close(basis.columns(X, torch.tensor([2, 2])), whole[:, [2, 2]])
+
+
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("n_control", [0, 8])
+def test_all_rows_and_all_functions_give_the_bound_itself(kind, n_control):
+    model, (X, rows) = make_model(kind, 6, c=2), make_rows(20)
+    objective = stochastic(model, X, rows, n_control)
+    groups = everything(model.basis)
+    truth = bound_by_parts(model, X, rows)
+    assert_close(objective.gaussian(groups, groups, X, rows), truth, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("n_control", [0, 20])
+def test_draws_of_larger_problems_are_about_the_bound(kind, n_control):
+    model, (X, rows) = make_model(kind, 40, c=3), make_rows(60)
+    objective = stochastic(model, X, rows, n_control, batch_size=20)
+    std, values, random = model.std.clone(), [], generator(1)
+    with torch.no_grad():
+        for _ in range(200):
+            groups = torch.randperm(model.basis.n_groups, generator=random)[:8]
+            values.append(float(60 * objective(groups, rows, random)))
+            model.std.copy_(std)
+    z = (np.mean(values) - float(bound_by_parts(model, X, rows))) / (np.std(values) / 200**0.5)
+    assert abs(z) < 4.0
+
+
+def test_independent_index_sets_are_needed():
+    """With J = I the square of one estimate is taken, and its variance is added."""
+    m, n, size = 4, 3, 2
+    basis, X = make_basis("dense", m), make_rows(n)[0]
+    phi, w = basis.columns(X, everything(basis)).detach(), normal(1, m, 1, seed=6)
+    exact = (phi @ w[0]).square().sum()
+    f = [seen(phi[:, i], w[:, i], m) for i in index_sets(m, size)]
+    mean = torch.stack([squares(f_I, f_I) for f_I in f]).mean()
+    bias = (m * (phi * w[0].T).square().sum() - exact) / size
+    assert_close(mean, exact + bias, rtol=1e-12, atol=1e-12)
+    assert float(bias) > 0.1 * float(exact)
+
+
+def test_diagonal_columns_are_set_to_their_closed_form():
+    """c_ii = (‖φ_i‖²/σ² + s_ii)^(−1/2), of the functions that were seen; others stay."""
+    for kind in BASES:
+        model, (X, rows) = make_model(kind, 6, c=2), make_rows(20)
+        objective, before = stochastic(model, X, rows), model.std.clone()
+        i = torch.tensor([1, 2])
+        objective.gaussian(i, i, X, rows)
+        phi, s = model.basis.columns(X, everything(model.basis)), precision_of(model).diagonal()
+        optimum = (phi.square().sum(0) / model.likelihood.noise_variance.double() + s).rsqrt()
+        members = model.basis.members(i)
+        seen_now = torch.zeros(6, dtype=torch.bool)
+        seen_now[members] = True
+        seen_now[:2] = False  # which are dense
+        assert_close(model.std[seen_now, 0], optimum[seen_now].detach(), rtol=1e-6, atol=0.0)
+        assert_close(model.std[~seen_now], before[~seen_now], rtol=0.0, atol=0.0)
+
+
+# ---- the control variate
+def test_control_variate_has_mean_zero():
+    m, p = 4, 3
+    basis, X = make_basis("dense", m), make_rows(p)[0]
+    phi, W = basis.columns(X, everything(basis)), normal(2, m, 3, seed=6)
+    h, sets, added = phi @ W, index_sets(m, 2), []
+    for i, j in itertools.product(sets, sets):
+        of_control = squares(seen(phi[:, i], W[:, i], m), seen(phi[:, j], W[:, j], m))
+        added.append(controlled_squares(torch.zeros(2, 3), of_control, h, 1.0, 7.0))
+    assert float(torch.stack(added).std()) > 1.0
+    assert_close(torch.stack(added).mean(0), torch.zeros(2, 3).double(), rtol=0.0, atol=1e-10)
+
+
+def test_variance_falls_with_the_rows_of_the_control_variate():
+    """Of the value and of the gradient, for 0, 1 % and 10 % of the rows."""
+    n, of_value, of_gradient = 500, [], []
+    for p in (0, 5, 50):
+        model, (X, rows) = make_model("fourier", 40, c=0), make_rows(n)
+        model.columns[..., 0] *= 4.0  # so that it is the basis functions that are noisy
+        objective = stochastic(model, X, rows, p, batch_size=n)
+        std, values, gradients, random = model.std.clone(), [], [], generator(1)
+        for _ in range(100):
+            value = objective(torch.randperm(20, generator=random)[:4], rows, random)
+            gradient = torch.autograd.grad(value, model.flat)[0].to_dense()
+            values.append(float(value))
+            gradients.append(gradient)
+            model.std.copy_(std)
+        of_value.append(np.var(values))
+        of_gradient.append(float(torch.stack(gradients).var(0).sum()))
+    print(of_value, of_gradient)
+    for variance in (of_value, of_gradient):
+        assert variance[0] > variance[1] > variance[2]
+        assert variance[0] > 5.0 * variance[2]
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_running_vector_follows_the_weights(kind):
+    """h = Φ_P W after steps of AdaGrad; without these it would be far off."""
+    model, (X, rows) = make_model(kind, 12, c=2, P=2), make_rows(30, P=2)
+    objective = stochastic(model, X, rows, 6, batch_size=10)
+    optimizer, random, before = SparseAdagrad([model.flat]), generator(), objective.h.clone()
+    for _ in range(10):
+        groups = torch.randperm(model.basis.n_groups, generator=random)[:3]
+
+        def loss(groups=groups):
+            optimizer.zero_grad()
+            value = objective(groups, rows, random)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        objective.step_end()
+    phi = model.basis.columns(objective.control_X, everything(model.basis))
+    assert_close(objective.h, phi @ model.columns.permute(1, 0, 2), rtol=1e-9, atol=1e-9)
+    assert float((objective.h - before).abs().max()) > 0.1
+
+
+# ---- the bound of other likelihoods
+LOG_CONCAVE = {
+    "logistic": (lambda: Bernoulli("logit"), True),
+    "laplace": (lambda: Laplace(0.5), False),
+}
+
+
+@pytest.mark.parametrize("name", LOG_CONCAVE)
+def test_site_bound_is_a_lower_bound_and_tight(name):
+    make, binary = LOG_CONCAVE[name]
+    m, n = 4, 6
+    model = make_model("dense", m, c=1, likelihood=make().double())
+    X, rows = make_rows(n, binary=binary)
+    phi, W = model.basis.columns(X, torch.arange(m)), model.columns.permute(1, 0, 2)
+    exact = model.likelihood.expected_log_prob(rows.y, model.marginals(X)).detach()
+    gaps = []
+    for size in range(1, m + 1):
+        values = []
+        for i, j in itertools.product(subsets(m, size), subsets(m, size)):
+            f_I, f_J = seen(phi[:, i], W[:, i], m), seen(phi[:, j], W[:, j], m)
+            of_diagonal = (m / size) ** 2 * (phi[:, j].square() @ model.std[j].square()).mT
+            args = model.likelihood, rows.y, f_I, f_J, of_diagonal, model.shift
+            values.append(site_bound(*args))
+        gaps.append((exact.view(-1) - torch.stack(values).mean(0).view(-1)).detach())
+    assert float(torch.stack(gaps).min()) > -1e-9
+    assert float(gaps[0].max()) > 0.05
+    means = [float(gap.mean()) for gap in gaps]
+    assert means == sorted(means, reverse=True)
+    assert_close(gaps[-1], torch.zeros(n).double(), rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", LOG_CONCAVE)
+def test_objective_of_other_likelihoods_is_an_upper_bound(name, size):
+    """As it is trained with: I without replacement, J with."""
+    make, binary = LOG_CONCAVE[name]
+    model = make_model("dense", 3, c=0, likelihood=make().double())
+    X, rows = make_rows(6, binary=binary)
+    model.std.mul_(3.0)  # variances are where the sets J matter
+    objective, std, values = stochastic(model, X, rows), model.std.clone(), []
+    for i, j in itertools.product(subsets(3, size), index_sets(3, size)):
+        values.append(objective.other(i, j, X, rows).detach())
+        model.std.copy_(std)
+    assert torch.stack(values).mean() >= bound_by_parts(model, X, rows).detach() - 1e-9
+
+
+def test_objective_of_other_likelihoods_is_exact_with_all_functions():
+    for make, binary in LOG_CONCAVE.values():
+        for kind in BASES:
+            model = make_model(kind, 4, c=1, likelihood=make().double())
+            X, rows = make_rows(6, binary=binary)
+            groups = everything(model.basis)
+            truth = bound_by_parts(model, X, rows)
+            value = stochastic(model, X, rows).other(groups, groups, X, rows)
+            assert_close(value, truth, rtol=1e-9, atol=1e-9)

@@ -307,7 +307,7 @@ def test_diagonal_columns_are_set_to_their_closed_form():
 def test_control_variate_has_mean_zero():
     m, p = 4, 3
     basis, X = make_basis("dense", m), make_rows(p)[0]
-    phi, W = basis.columns(X, everything(basis)), normal(2, m, 3, seed=6)
+    phi, W = basis.columns(X, everything(basis)).detach(), normal(2, m, 3, seed=6)
     h, sets, added = phi @ W, index_sets(m, 2), []
     for i, j in itertools.product(sets, sets):
         of_control = squares(seen(phi[:, i], W[:, i], m), seen(phi[:, j], W[:, j], m))
@@ -321,13 +321,13 @@ def test_variance_falls_with_the_rows_of_the_control_variate():
     n, of_value, of_gradient = 500, [], []
     for p in (0, 5, 50):
         model, (X, rows) = make_model("fourier", 40, c=0), make_rows(n)
-        model.columns[..., 0] *= 4.0  # so that it is the basis functions that are noisy
+        model.columns[..., 0].mul_(4.0)  # so that it is the basis functions that are noisy
         objective = stochastic(model, X, rows, p, batch_size=n)
         std, values, gradients, random = model.std.clone(), [], [], generator(1)
         for _ in range(100):
             value = objective(torch.randperm(20, generator=random)[:4], rows, random)
             gradient = torch.autograd.grad(value, model.flat)[0].to_dense()
-            values.append(float(value))
+            values.append(value.item())
             gradients.append(gradient)
             model.std.copy_(std)
         of_value.append(np.var(values))
@@ -415,3 +415,305 @@ def test_objective_of_other_likelihoods_is_exact_with_all_functions():
             truth = bound_by_parts(model, X, rows)
             value = stochastic(model, X, rows).other(groups, groups, X, rows)
             assert_close(value, truth, rtol=1e-9, atol=1e-9)
+
+
+# ---- block-wise steps
+def blockwise(model, X, rows, rate=1.0, **options):
+    options = {"learns_noise": False, **options}
+    return BlockwiseObjective(model, X, rows, n_swept=len(X), rate=lambda sweep: rate, **options)
+
+
+def sweeps(objective, n, size):
+    """Visit all groups n times, `size` at a time; the loss before each step."""
+    losses = []
+    groups = everything(objective.model.basis)
+    for sweep in range(n):
+        for block in groups[torch.randperm(len(groups), generator=generator(sweep))].split(size):
+            losses.append(objective(block, objective.rows, generator()).item())
+        objective.epoch_end()
+    return losses
+
+
+def exact_posterior(model, X, rows):
+    """Mean (m, P) and covariances (P, m, m) of Bayesian linear regression."""
+    phi, S = model.basis.columns(X, everything(model.basis)).detach(), precision_of(model).detach()
+    noise = model.likelihood.noise_variance.detach().double()
+    y = (rows.y - model.shift).detach()
+    weight = torch.ones(len(X)).double() if rows.weight is None else rows.weight
+    H = torch.stack([phi.T @ (weight[:, None] * phi) / v + S for v in noise])
+    b = phi.T @ (weight[:, None] * y) / noise
+    return torch.linalg.solve(H, b.T[..., None])[..., 0].T, torch.linalg.inv(H)
+
+
+@pytest.mark.parametrize("kind", [*BASES, "diagonal"])
+def test_full_covariance_in_one_block_is_bayesian_linear_regression(kind):
+    """After one step, from anywhere."""
+    m = 7 if kind == "fourier" else 6
+    model, (X, rows) = make_model(kind, m, c=m, P=2), make_rows(15, P=2)
+    sweeps(blockwise(model, X, rows), 1, m)
+    mean, covariance = exact_posterior(model, X, rows)
+    C = dense_factor(model.columns, model.std)
+    assert_close(model.columns[..., 0], mean, rtol=1e-8, atol=1e-8)
+    assert_close(C @ C.mT, covariance, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("c", [0, 3, 8])
+def test_small_blocks_converge_to_the_same(kind, c):
+    model, (X, rows) = make_model(kind, 8, c=c), make_rows(15)
+    sweeps(blockwise(model, X, rows), 100, 2 if kind == "fourier" else 5)
+    mean, covariance = exact_posterior(model, X, rows)
+    assert_close(model.columns[..., 0], mean, rtol=1e-6, atol=1e-6)
+    if c == 8:
+        C = dense_factor(model.columns, model.std)
+        assert_close(C @ C.mT, covariance, rtol=1e-4, atol=1e-5)
+
+
+LIKELIHOODS = {
+    "gaussian": (lambda: Gaussian(0.3), False),
+    "bernoulli": (lambda: Bernoulli("logit"), True),
+    "laplace": (lambda: Laplace(0.4), False),
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_loss_is_the_bound_and_falls_at_every_step(name, kind):
+    """From scratch at each step; C stays lower triangular with a positive diagonal."""
+    make, binary = LIKELIHOODS[name]
+    model = make_model(kind, 8, c=3, likelihood=make().double())
+    X, rows = make_rows(12, binary=binary)
+    objective, losses = blockwise(model, X, rows), []
+    for step in range(16):
+        truth = bound_by_parts(model, X, rows).item() / 12
+        block = torch.randperm(model.basis.n_groups, generator=generator(step))[:2]
+        losses.append(objective(block, rows, generator()).item())
+        assert losses[-1] == pytest.approx(truth, rel=1e-9, abs=1e-9)
+        C = dense_factor(model.columns, model.std)[0]
+        assert_close(C, C.tril(), rtol=0.0, atol=0.0)
+        assert bool((C.diagonal() > 0.0).all())
+    assert (np.diff(losses) < 1e-10).all()
+    assert losses[0] - losses[-1] > 0.1
+
+
+def test_mean_field_scales_at_the_optimum():
+    """Proposition 1: c_ii = (‖φ_i‖²/σ² + s_ii)^(−1/2)."""
+    for kind in [*BASES, "diagonal"]:
+        model, (X, rows) = make_model(kind, 6, c=0, P=2), make_rows(15, P=2)
+        sweeps(blockwise(model, X, rows), 1, 3)
+        phi = model.basis.columns(X, everything(model.basis)).detach()
+        noise, s = model.likelihood.noise_variance.detach().double(), precision_of(model).diagonal()
+        optimum = (phi.square().sum(0)[:, None] / noise + s[:, None]).rsqrt()
+        assert_close(model.std, optimum.detach(), rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_weight_2_is_the_row_twice(name):
+    make, binary = LIKELIHOODS[name]
+    X, rows = make_rows(10, binary=binary)
+    weight = torch.tensor([2.0, 1.0] * 5).double()
+    twice = torch.arange(10).repeat_interleave(weight.long())
+    fitted = []
+    for here, some in ((X, Rows(rows.y, weight)), (X[twice], rows[twice])):
+        model = make_model("fourier", 8, c=2, likelihood=make().double())
+        losses = sweeps(blockwise(model, here, some), 3, 2)
+        fitted.append((model.columns, model.std, torch.tensor(losses)))
+    for a, b in zip(*fitted, strict=True):
+        assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_swept", [1, 5])
+def test_rows_of_a_sweep_stand_for_all(n_swept):
+    """A sweep over some rows is one with all of these n/p times as heavy."""
+    model, (X, rows) = make_model("fourier", 8, c=2), make_rows(20)
+    objective = BlockwiseObjective(
+        model, X, rows, n_swept=n_swept, rate=lambda sweep: 1.0, learns_noise=False
+    )
+    sweep = objective.begin(generator())
+    assert len(sweep.X) == n_swept
+    heavy = Rows(sweep.rows.y, torch.full((n_swept,), 20 / n_swept).double())
+    truth = bound_by_parts(model, sweep.X, heavy).detach() / 20
+    assert_close(objective.step(sweep, torch.tensor([1])), truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_gradient_of_the_kernel_over_a_sweep(name):
+    """Summed over blocks it is that of the whole bound, at weights that do not move."""
+    make, binary = LIKELIHOODS[name]
+    model = make_model("fourier", 8, c=3, likelihood=make().double())
+    X, rows = make_rows(12, binary=binary)
+    kernel = model.basis.kernel.requires_grad_(True)
+    truth = torch.autograd.grad(bound_by_parts(model, X, rows) / 12, list(kernel.parameters()))
+    objective = blockwise(model, X, rows, rate=1e-12, learns_kernel=True)
+    for block in torch.arange(4).split(2):
+        objective(block, rows, generator()).backward()
+    for p, expected in zip(kernel.parameters(), truth, strict=True):
+        assert float(expected.abs().max()) > 1e-3
+        assert_close(p.grad, expected, rtol=1e-7, atol=1e-8)
+
+
+def test_noise_after_a_sweep_is_that_of_the_greatest_bound():
+    model, (X, rows) = make_model("fourier", 8, c=3), make_rows(12)
+    model.likelihood.requires_grad_(True)
+    sweeps(blockwise(model, X, rows, learns_noise=True), 1, 2)
+    slope = torch.autograd.grad(bound_by_parts(model, X, rows), model.likelihood.log_noise)[0]
+    assert_close(slope, torch.zeros(1).double(), rtol=0.0, atol=1e-5)
+
+
+def test_block_newton_is_the_minimum_over_columns_that_are_lower_triangular():
+    """Its gradient, written out, is zero at the new weights."""
+    m, c = 5, 3
+    A = normal(m, m)
+    H, W = (A @ A.T + torch.eye(m))[None], 0.3 * normal(1, m, 1 + c, seed=1)
+    members = torch.arange(m)
+    below = (members[:, None] >= torch.arange(-1, c)).double()
+    W, G = W * below, normal(1, m, 1 + c, seed=2)
+    j = torch.arange(c)
+    W[:, j, 1 + j] = 1.0
+    step = block_newton(W, G, H, members)
+    after, new = G + H @ step, W + step
+    after[:, j, 1 + j] -= 1.0 / new[:, j, 1 + j]
+    assert_close(after * below, torch.zeros_like(W), rtol=0.0, atol=1e-9)
+    assert_close(step * (1.0 - below), torch.zeros_like(W), rtol=0.0, atol=0.0)
+    assert bool((new[:, j, 1 + j] > 0.0).all())
+
+
+# ---- q(w)
+@pytest.mark.parametrize("kind", BASES)
+def test_divergence_from_the_prior(kind):
+    model = make_model(kind, 6, c=2, P=2)
+    S = precision_of(model).detach()
+    prior = torch.distributions.MultivariateNormal(torch.zeros(6).double(), precision_matrix=S)
+    C = dense_factor(model.columns, model.std)
+    q = torch.distributions.MultivariateNormal(model.columns[..., 0].T, scale_tril=C)
+    truth = torch.distributions.kl_divergence(q, prior).sum()
+    assert_close(model.kl(), truth, rtol=1e-8, atol=1e-8)
+    if kind == "fourier":
+        parts = [torch.tensor(i) for i in ([0, 3], [1, 2, 4, 5])]
+        s = torch.ones(6, 1).double()
+        shares = [block_kl(model.columns[i], model.std[i], s[i], i) for i in parts]
+        assert_close(sum(shares), truth, rtol=1e-8, atol=1e-8)
+
+
+def test_posterior_moments_and_draws():
+    model, X = make_model("dense", 6, c=2, P=2), make_rows(5)[0]
+    posterior = ChevronPosterior(model, 5)
+    phi = model.basis.columns(X, torch.arange(6)).detach()
+    half = phi @ dense_factor(model.columns, model.std)
+    mean, K = (phi @ model.columns[..., 0]) + model.shift, half @ half.mT
+    q = posterior.marginals(X)
+    assert_close(q.mean[0], mean.detach())
+    assert_close(q.var[0], K.diagonal(dim1=1, dim2=2).T)
+    assert_close(posterior.covariance(X).detach(), K)
+    draws = posterior.sample(X, 20_000, generator()).detach()
+    se = K.diagonal(dim1=1, dim2=2).T.sqrt() / 20_000**0.5
+    assert bool(((draws.mean(0) - mean).abs() < 4.5 * se).all())
+    for p in range(2):
+        assert_close(torch.cov(draws[..., p].T), K[p], rtol=0.1, atol=0.03 * K[p].max().item())
+
+
+# ---- bases
+FOURIER = {
+    "rbf": sk.RBF(0.8),
+    "matern 0.5": sk.Matern(0.8, nu=0.5),
+    "matern 1.5": sk.Matern(0.8, nu=1.5),
+    "matern 2.5": sk.Matern(0.8, nu=2.5),
+    "relevance": sk.ConstantKernel(2.0) * sk.RBF([0.5, 3.0]),
+    "product": sk.RBF([0.9, 2.0]) * sk.Matern(1.5, nu=1.5),
+    "sum": sk.ConstantKernel(2.0) * sk.RBF(0.5) + sk.ConstantKernel(0.5) * sk.Matern(2.0, nu=2.5),
+}
+
+
+def fourier(kernel, m, seed=0):
+    return FourierBasis(kernels.from_sklearn(kernel), 2, m, seed)
+
+
+@pytest.mark.parametrize("name", FOURIER)
+@pytest.mark.parametrize("m", [4000, 4001])
+def test_fourier_features_are_of_the_kernel(name, m):
+    X = normal(6, 2, seed=3)
+    phi = fourier(FOURIER[name], m).columns(X, torch.arange((m + 1) // 2)).detach()
+    assert phi.shape == (6, m)
+    K = torch.from_numpy(FOURIER[name](X.numpy()))
+    assert_close(phi @ phi.T, K, rtol=0.0, atol=4.5 * K.max().item() / (m / 2) ** 0.5)
+
+
+@pytest.mark.parametrize("m", [8, 9])
+@pytest.mark.parametrize("name", ["relevance", "sum"])
+def test_any_fourier_features_are_columns_of_the_whole(name, m):
+    basis, X = fourier(FOURIER[name], m), normal(6, 2, seed=3)
+    whole = basis.columns(X, everything(basis))
+    assert sorted(basis.members(everything(basis)).tolist()) == list(range(m))
+    for size in range(1, basis.n_groups + 1):
+        for groups in subsets(basis.n_groups, size):
+            some = basis.columns(X, groups)
+            assert_close(some, whole[:, basis.members(groups)], rtol=1e-12, atol=1e-12)
+
+
+def test_fourier_features_of_a_seed():
+    X, groups = normal(6, 2, seed=3), torch.tensor([0, 5, 4_999_999])
+    phi = fourier(KERNEL, 10**7).columns(X, groups)
+    again = fourier(KERNEL, 10**7).columns(X, groups)
+    other = fourier(KERNEL, 10**7, seed=1).columns(X, groups)
+    assert torch.equal(phi, again)
+    assert not torch.allclose(phi, other, rtol=0.1)
+    scale = phi.abs().max().item()
+    single = fourier(KERNEL, 10**7).columns(X.float(), groups)
+    assert single.dtype == torch.float32
+    assert_close(single.double(), phi, rtol=0.0, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize(
+    "kernel", [sk.RationalQuadratic(), sk.ExpSineSquared(), sk.DotProduct()], ids=str
+)
+def test_kernels_without_fourier_features(kernel):
+    X = np.random.default_rng(0).normal(size=(10, 2))
+    name = type(kernel).__name__
+    with pytest.raises(TypeError, match=name):
+        QSGPRegressor(kernel=sk.RBF() + kernel, n_subset=0).fit(X, X[:, 0])
+
+
+def test_kernel_basis():
+    basis, X = make_basis("dense", 5), normal(6, 2, seed=3)
+    Z, i, j = basis.points, torch.tensor([0, 3]), torch.tensor([1, 3, 4])
+    K = torch.from_numpy(KERNEL(Z.numpy()))
+    assert_close(basis.columns(X, j), torch.from_numpy(KERNEL(X.numpy(), Z[j].numpy())))
+    assert_close(basis.precision(i), K[i][:, i])
+    assert_close(basis.cross(i, j), K[i][:, j])
+    assert_close(basis.diagonal(i), K.diagonal()[i])
+
+
+# ---- AdaGrad
+def test_sparse_adagrad_is_adagrad():
+    own = torch.nn.Parameter(normal(4, 3))
+    reference = torch.nn.Parameter(own.detach().clone())
+    one = SparseAdagrad([own], eps=1e-10)
+    other = torch.optim.Adagrad([reference], lr=0.1, eps=1e-10)
+    for step in range(5):
+        own.grad, reference.grad = normal(4, 3, seed=step), normal(4, 3, seed=step)
+        one.step(lambda: None)
+        other.step()
+        assert_close(own, reference, rtol=1e-13, atol=1e-13)
+
+
+def test_sparse_adagrad_leaves_other_rows_alone():
+    p = torch.nn.Parameter(normal(5, 2))
+    dense = torch.nn.Parameter(p.detach().clone())
+    before, rows = p.detach().clone(), torch.tensor([3, 1, 3])  # one of them twice
+    optimizer, reference = SparseAdagrad([p]), torch.optim.Adagrad([dense], lr=0.1)
+    for step in range(3):
+        p.grad = torch.sparse_coo_tensor(rows[None], normal(3, 2, seed=step), (5, 2), check_invariants=True)
+        dense.grad = p.grad.to_dense()
+        optimizer.step(lambda: None)
+        reference.step()
+    assert torch.equal(p[[0, 2, 4]], before[[0, 2, 4]])
+    assert not bool((p[[1, 3]] == before[[1, 3]]).any())
+    assert_close(p, dense, rtol=1e-12, atol=1e-12)
+
+
+def test_sparse_adagrad_needs_no_closure():
+    """As any optimiser of torch."""
+    p = torch.nn.Parameter(torch.ones(2))
+    p.grad = torch.ones(2)
+    assert SparseAdagrad([p]).step() is None
+    assert_close(p.detach(), torch.full((2,), 0.9))

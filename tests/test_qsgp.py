@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
@@ -81,7 +80,7 @@ def everything(basis):
 
 def dense_factor(W, std):
     """C, (P, m, m), from μ and its dense columns (m, P, 1 + c) and its diagonal (m, P)."""
-    m, _, C = W.shape
+    C = W.shape[2]
     dense = W[..., 1:].permute(1, 0, 2)
     return torch.cat([dense, torch.diag_embed(std.mT)[..., C - 1 :]], 2)
 
@@ -318,10 +317,10 @@ def test_control_variate_has_mean_zero():
 
 def test_variance_falls_with_the_rows_of_the_control_variate():
     """Of the value and of the gradient, for 0, 1 % and 10 % of the rows."""
-    n, of_value, of_gradient = 500, [], []
-    for p in (0, 5, 50):
+    n, of_value, of_gradient = 2000, [], []
+    for p in (0, 20, 200):
         model, (X, rows) = make_model("fourier", 40, c=0), make_rows(n)
-        model.columns[..., 0].mul_(4.0)  # so that it is the basis functions that are noisy
+        model.columns[..., 0].mul_(8.0)  # so that it is the basis functions that are noisy
         objective = stochastic(model, X, rows, p, batch_size=n)
         std, values, gradients, random = model.std.clone(), [], [], generator(1)
         for _ in range(100):
@@ -332,10 +331,9 @@ def test_variance_falls_with_the_rows_of_the_control_variate():
             model.std.copy_(std)
         of_value.append(np.var(values))
         of_gradient.append(float(torch.stack(gradients).var(0).sum()))
-    print(of_value, of_gradient)
-    for variance in (of_value, of_gradient):
+    for variance, factor in ((of_value, 8.0), (of_gradient, 3.0)):
         assert variance[0] > variance[1] > variance[2]
-        assert variance[0] > 5.0 * variance[2]
+        assert variance[0] > factor * variance[2]
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -702,7 +700,9 @@ def test_sparse_adagrad_leaves_other_rows_alone():
     before, rows = p.detach().clone(), torch.tensor([3, 1, 3])  # one of them twice
     optimizer, reference = SparseAdagrad([p]), torch.optim.Adagrad([dense], lr=0.1)
     for step in range(3):
-        p.grad = torch.sparse_coo_tensor(rows[None], normal(3, 2, seed=step), (5, 2), check_invariants=True)
+        p.grad = torch.sparse_coo_tensor(
+            rows[None], normal(3, 2, seed=step), (5, 2), check_invariants=True
+        )
         dense.grad = p.grad.to_dense()
         optimizer.step(lambda: None)
         reference.step()
@@ -717,3 +717,227 @@ def test_sparse_adagrad_needs_no_closure():
     p.grad = torch.ones(2)
     assert SparseAdagrad([p]).step() is None
     assert_close(p.detach(), torch.full((2,), 0.9))
+
+
+# ---- estimators
+FIXED = sk.ConstantKernel(1.0, "fixed") * sk.RBF(0.7, "fixed") + sk.WhiteKernel(0.02, "fixed")
+QUICK = {"n_components": 60, "n_subset": 0, "kernel": FIXED, "random_state": 0}
+INDUCING = {**QUICK, "basis": "inducing", "dtype": "float64"}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (60, 1))
+    return X, 2.0 + 3.0 * (np.sin(X[:, 0]) + 0.1 * rng.standard_normal(60))
+
+
+def test_a_function_on_every_row_gives_the_mean_of_the_exact_process(data):
+    X, y = data
+    model = QSGPRegressor(**INDUCING, n_dense=60).fit(X, y)
+    exact = GaussianProcessRegressor(FIXED, optimizer=None, normalize_y=True).fit(X, y)
+    points = np.linspace(-4, 4, 50)[:, None]
+    assert_allclose(model.predict(points), exact.predict(points), rtol=0.0, atol=1e-4)
+
+
+def test_augmented_variance_is_that_of_proposition_4():
+    X = np.linspace(-3, 3, 30)[:, None]
+    y = 3.0 * np.sin(X[:, 0])
+    points, scale, latent = np.linspace(-4, 30, 60)[:, None], y.std(), []
+    kernel = sk.RBF(0.2, "fixed") + sk.WhiteKernel(0.02, "fixed")
+    options = {**INDUCING, "kernel": kernel, "n_components": 30, "n_dense": 30}
+    for augment in (False, True):
+        model = QSGPRegressor(**options, augment=augment).fit(X, y)
+        q = model.posterior_.marginals(torch.from_numpy(points - X.mean(0)))
+        latent.append(q.var[0, :, 0].detach().numpy())
+        predicted = model.predict(points, return_std=True)[1]
+    K, k = kernel.k1(X), kernel.k1(points, X)
+    own = (k @ np.linalg.inv(K @ K / 0.02 + K) * k).sum(1)
+    assert_allclose(latent[0], own, rtol=0.0, atol=1e-6)
+    assert_allclose(latent[1], own + 1.0 / ((k**2).sum(1) / 0.02 + 1.0), rtol=0.0, atol=1e-6)
+    assert (latent[1] >= latent[0]).all()
+    assert_allclose([latent[0][-1], latent[1][-1]], [0.0, 1.0], atol=1e-6)
+    # In the units of y, with or without the noise, it is the prior's.
+    assert scale * 0.99 < predicted[-1] < 1.02 * scale
+
+
+def test_many_fourier_features_are_the_exact_process(data):
+    X, y = data
+    points = np.linspace(-3, 3, 20)[:, None]
+    options = {**QUICK, "n_components": 1000, "n_dense": 0, "basis_batch_size": 500}
+    model = QSGPRegressor(**options, max_iter=1).fit(X, y)
+    exact = GaussianProcessRegressor(FIXED, optimizer=None, normalize_y=True).fit(X, y)
+    assert_allclose(model.predict(points), exact.predict(points), atol=0.15 * y.std())
+
+
+def test_many_components_are_stored_as_two_numbers_each(data):
+    """μ, c_ii and a seed."""
+    X, y = data
+    options = {**QUICK, "n_components": 10**5, "n_dense": 0, "basis_batch_size": 64}
+    model = QSGPRegressor(**options, max_iter=1).fit(X[:30], y[:30])
+    stored = pickle.dumps(model)
+    assert len(stored) < 1_500_000
+    assert_array_equal(pickle.loads(stored).predict(X), model.predict(X))
+
+
+@pytest.mark.slow
+def test_a_million_components(data):
+    X, y = data
+    options = {**QUICK, "n_components": 10**6, "n_dense": 0, "basis_batch_size": 64}
+    model = QSGPRegressor(**options, max_iter=1).fit(X[:30], y[:30])
+    assert model.score(X[:30], y[:30]) > 0.9
+
+
+@pytest.mark.parametrize("basis", ["fourier", "inducing"])
+def test_predictions_row_by_row_and_from_a_pickle(basis, data):
+    X, y = data
+    model = QSGPRegressor(**{**QUICK, "basis": basis}, n_dense=10, max_iter=2).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    for rows in (slice(7, 8), slice(20, 23)):
+        for a, b in zip(model.predict(X[rows], return_std=True), (mean, std), strict=True):
+            assert_allclose(a, b[rows], rtol=1e-6)
+    again = pickle.loads(pickle.dumps(model)).predict(X, return_std=True)
+    assert_array_equal(again[0], mean)
+    assert_array_equal(again[1], std)
+
+
+def test_equal_seeds_give_equal_models(data):
+    a, b = (QSGPRegressor(**QUICK, max_iter=2).fit(*data).predict(data[0]) for _ in range(2))
+    assert_array_equal(a, b)
+    other = QSGPRegressor(**{**QUICK, "random_state": 1}, max_iter=2).fit(*data).predict(data[0])
+    assert not np.array_equal(a, other)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_start_goes_on(data):
+    options = {**QUICK, "n_dense": 0, "basis_batch_size": 5, "batch_size": 1000}
+    model = QSGPRegressor(**options, max_iter=2, warm_start=True).fit(*data)
+    first = list(model.loss_curve_)
+    model.fit(*data)
+    assert model.loss_curve_[-2] < first[-1] < first[0]
+    assert model.posterior_.model.basis.n_components == 60
+    with pytest.raises(ValueError, match="warm_start"):
+        model.set_params(n_components=30).fit(*data)
+
+
+def test_laplace_noise_resists_outliers(data):
+    X, y = data
+    bad = y.copy()
+    bad[::8] += 60.0
+    errors = {}
+    kernel = sk.ConstantKernel(1.0) * sk.RBF(0.7) + sk.WhiteKernel(0.05)
+    for name in ("gaussian", "laplace"):
+        model = QSGPRegressor(**{**QUICK, "kernel": kernel}, likelihood=name).fit(X, bad)
+        errors[name] = np.sqrt(np.mean((model.predict(X) - 2.0 - 3.0 * np.sin(X[:, 0])) ** 2))
+    assert errors["laplace"] < 0.3 * errors["gaussian"]
+    assert errors["laplace"] < 2.0
+
+
+def test_outputs_are_fitted_as_they_are_alone(data):
+    """With a kernel that is fixed nothing couples them."""
+    X, y = data
+    Y = np.c_[y, np.cos(X[:, 0])]
+    options = {**QUICK, "dtype": "float64", "max_iter": 2, "n_dense": 5}
+    together = QSGPRegressor(**options).fit(X, Y).predict(X, return_std=True)
+    assert together[0].shape == together[1].shape == (60, 2)
+    for p in range(2):
+        alone = QSGPRegressor(**options).fit(X, Y[:, p]).predict(X, return_std=True)
+        for a, b in zip(together, alone, strict=True):
+            assert_allclose(a[:, p], b, rtol=1e-7)
+
+
+def test_sample_weight_2_is_the_row_twice(data):
+    X, y = data
+    weight = np.tile([1, 2], 30)
+    options = {**QUICK, "dtype": "float64", "n_dense": 60}
+    one = QSGPRegressor(**options).fit(X, y, sample_weight=weight)
+    two = QSGPRegressor(**options).fit(X.repeat(weight, 0), y.repeat(weight))
+    for a, b in zip(*(m.predict(X, return_std=True) for m in (one, two)), strict=True):
+        assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["newton", "adagrad"])
+def test_classes_are_any_labels(solver):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    options = {"n_components": 100, "n_subset": 0, "random_state": 0, "solver": solver}
+    if solver == "adagrad":
+        options |= {"basis_batch_size": 25, "batch_size": 50, "max_iter": 80, "n_dense": 0}
+    kernel = sk.ConstantKernel(4.0) * sk.RBF(1.5)
+    for edges in ([0.0], [-0.5, 0.5]):
+        y = np.array(["low", "mid", "up"])[np.digitize(X[:, 0], edges)]
+        model = QSGPClassifier(**options, kernel=kernel).fit(X, y)
+        p = model.predict_proba(X)
+        assert model.classes_.tolist() == sorted(set(y))
+        assert_allclose(p.sum(1), 1.0, rtol=1e-6)
+        assert p.shape == (100, len(edges) + 1)
+        assert_array_equal(model.classes_[p.argmax(1)], model.predict(X))
+        assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("basis", ["fourier", "inducing"])
+def test_adagrad_learns_a_sine(basis, data):
+    X, y = data
+    options = {**QUICK, "basis": basis, "n_dense": 0}
+    steps = {"basis_batch_size": 15, "batch_size": 60, "max_iter": 80}
+    model = QSGPRegressor(**options, **steps, solver="adagrad").fit(X, y)
+    assert model.score(X, y) > 0.7
+
+
+def test_kernel_goes_on_learning(data):
+    """From a length-scale that is much too short."""
+    X, y = data
+    kernel = sk.RBF(0.1) + sk.WhiteKernel(0.02)
+    options = {**QUICK, "kernel": kernel, "learning_rate_init": 0.5, "max_iter": 20, "tol": 0.0}
+    fixed = QSGPRegressor(**options).fit(X, y)
+    learned = QSGPRegressor(**options, learn_kernel=True).fit(X, y)
+    assert learned.kernel_.k1.length_scale > 0.2
+    assert fixed.kernel_.k1.length_scale == pytest.approx(0.1)
+    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] - 0.1
+
+
+def test_basis_batch_size_counts_basis_functions(data):
+    """A frequency has two of these."""
+    seen_sizes = set()
+    inner = BlockwiseObjective.move
+
+    def move(self, sweep, groups, members, *rest):
+        seen_sizes.add(len(members))
+        return inner(self, sweep, groups, members, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockwiseObjective, "move", move)
+        QSGPRegressor(**QUICK, basis_batch_size=10, max_iter=1).fit(*data)
+    assert max(seen_sizes) == 10
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"augment": True}, ValueError, "augment=True needs basis='inducing'"),
+        ({"basis": "inducing", "learn_kernel": True}, ValueError, "learn_kernel=True needs"),
+        ({"basis": "inducing", "n_components": 61}, ValueError, "n_components=61 must be at most"),
+        ({"kernel": sk.DotProduct()}, TypeError, "DotProduct"),
+        ({"likelihood": "poisson"}, ValueError, "likelihood"),
+        ({"n_dense": -1}, ValueError, "n_dense"),
+        ({"solver": "adam"}, ValueError, "solver"),
+    ],
+)
+def test_parameters_that_do_not_agree(params, error, message, data):
+    with pytest.raises(error, match=message):
+        QSGPRegressor(**{**QUICK, **params}).fit(*data)
+
+
+def test_failing_to_fit_leaves_the_model_as_it_was(data):
+    model = QSGPRegressor(**QUICK, max_iter=1).fit(*data)
+    before = copy.deepcopy(model.predict(data[0]))
+    with pytest.raises(ValueError, match="augment"):
+        model.set_params(augment=True).fit(*data)
+    assert_array_equal(model.set_params(augment=False).predict(data[0]), before)
+
+
+def test_frames_and_arrays_are_alike(data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=["x"])
+    a = QSGPRegressor(**QUICK, max_iter=1).fit(frame, pd.Series(y)).predict(frame)
+    assert_array_equal(a, QSGPRegressor(**QUICK, max_iter=1).fit(X, y).predict(X))

@@ -234,6 +234,14 @@ def test_estimates_of_several_outputs_and_of_weighted_rows():
     assert_close(torch.stack(values).mean(), exact, rtol=1e-10, atol=1e-10)
 
 
+def test_a_minibatch_of_weighted_rows_without_bias():
+    """Rows are drawn uniformly, whatever each counts for."""
+    weight = torch.tensor([0.5, 4.0, 1.0]).double()
+    model, (X, rows) = make_model("fourier", 4, c=1), make_rows(weight=weight)
+    mean = mean_of_estimates(stochastic(model, X, rows), 1, 1)
+    assert_close(mean, bound_by_parts(model, X, rows), rtol=1e-10, atol=1e-10)
+
+
 def test_an_odd_number_of_fourier_features_without_bias():
     """The last cosine has no sine: its group is half as large as the others."""
     model, (X, rows) = make_model("fourier", 3, c=1), make_rows()
@@ -872,7 +880,7 @@ def test_classes_are_any_labels(solver):
         assert_allclose(p.sum(1), 1.0, rtol=1e-6)
         assert p.shape == (100, len(edges) + 1)
         assert_array_equal(model.classes_[p.argmax(1)], model.predict(X))
-        assert model.score(X, y) > 0.8
+        assert model.score(X, y) > (0.9 if solver == "newton" else 0.65)
 
 
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
@@ -884,16 +892,29 @@ def test_adagrad_learns_a_sine(basis, data):
     assert model.score(X, y) > 0.7
 
 
-def test_kernel_goes_on_learning(data):
-    """From a length-scale that is much too short."""
-    X, y = data
-    kernel = sk.RBF(0.1) + sk.WhiteKernel(0.02)
-    options = {**QUICK, "kernel": kernel, "learning_rate_init": 0.5, "max_iter": 20, "tol": 0.0}
-    fixed = QSGPRegressor(**options).fit(X, y)
-    learned = QSGPRegressor(**options, learn_kernel=True).fit(X, y)
-    assert learned.kernel_.k1.length_scale > 0.2
-    assert fixed.kernel_.k1.length_scale == pytest.approx(0.1)
-    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] - 0.1
+SHORT = {**QUICK, "kernel": sk.RBF(0.3) + sk.WhiteKernel(0.02)}  # much too short a length-scale
+
+
+def test_kernel_goes_on_learning_in_small_steps(data):
+    fixed = QSGPRegressor(**SHORT).fit(*data)
+    options = {**SHORT, "learning_rate_init": 0.1, "max_iter": 60, "n_iter_no_change": 60}
+    learned = QSGPRegressor(**options, learn_kernel=True).fit(*data)
+    assert learned.kernel_.k1.length_scale > 0.4
+    assert fixed.kernel_.k1.length_scale == pytest.approx(0.3)
+    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] - 0.02
+
+
+def test_training_does_not_end_before_the_kernel_is_learned(data):
+    """Whose first step is after a quarter of the sweeps."""
+    learned = QSGPRegressor(**SHORT, learn_kernel=True).fit(*data)
+    assert learned.n_iter_ > 5
+    assert learned.kernel_.k1.length_scale != pytest.approx(0.3, rel=1e-3)
+
+
+def test_learning_the_kernel_does_no_harm(data):
+    fixed = QSGPRegressor(**SHORT).fit(*data)
+    learned = QSGPRegressor(**SHORT, learn_kernel=True, n_iter_no_change=20).fit(*data)
+    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] + 0.01
 
 
 def test_basis_batch_size_counts_basis_functions(data):

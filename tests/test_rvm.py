@@ -204,3 +204,13 @@ def test_classifier(labels, halves):
         assert np.mean(model.classes_[f.argmax(1)] == model.predict(X)) > 0.95
     else:
         assert_array_equal(f > 0.0, p[:, 1] > 0.5)
+
+
+def test_classes_of_very_different_shares():
+    """One row of 60, anywhere: probabilities are about the share, as a constant's would be."""
+    X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
+    y = np.r_[np.zeros(59), 1.0]
+    kernel = sk.ConstantKernel(38.0) * sk.RBF(1.0)
+    model = QSRVMClassifier(kernel=kernel, n_subset=0, random_state=0).fit(X, y)
+    assert model.loss_curve_[-1] < 0.3  # a constant has 0.085 nats per row
+    assert abs(model.predict_proba(X)[:, 1].mean() - 1 / 60) < 0.02

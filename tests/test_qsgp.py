@@ -502,6 +502,19 @@ def test_loss_is_the_bound_and_falls_at_every_step(name, kind):
     assert losses[0] - losses[-1] > 0.1
 
 
+@pytest.mark.parametrize("c", [0, 8])
+@pytest.mark.parametrize("name", ["bernoulli", "laplace"])
+def test_loss_falls_at_every_step_where_variances_are_large(name, c):
+    """Sites' curvatures change with the variance, which Newton's step for C takes as given."""
+    make, binary = LIKELIHOODS[name]
+    X, rows = make_rows(12, binary=binary)
+    basis = fourier(sk.ConstantKernel(1000.0) * sk.RBF(1.0), 8)
+    shift = torch.zeros(1).double()
+    model = ChevronModel(basis, make().double(), shift, c, torch.float64)
+    losses = sweeps(blockwise(model, X, rows), 10, 4)
+    assert (np.diff(losses) < 1e-8).all()
+
+
 def test_mean_field_scales_at_the_optimum():
     """Proposition 1: c_ii = (‖φ_i‖²/σ² + s_ii)^(−1/2)."""
     for kind in [*BASES, "diagonal"]:

@@ -1,0 +1,216 @@
+"""Relevance vector machines: few vectors, as good as all rows, and named so that they can be used.
+
+Where the expectation is a stationary point it is written out: MacKay's s_i = γ_i/μ_i² and
+σ² = ‖y − Φμ‖²/(n − Σγ) of Tipping (2001), and the exact posterior given these.
+"""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import fitted_once
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+from skgpstoch import QSRVMClassifier, QSRVMRegressor
+
+KERNEL = sk.RBF(1.5, "fixed")
+QUICK = {"kernel": KERNEL, "n_subset": 0, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def sinc():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-10, 10, (100, 1))
+    return X, np.sinc(X[:, 0] / np.pi) + 0.1 * rng.standard_normal(100)
+
+
+@pytest.fixture(scope="module")
+def halves():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(100, 2))
+    return X, np.digitize(X[:, 0], [-0.5, 0.5])
+
+
+def latent(model, X):
+    """What the attributes say that the mean is, without the noise of `kernel_`."""
+    kernel = model.kernel_
+    if isinstance(getattr(kernel, "k2", None), sk.WhiteKernel):
+        kernel = kernel.k1
+    return kernel(X, model.relevance_vectors_) @ model.dual_coef_ + model.intercept_
+
+
+# ---- sparsity
+def test_a_few_vectors_are_as_good_as_all_rows(sinc):
+    X, y = sinc
+    model = fitted_once(QSRVMRegressor(random_state=0), X, y)
+    kernel = sk.ConstantKernel() * sk.RBF() + sk.WhiteKernel()
+    exact = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    points = np.linspace(-10, 10, 200)[:, None]
+    truth = np.sinc(points[:, 0] / np.pi)
+    own, other = (np.sqrt(np.mean((m.predict(points) - truth) ** 2)) for m in (model, exact))
+    assert len(model.relevance_) < 20
+    assert own < 1.05 * other
+    assert model.noise_variance_ == pytest.approx(0.01, rel=0.4)
+
+
+def test_noise_leaves_few_vectors():
+    rng = np.random.default_rng(2)
+    X, y = rng.uniform(-10, 10, (100, 1)), rng.standard_normal(100)
+    model = QSRVMRegressor(**QUICK).fit(X, y)
+    assert 1 <= len(model.relevance_) < 20
+    assert model.predict(X).std() < 0.6
+
+
+def test_a_constant_target():
+    X = np.linspace(0, 1, 20)[:, None]
+    model = QSRVMRegressor(**QUICK).fit(X, np.full(20, 3.0))
+    assert_allclose(model.predict(X), 3.0, atol=1e-3)
+    assert len(model.relevance_) >= 1
+
+
+def test_precisions_noise_and_weights_are_stationary(sinc):
+    """MacKay's equations, and the exact posterior of the vectors that are left."""
+    X, y = sinc
+    options = {**QUICK, "dtype": "float64", "tol": 0.0, "max_iter": 600}
+    model = QSRVMRegressor(**options, normalize_y=False, n_iter_no_change=600).fit(X, y)
+    inner = model.posterior_.model
+    s, noise = inner.s.detach().numpy()[:, 0], model.noise_variance_
+    phi = KERNEL(X, model.relevance_vectors_)
+    covariance = np.linalg.inv(phi.T @ phi / noise + np.diag(s))
+    mean = covariance @ phi.T @ (y - model.intercept_) / noise
+    assert_allclose(model.dual_coef_, mean, rtol=1e-5, atol=1e-7)
+    gamma = 1.0 - s * np.diag(covariance)
+    settled = gamma > 0.5  # others may still be on their way to infinity
+    assert settled.sum() >= 4
+    assert_allclose(s[settled], (gamma / mean**2)[settled], rtol=0.02)
+    residual = y - model.intercept_ - phi @ mean
+    assert noise == pytest.approx((residual**2).sum() / (100 - gamma.sum()), rel=1e-3)
+    std = np.sqrt((phi @ covariance * phi).sum(1))
+    got = model.predict(X, return_std=True)[1]
+    assert min(np.abs(got - std).max(), np.abs(got - np.sqrt(std**2 + noise)).max()) < 1e-5
+
+
+# ---- attributes
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("own_kernel", [True, False])
+def test_attributes_are_the_mean(dtype, own_kernel, sinc):
+    X, y = sinc[0] + 3.0, 5.0 * sinc[1] - 7.0
+    options = {**QUICK, "kernel": KERNEL if own_kernel else None}
+    model = QSRVMRegressor(**options, dtype=dtype).fit(X, y)
+    assert model.dual_coef_.shape == (len(model.relevance_),)
+    assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-4)
+    assert_array_equal(model.relevance_vectors_, X[model.relevance_])
+    assert len(set(model.relevance_.tolist())) == len(model.relevance_)
+
+
+def test_relevance_of_several_outputs(sinc):
+    X, y = sinc
+    Y = np.c_[y, 3.0 * np.cos(X[:, 0]) + 1.0]
+    model = QSRVMRegressor(**QUICK).fit(X, Y)
+    assert model.dual_coef_.shape == (len(model.relevance_), 2)
+    assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-3)
+    assert_array_equal(model.relevance_vectors_, X[model.relevance_])
+    assert model.score(X, Y) > 0.8
+
+
+def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
+    """Merging rows changes their numbers inside."""
+    X, y = sinc
+    order = np.random.default_rng(3).permutation(200) % 100
+    X, y = X[order], y[order]
+    model = QSRVMRegressor(**QUICK).fit(X, y)
+    assert_array_equal(model.relevance_vectors_, X[model.relevance_])
+    assert len(np.unique(model.relevance_vectors_)) == len(model.relevance_)
+    assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-4)
+
+
+def test_relevance_with_weights_of_zero_and_frames(sinc):
+    X, y = sinc
+    weight = np.ones(100)
+    weight[::3] = 0.0
+    frame = pd.DataFrame(X, columns=["x"], index=np.arange(100) + 1000)
+    model = QSRVMRegressor(**QUICK).fit(frame, pd.Series(y, index=frame.index), weight)
+    assert (model.relevance_ % 3 != 0).all()
+    assert_array_equal(frame.iloc[model.relevance_].to_numpy(), model.relevance_vectors_)
+    fewer = QSRVMRegressor(**QUICK).fit(X[weight > 0], y[weight > 0])
+    assert_allclose(model.predict(frame), fewer.predict(X), rtol=0.0, atol=1e-4)
+
+
+def test_relevance_of_early_stopping_is_of_rows_as_given(sinc):
+    X, y = sinc
+    model = QSRVMRegressor(**QUICK, early_stopping=True).fit(X, y)
+    assert_array_equal(model.relevance_vectors_, X[model.relevance_])
+    assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-4)
+
+
+def test_pickle_keeps_predictions_and_only_the_vectors(sinc):
+    model = fitted_once(QSRVMRegressor(random_state=0), *sinc)
+    again = pickle.loads(pickle.dumps(model))
+    for a, b in zip(*(m.predict(sinc[0], return_std=True) for m in (model, again)), strict=True):
+        assert_array_equal(a, b)
+    assert model.posterior_.model.basis.n_components == len(model.relevance_)
+
+
+def test_small_blocks_find_about_the_same(sinc):
+    X, y = sinc
+    whole = QSRVMRegressor(**QUICK).fit(X, y)
+    blocks = QSRVMRegressor(**QUICK, basis_batch_size=25, max_iter=60).fit(X, y)
+    assert len(blocks.relevance_) < 30
+    assert_allclose(blocks.predict(X), whole.predict(X), rtol=0.0, atol=0.1)
+
+
+def test_fewer_rows_in_a_sweep_than_there_are(sinc):
+    X, y = sinc
+    options = {**QUICK, "batch_size": 50, "learning_rate": "constant"}
+    model = QSRVMRegressor(**options).fit(X, y)
+    assert len(model.relevance_) < 20
+    assert np.sqrt(np.mean((model.predict(X) - np.sinc(X[:, 0] / np.pi)) ** 2)) < 0.07
+
+
+def test_linear_kernels_have_vectors_too():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = X @ [1.0, -2.0, 0.0] + 0.1 * rng.standard_normal(60)
+    model = QSRVMRegressor(kernel=sk.DotProduct(1.0), n_subset=0, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.98
+    assert len(model.relevance_) < 20
+    assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-3)
+
+
+# ---- refusals
+def test_warm_start_is_refused(sinc):
+    with pytest.raises(ValueError, match="warm_start"):
+        QSRVMRegressor(warm_start=True).fit(*sinc)
+
+
+# ---- classes
+@pytest.mark.parametrize("labels", [["no", "yes", "yes"], ["a", "b", "c"]])
+def test_classifier(labels, halves):
+    X, code = halves
+    y = np.array(labels)[code]
+    model = QSRVMClassifier(kernel=sk.RBF(1.5), n_subset=0, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.93
+    p = model.predict_proba(X)
+    assert p.shape == (100, len(set(labels)))
+    assert_allclose(p.sum(1), 1.0, rtol=1e-6)
+    assert len(model.relevance_) < 50
+    assert_array_equal(model.relevance_vectors_, X[model.relevance_])
+    f = latent(model, X)
+    if f.ndim == 2:
+        assert f.shape == (100, 3)
+        assert np.mean(model.classes_[f.argmax(1)] == model.predict(X)) > 0.95
+    else:
+        assert_array_equal(f > 0.0, p[:, 1] > 0.5)
+
+
+def test_classes_of_very_different_shares():
+    """One row of 60, anywhere: probabilities are about the share, as a constant's would be."""
+    X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
+    y = np.r_[np.zeros(59), 1.0]
+    kernel = sk.ConstantKernel(38.0) * sk.RBF(1.0)
+    model = QSRVMClassifier(kernel=kernel, n_subset=0, random_state=0).fit(X, y)
+    assert model.loss_curve_[-1] < 0.3  # a constant has 0.085 nats per row
+    assert abs(model.predict_proba(X)[:, 1].mean() - 1 / 60) < 0.02

@@ -23,7 +23,8 @@ from skgpstoch.data.rows import Rows
 from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.qsgp import (
+from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
+from skgpstoch.objectives.quadruply import (
     StochasticObjective,
     controlled_squares,
     prior_squares,
@@ -31,7 +32,6 @@ from skgpstoch.methods.qsgp import (
     site_bound,
     squares,
 )
-from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from skgpstoch.training.optimizers import SparseAdagrad
 

@@ -38,7 +38,7 @@ from .sparse_model import start_likelihood
 from .warm_start import load_fitted
 
 MOST_SWEPT = 16_384  # rows, of "auto"
-BLOCK = 1024  # basis functions of a step, of "auto"
+BLOCK = 2048  # basis functions of a step, of "auto"
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
 LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
 SWEEPS = 20
@@ -62,7 +62,7 @@ class BasisParameters:
     batch_size : int or "auto", default="auto"
         Rows of a sweep over all basis functions; "auto" is 16,384.
     basis_batch_size : int or "auto", default="auto"
-        Basis functions of a step; "auto" is 1,024.
+        Basis functions of a step; "auto" is 2,048.
     max_iter : int or "auto", default="auto"
         Sweeps; "auto" is 20, or fewer that make 2,000 steps, one at least. Where a sweep has all
         rows, training ends earlier after two sweeps that gain less than `tol`.
@@ -116,6 +116,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
 
     _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel", "basis", "n_components", "n_dense")
     _blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
+    _block: ClassVar[int] = BLOCK
     _sweeps: ClassVar[int] = SWEEPS
     _patience: ClassVar[int] = PATIENCE
 
@@ -134,6 +135,10 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     def _learns_kernel(self) -> bool:
         return False
 
+    def _group_size(self) -> int:
+        """Basis functions that are evaluated together."""
+        return 1
+
     def _codes(self, rows: Rows) -> Tensor:
         """Targets of the exact Gaussian process that the kernel is started from, (N, P)."""
         return rows.y
@@ -150,17 +155,17 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             folds = Folds.of(n, self.validation_fraction)
         n_trained = n - folds.n_untrained
         m = self._n_components(n_trained, start)
-        block = BLOCK if self.basis_batch_size == "auto" else int(self.basis_batch_size)
+        block = self._block if self.basis_batch_size == "auto" else int(self.basis_batch_size)
         sweeps = min(self._sweeps, max(1, math.ceil(LEAST_STEPS * block / m)))
         is_whole = self._n_swept(n_trained) == n_trained
-        quiet = math.inf if self.early_stopping or not is_whole else self._patience
+        stops = is_whole and not self.early_stopping and not self._learns_kernel()
         return Plan(
             solver="newton",
             dtype=self.dtype,
             max_iter=sweeps if self.max_iter == "auto" else int(self.max_iter),
-            batch_size=block,
+            batch_size=max(1, block // self._group_size()),
             schedule=constant if is_whole else SCHEDULES[self.learning_rate],
-            patience=self.n_iter_no_change or quiet,
+            patience=self.n_iter_no_change or (self._patience if stops else math.inf),
             tol=self.tol,
             holds_out=bool(self.early_stopping),
             evaluates=bool(self.early_stopping),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import kernels
 from .base import check_length_scales
 from .counter import counter_normal
-from .fourier import amplitude, base_frequencies, factors_of, shares, split_constants, summands
+from .fourier import amplitude, base_frequencies, factors_of, split_constants, summands
 
 
 class BasisFunctions(nn.Module):
@@ -33,6 +33,7 @@ class BasisFunctions(nn.Module):
     points: Tensor  # Z, (m, d), of functions that are centred
     group_size: int = 1
     is_diagonal: bool = True  # whether S is
+    sums_to_kernel: bool = False  # whether Σφ_i(x)² is k(x, x), exactly
 
     def __init__(self, kernel: kernels.Kernel, n_components: int) -> None:
         super().__init__()
@@ -90,6 +91,7 @@ class FourierBasis(BasisFunctions):
         check_length_scales(kernel, n_inputs)
         self.n_inputs = n_inputs
         self.n_groups = (n_components + 1) // 2
+        self.sums_to_kernel = n_components % 2 == 0
         for product in self._products():
             if any(isinstance(factor, kernels.DotProduct) for factor in product):
                 raise TypeError(
@@ -99,7 +101,11 @@ class FourierBasis(BasisFunctions):
                     "any kernel."
                 )
             split_constants(product)  # or says what has no features
-        shares(self.n_groups, len(self._products()))
+        if n_components < 2 * len(self._products()):
+            raise ValueError(
+                f"n_components must be at least {2 * len(self._products())} for this kernel, got "
+                f"{n_components}."
+            )
         self.seed = seed
 
     def _products(self) -> list[list[kernels.Kernel]]:
@@ -124,7 +130,7 @@ class FourierBasis(BasisFunctions):
         last = groups == self.n_groups - 1
         if self.n_components % 2 and bool(last.any()):
             # A cosine without its sine needs a random phase for its mean to be stationary.
-            u = torch.special.ndtr(counter_normal(seed, groups[last], 1, stream=-1))
+            u = torch.special.ndtr(counter_normal(seed, groups[last][:1], 1, stream=-1))
             angle = angle + last.to(X) * (2.0 * math.pi * float(u))
         n_sines = int((groups + self.n_groups < self.n_components).sum())
         return torch.cat([angle.cos() * height, angle[:, :n_sines].sin() * height[:n_sines]], 1)

@@ -99,6 +99,9 @@ class QSGP(BasisGP):
     def _learns_kernel(self) -> bool:
         return self.learn_kernel
 
+    def _group_size(self) -> int:
+        return FourierBasis.group_size if self.basis == "fourier" else 1
+
     def _model_options(self) -> dict[str, Any]:
         return {"augments": self.augment}
 
@@ -115,9 +118,11 @@ class QSGP(BasisGP):
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         self._check_choices()
         plan = super()._plan(data, n_given, start)
+        if self.basis == "inducing":  # k(Z, Z) is too nearly singular for less
+            plan = replace(plan, dtype="float64")
         if self.solver == "newton":
             return plan
-        sweeps = math.ceil(ADAGRAD_STEPS * plan.batch_size / plan.n_inducing)
+        sweeps = math.ceil(ADAGRAD_STEPS * plan.batch_size * self._group_size() / plan.n_inducing)
         return replace(
             plan,
             solver="adagrad",

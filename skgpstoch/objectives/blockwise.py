@@ -12,7 +12,8 @@ by the mean and minus twice that by the variance, times what a row stands for, n
     H_II     =  Φ_PIᵀ diag(λ) Φ_PI + S_II
 
 is minimised over the block: μ_I and c_r,I by Newton's step, exact for a Gaussian likelihood, c_rr
-by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2) (Proposition 1). A step costs
+by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2) (Proposition 1); for other
+likelihoods a step is halved until the bound rises. A step costs
 O(p|I|(|I| + c) + |I|³) whatever n and m are. A sweep visits all blocks with the same rows, and the
 next has others; where these are all rows there is no noise at all, and it is coordinate descent.
 """
@@ -21,8 +22,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -31,12 +32,13 @@ from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky, map_blocks
-from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl, scales
+from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
+KERNEL_RATE = 0.1  # of Adam, relative to learning_rate_init
 PRECISION_ROWS = 4096
-HALVINGS = 6  # of a Newton step for the mean that does not raise the bound
+HALVINGS = 8  # of a step that does not raise the bound
 
 
 @dataclass
@@ -50,6 +52,20 @@ class Sweep:
     v: Tensor  # (P, p), float64
     at_points: Tensor | None  # SW, (m, P, 1 + c), where S is dense
     kl: Tensor  # of q(w), less log|S| where S is dense
+
+
+class Block(NamedTuple):
+    """Some basis functions of a step, and where it goes."""
+
+    groups: Tensor
+    members: Tensor  # I, (|I|,)
+    phi: Tensor  # Φ_PI
+    W: Tensor  # before the step, (P, |I|, 1 + c)
+    std: Tensor  # before the step, (|I|, P)
+    step: Tensor  # of W, all the way
+    S: Tensor  # S_II, (P or 1, |I|, |I|)
+    SW: Tensor  # (SW)_I
+    H: Tensor  # (P, |I|, |I|)
 
 
 class BasisObjective(Objective):
@@ -184,7 +200,7 @@ class BlockwiseObjective(BasisObjective):
     # ---- what the training loop asks ---------------------------------------------------------
 
     def param_groups(self) -> list[dict[str, Any]]:
-        return [{"params": self._hyperparameters()}]
+        return [{"params": self._hyperparameters(), "rate": KERNEL_RATE}]
 
     def _hyperparameters(self) -> list[Any]:
         return [p for p in self.model.basis.parameters() if p.requires_grad]
@@ -243,40 +259,45 @@ class BlockwiseObjective(BasisObjective):
         H = weighted_gram(phi, lam) + S
         SW = S @ W if sweep.at_points is None else sweep.at_points[:, members]
         of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2)
-        step = rho * block_newton(W, SW + (phi.mT @ of_rows.to(phi)).double(), H, members)
-        step[..., 0] *= self.damping(sweep, phi, step[..., 0], S, SW[..., 0], value)
-        self.move(sweep, groups, members, phi, W + step, step, H, rho)
+        step = block_newton(W, SW + (phi.mT @ of_rows.to(phi)).double(), H, members)
+        block = Block(groups, members, phi, W, model.std[members].double(), step, S, SW, H)
+        for _ in range(HALVINGS):
+            h, v, kl, std = self.candidate(sweep, block, rho)
+            after = replace(sweep, h=h, v=v, kl=kl)
+            if isinstance(model.likelihood, Gaussian) or bool(self.sites(after)[0] <= value):
+                self.move(sweep, after, block, rho, std)
+                break
+            rho = 0.5 * rho
         return value
 
-    def move(
-        self,
-        sweep: Sweep,
-        groups: Tensor,
-        members: Tensor,
-        phi: Tensor,
-        W: Tensor,
-        step: Tensor,
-        H: Tensor,
-        rho: float,
-    ) -> None:
-        """Make the block's weights W, wherever that is remembered."""
-        model, c = self.model, self.model.n_dense
-        before, old = model.columns[members].double(), model.std[members].double()
-        precision = H.diagonal(dim1=1, dim2=2).mT  # Proposition 1
-        precision = torch.lerp(old.clamp_min(TINY) ** -2, precision, rho)
-        std = precision.rsqrt().masked_fill(members[:, None] < c, 0.0)
-        W = W.permute(1, 0, 2)
-        sweep.h += (phi @ step.to(phi)).double()
-        sweep.v += (phi.square() @ (std.square() - old.square()).to(phi)).mT.double()
-        if sweep.at_points is None:
-            s = model.precision(groups, members).diagonal(dim1=1, dim2=2).mT
-            sweep.kl += block_kl(W, std, s, members) - block_kl(before, old, s, members)
-        else:
-            points = model.basis.points.to(phi)
-            sweep.at_points += (model.basis.columns(points, groups) @ step.to(phi)).double()
-        model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
+    def candidate(
+        self, sweep: Sweep, block: Block, rho: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """h, v, KL and the block's diagonal scales (|I|, P), this far towards its optimum."""
+        members, phi, W, step, S = block.members, block.phi, block.W, block.step, block.S
+        optimum = block.H.diagonal(dim1=1, dim2=2).mT  # Proposition 1
+        std = torch.lerp(block.std.clamp_min(TINY) ** -2, optimum, rho).rsqrt()
+        std = std.masked_fill(members[:, None] < self.model.n_dense, 0.0)
+        change = std.square() - block.std.square()
+        linear, square = (step * block.SW).sum(), (step * (S @ step)).sum()
+        variances = (S.diagonal(dim1=1, dim2=2).mT * change).sum()
+        was = scales(W.permute(1, 0, 2), block.std, members)
+        becomes = scales((W + rho * step).permute(1, 0, 2), std, members)
+        kl = rho * linear + 0.5 * (rho**2 * square + variances) - (becomes / was).log().sum()
+        h = sweep.h + rho * (phi @ step.to(phi)).double()
+        v = sweep.v + (phi.square() @ change.to(phi)).mT.double()
+        return h, v.clamp_min(0.0), sweep.kl + kl, std
+
+    def move(self, sweep: Sweep, after: Sweep, block: Block, rho: float, std: Tensor) -> None:
+        """Take a step, wherever that is remembered."""
+        model, members = self.model, block.members
+        sweep.h, sweep.v, sweep.kl = after.h, after.v, after.kl
         if sweep.at_points is not None:
-            sweep.kl = self.dense_kl(sweep.at_points)
+            points = model.basis.points.to(block.phi)
+            change = model.basis.columns(points, block.groups) @ block.step.to(block.phi)
+            sweep.at_points += rho * change.double()
+        W = (block.W + rho * block.step).permute(1, 0, 2)
+        model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
 
     def dense_kl(self, at_points: Tensor) -> Tensor:
         """KL[q(w) ‖ p(w)] without what only depends on S, from SW (P, m, 1 + c): ()."""
@@ -286,36 +307,16 @@ class BlockwiseObjective(BasisObjective):
         second = second + (model.basis.diagonal(groups)[:, None] * std.square()).sum()
         return 0.5 * (second - std.numel()) - scales(W, std, groups).log().sum()
 
-    def sites(self, sweep: Sweep, shift: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def sites(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
         """−ELBO per row, (); g and λ, (P, p) or λ (P, 1) where rows agree, times n/p."""
         likelihood, rows = self.model.likelihood, sweep.rows
         q = self.marginals(sweep.h, sweep.v)
-        q = q if shift is None else q._replace(mean=q.mean + shift)
         of_rows, g, d_var = likelihood.expected_gradients(rows.y.double(), q)
         n = sweep.share * rows.n_effective
         value = (sweep.kl - sweep.share * rows.weighted(of_rows).sum()) / n
         g, lam = (sweep.share * rows.weighted(a).mT for a in (g, -2.0 * d_var))
         alike = isinstance(likelihood, Gaussian) and rows.weight is None
         return value, g, lam[:, :1] if alike else lam
-
-    def damping(
-        self, sweep: Sweep, phi: Tensor, step: Tensor, S: Tensor, slope: Tensor, value: Tensor
-    ) -> Tensor:
-        """How much of the mean's step raises the bound, (); all, where the likelihood is Gaussian.
-
-        `slope` is (Sμ)_I, (P, |I|): what the prior says is quadratic in the step.
-        """
-        factor = value.new_ones(())
-        if isinstance(self.model.likelihood, Gaussian):
-            return factor
-        shift, n = (phi @ step.mT.to(phi)).double(), sweep.share * sweep.rows.n_effective
-        linear, square = (slope * step).sum() / n, (step * matvec(S, step)).sum() / n
-        for _ in range(HALVINGS):
-            prior = factor * linear + 0.5 * factor.square() * square
-            if bool(self.sites(sweep, factor * shift)[0] + prior <= value):
-                return factor
-            factor = 0.5 * factor
-        return 0.0 * factor
 
     # ---- hyper-parameters --------------------------------------------------------------------
 
@@ -355,11 +356,6 @@ def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:
     if lam.shape[1] == 1:
         return lam[..., None] * (phi.mT @ phi).double()
     return torch.stack([(phi.mT @ (row.to(phi)[:, None] * phi)).double() for row in lam])
-
-
-def matvec(S: Tensor, v: Tensor) -> Tensor:
-    """Sv for S (P or 1, N, N) and v (P, N)."""
-    return (S @ v[..., None])[..., 0]
 
 
 def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:

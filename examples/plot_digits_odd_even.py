@@ -26,9 +26,7 @@ from skgpstoch import QSGPClassifier, SVGPClassifier
 
 X, digit = load_digits(return_X_y=True)
 X = X / 16.0
-X_train, X_test, y_train, y_test = train_test_split(
-    X, digit % 2, stratify=digit, random_state=0
-)
+X_train, X_test, y_train, y_test = train_test_split(X, digit % 2, stratify=digit, random_state=0)
 kernel = ConstantKernel(10.0) * RBF(2.0)
 common = {"n_dense": 100, "basis_batch_size": 256, "max_iter": 5, "random_state": 0}
 numbers = [300, 1000, 3000, 10_000]
@@ -42,7 +40,7 @@ print(found)
 # Held-out digits
 # ---------------
 # The sparse process beside them learns its kernel and a hundred inducing images. The last column is
-# the standard deviation of the latent function over the prior's, the root mean square of all images.
+# the standard deviation of the latent function over the prior's, the root of the mean square.
 
 sparse = SVGPClassifier(kernel, n_inducing=100, learning_rate_init=0.2, max_iter=60, random_state=0)
 sparse.fit(X_train, y_train)
@@ -60,10 +58,9 @@ for name, model in table.items():
 # %%
 # What more features do
 # ---------------------
-# Three hundred features are a poor stand-in for the kernel. More are better here, and soon more of
-# the same: the kernel of an exact regression is narrow, so that an image says little of another, and
-# with 10,000 features the latent variance is nearly the prior's. A covariance that is diagonal
-# but for a hundred columns adds to it.
+# Three hundred features are a poor stand-in for the kernel, and more have a better density. With
+# 10,000 the latent variance is nearly the prior's: the kernel is narrow, so that an image says
+# little of another, and the covariance is diagonal but for a hundred columns.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for ax, which in ((left, 0), (right, 1)):

@@ -3,8 +3,8 @@
 One more function at each point: variances far out
 ==================================================
 
-Figure 2 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020): a Gaussian process on a
-basis of functions that are centred on the rows has no variance where there are no rows.
+Figure 2 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020): a Gaussian process on
+a basis of functions that are centred on the rows has no variance where there are no rows.
 ``augment=True`` adds a function centred on the point that is asked for, and its variance with it.
 """
 
@@ -55,9 +55,9 @@ for model in models.values():
 # -----------------------------
 # All have the exact process's mean. The diagonal covariance gives a standard deviation of y a third
 # too large among the rows, and the noise's alone beyond them. The full one is exact among the rows
-# and a little beyond, and ends at the noise's all the same. With one more function at each point both
-# return to the prior's. On the way the full one passes it, at x = 15: correlations of that function
-# with the others are left out.
+# and a little beyond, and ends at the noise's all the same. With one more function at each point
+# both return to the prior's. On the way the full one passes it, at x = 15: correlations of that
+# function with the others are left out.
 
 x = np.linspace(-20, 20, 401)[:, None]
 exact_mean, exact_std = exact.predict(x, return_std=True)  # of y: the kernel has the noise

@@ -169,8 +169,9 @@ class RelevanceVectors(BasisGP):
     relevance_vectors_ : ndarray of shape (n_relevance, n_features)
         These rows.
     dual_coef_ : ndarray of shape (n_relevance,) or (n_relevance, n_outputs)
-        Their weights: the latent mean is kernel(X, relevance_vectors_) @ dual_coef_ + intercept_,
-        with `kernel_` without its WhiteKernel, in the units of y.
+        Their weights, in the units of y: the latent mean is
+        `kernel(X, relevance_vectors_) @ dual_coef_ + intercept_`, with `kernel_` without its
+        WhiteKernel for the kernel.
     intercept_ : float or ndarray of shape (n_outputs,)
         The prior mean.
     """

@@ -70,6 +70,8 @@ class BasisParameters:
         How that falls from sweep to sweep, where these have other rows; otherwise it stays.
     early_stopping : bool, default=False
         Keep the iterate that predicts held-out rows best.
+    n_iter_no_change : int or None, default=None
+        Stop after this many sweeps without an improvement by `tol`; None: as `max_iter` says.
     tol : float, default=0.0001
         Improvement that counts, in nats per row.
     n_subset : int, default=1000

@@ -172,4 +172,5 @@ def test_choices_are_documented(fitted):
             continue
         for options in constraints:
             for option in getattr(options, "options", ()):
-                assert f'"{option}"' in documented[name], (name, option)
+                shown = f'"{option}"' if isinstance(option, str) else str(option)
+                assert shown in documented[name], (name, option)

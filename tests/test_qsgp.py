@@ -400,13 +400,12 @@ def test_site_bound_is_a_lower_bound_and_tight(name):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", LOG_CONCAVE)
 def test_objective_of_other_likelihoods_is_an_upper_bound(name, size):
-    """As it is trained with: I without replacement, J with."""
     make, binary = LOG_CONCAVE[name]
     model = make_model("dense", 3, c=0, likelihood=make().double())
     X, rows = make_rows(6, binary=binary)
     model.std.mul_(3.0)  # variances are where the sets J matter
     objective, std, values = stochastic(model, X, rows), model.std.clone(), []
-    for i, j in itertools.product(subsets(3, size), index_sets(3, size)):
+    for i, j in itertools.product(subsets(3, size), subsets(3, size)):
         values.append(objective.other(i, j, X, rows).detach())
         model.std.copy_(std)
     assert torch.stack(values).mean() >= bound_by_parts(model, X, rows).detach() - 1e-9
@@ -909,7 +908,7 @@ def test_classes_are_any_labels(solver):
 def test_adagrad_learns_a_sine(basis, data):
     X, y = data
     options = {**QUICK, "basis": basis, "n_dense": 0}
-    steps = {"basis_batch_size": 15, "batch_size": 60, "max_iter": 80}
+    steps = {"basis_batch_size": 30, "batch_size": 60, "max_iter": 80}
     model = QSGPRegressor(**options, **steps, solver="adagrad").fit(X, y)
     assert model.score(X, y) > 0.7
 
@@ -944,14 +943,14 @@ def test_basis_batch_size_counts_basis_functions(data):
     seen_sizes = set()
     inner = BlockwiseObjective.move
 
-    def move(self, sweep, groups, members, *rest):
-        seen_sizes.add(len(members))
-        return inner(self, sweep, groups, members, *rest)
+    def move(self, sweep, after, block, *rest):
+        seen_sizes.add(len(block.members))
+        return inner(self, sweep, after, block, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BlockwiseObjective, "move", move)
         QSGPRegressor(**QUICK, basis_batch_size=10, max_iter=1).fit(*data)
-    assert max(seen_sizes) == 10
+    assert 5 < max(seen_sizes) <= 10
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class BasisParameters:
         Basis functions and q(w), on the CPU: μ and C in the type of training, the kernel in
         float64. Fourier features are a seed.
     kernel_ : sklearn kernel
-        The kernel, with the noise as a WhiteKernel.
+        The kernel, without noise.
     likelihood_ : Likelihood
         The fitted likelihood.
     loss_curve_ : list of float

@@ -33,7 +33,8 @@ class BasisGPRegressor(BasisGP, GPRegressor):
     likelihood_ : Likelihood
         The fitted likelihood, in the units of y.
     kernel_ : sklearn kernel
-        The kernel, with the noise as a WhiteKernel; variances refer to the scaled y.
+        The kernel, and the noise as a WhiteKernel where `kernel` has one; variances refer to the
+        scaled y.
     """
 
     normalize_y: bool = True

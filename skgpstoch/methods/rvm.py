@@ -77,7 +77,8 @@ class RelevanceObjective(BlockwiseObjective):
         var = inverse_cholesky(block.H)[0].square().sum(1).mT  # [H⁻¹]_ii, (|I|, P)
         gamma = (1.0 - s * var).clamp(0.0, 1.0)
         keep = (gamma > PRUNED) & self.active[members]
-        keep &= ~superfluous(s, mu, var, keep)
+        if sweep.share == 1.0:  # of some rows alone, what is superfluous is not known
+            keep &= ~superfluous(s, mu, var, keep)
         found = (gamma / mu.square().clamp_min(1.0 / MOST_PRECISION)).clamp_max(MOST_PRECISION)
         found = torch.where(keep, found, MOST_PRECISION)
         sweep.kl -= block_kl(W, std, s, members)
@@ -148,8 +149,8 @@ def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
 
     Of all that is known without it, precision S = 1/Σ_ii − s and Q = μ_i/Σ_ii, the evidence has
     ½[log s − log(s + S) + Q²/(s + S)] more with it (Faul & Tipping, "Analysis of sparse Bayesian
-    learning", 2002). Not all for which that is less than 0, as of two that are alike only one should
-    go. All (|I|, P).
+    learning", 2002). Not all for which that is less than 0, as of two that are alike only one
+    should go. All (|I|, P).
     """
     S, Q = (1.0 / var - s).clamp_min(0.0), mu / var
     gain = torch.where(among, (s + S).log() - s.log() - Q.square() / (s + S), -torch.inf)
@@ -180,8 +181,9 @@ class RelevanceVectors(BasisGP):
     relevance_vectors_ : ndarray of shape (n_relevance, n_features)
         These rows.
     dual_coef_ : ndarray of shape (n_relevance,) or (n_relevance, n_outputs)
-        Their weights: the latent mean is kernel(X, relevance_vectors_) @ dual_coef_ + intercept_,
-        with `kernel_` without its WhiteKernel, in the units of y.
+        Their weights, in the units of y: the latent mean is
+        `kernel(X, relevance_vectors_) @ dual_coef_ + intercept_`, with `kernel_` without its
+        WhiteKernel for the kernel.
     intercept_ : float or ndarray of shape (n_outputs,)
         The prior mean.
     """

@@ -934,8 +934,8 @@ def test_training_does_not_end_before_the_kernel_is_learned(data):
 
 def test_learning_the_kernel_does_no_harm(data):
     fixed = QSGPRegressor(**SHORT).fit(*data)
-    learned = QSGPRegressor(**SHORT, learn_kernel=True, n_iter_no_change=20).fit(*data)
-    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] + 0.01
+    learned = QSGPRegressor(**{**SHORT, "max_iter": "auto"}, learn_kernel=True).fit(*data)
+    assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] - 0.1
 
 
 def test_basis_batch_size_counts_basis_functions(data):

@@ -28,7 +28,7 @@ from ..objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..posteriors.base import Posterior
 from ..posteriors.chevron import ChevronModel, ChevronPosterior
 from ..training.exact_search import TrainingSet, search_evidence
-from ..training.optimizers import SCHEDULES, constant
+from ..training.optimizers import SCHEDULES, Schedule, constant, one_cycle
 from .base import BaseGP
 from .network_kernel import NOISE_BOUNDS, KernelChoice
 from .parameters import AUTO, POSITIVE_INTEGER
@@ -42,6 +42,7 @@ BLOCK = 2048  # basis functions of a step, of "auto"
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
 LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
 SWEEPS = 20
+LEARNING = 3  # times that, where the kernel learns
 DIAGONAL_ROWS = 4  # for each diagonal column of C, up to which the bound knows the noise
 PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
 TOL = 1e-4
@@ -64,8 +65,9 @@ class BasisParameters:
     basis_batch_size : int or "auto", default="auto"
         Basis functions of a step; "auto" is 2,048.
     max_iter : int or "auto", default="auto"
-        Sweeps; "auto" is 20, or fewer that make 2,000 steps, one at least. Where a sweep has all
-        rows, training ends earlier after two sweeps that gain less than `tol`.
+        Sweeps; "auto" is 20, three times that where the kernel learns, or fewer that make 2,000
+        steps, one at least. Where a sweep has all rows and the kernel does not learn, training ends
+        earlier after two sweeps that gain less than `tol`.
     learning_rate_init : float, default=1.0
         How far a step goes towards the optimum of a block, at most 1.
     learning_rate : {"one-cycle", "constant", "theory"}, default="theory"
@@ -135,6 +137,10 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     def _learns_kernel(self) -> bool:
         return False
 
+    def _schedule(self) -> Schedule:
+        """Of the steps, where sweeps have different rows."""
+        return SCHEDULES[self.learning_rate]
+
     def _group_size(self) -> int:
         """Basis functions that are evaluated together."""
         return 1
@@ -156,7 +162,8 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         n_trained = n - folds.n_untrained
         m = self._n_components(n_trained, start)
         block = self._block if self.basis_batch_size == "auto" else int(self.basis_batch_size)
-        sweeps = min(self._sweeps, max(1, math.ceil(LEAST_STEPS * block / m)))
+        most = self._sweeps * (LEARNING if self._learns_kernel() else 1)
+        sweeps = min(most, max(1, math.ceil(LEAST_STEPS * block / m)))
         is_whole = self._n_swept(n_trained) == n_trained
         stops = is_whole and not self.early_stopping and not self._learns_kernel()
         return Plan(
@@ -164,7 +171,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             dtype=self.dtype,
             max_iter=sweeps if self.max_iter == "auto" else int(self.max_iter),
             batch_size=max(1, block // self._group_size()),
-            schedule=constant if is_whole else SCHEDULES[self.learning_rate],
+            schedule=one_cycle,  # of the kernel
             patience=self.n_iter_no_change or (self._patience if stops else math.inf),
             tol=self.tol,
             holds_out=bool(self.early_stopping),
@@ -224,13 +231,14 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
     ) -> BasisObjective:
         """The solver's objective."""
-        rate = float(min(self.learning_rate_init, 1.0))
+        rate, is_whole = float(min(self.learning_rate_init, 1.0)), self._n_swept(len(X)) == len(X)
+        schedule = constant if is_whole else self._schedule()
         return self._blockwise(
             model,
             X,
             rows,
             n_swept=self._n_swept(len(X)),
-            rate=lambda sweep: rate * plan.schedule(sweep, plan.max_iter),
+            rate=lambda sweep: rate * schedule(sweep, plan.max_iter),
             **self._learning(model, plan, rows.n_effective),
         )
 

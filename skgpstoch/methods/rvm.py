@@ -36,7 +36,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.linalg import inverse_cholesky
 from ..objectives.blockwise import Block, BlockwiseObjective, Sweep
 from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
-from ..training.optimizers import constant
+from ..training.optimizers import Schedule, constant
 
 PRUNED = 1e-4  # γ_i below which a function goes
 SUPERFLUOUS = 50  # functions, of which one may go at a time
@@ -203,7 +203,10 @@ class RelevanceVectors(BasisGP):
 
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         plan = super()._plan(data, n_given, start)
-        return replace(plan, dtype="float64", schedule=constant)  # pruning is not noisy steps
+        return replace(plan, dtype="float64")
+
+    def _schedule(self) -> Schedule:
+        return constant  # what is pruned too late is not pruned at all
 
     def _model_options(self) -> dict[str, Any]:
         return {"learns_precision": True}

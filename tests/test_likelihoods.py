@@ -24,6 +24,7 @@ from skgpstoch.likelihoods import (
     Gaussian,
     Laplace,
     Likelihood,
+    OneVsRest,
     Poisson,
     StudentT,
     make_likelihood,
@@ -188,6 +189,7 @@ SCALARS = {
 ALL = SCALARS | {
     "softmax": lambda: Categorical(3),
     "robustmax": lambda: Categorical(3, "robustmax"),
+    "one_vs_rest": lambda: OneVsRest(3),
 }
 
 VARIANCES = [1e-12, 1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0]

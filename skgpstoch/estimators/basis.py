@@ -145,9 +145,9 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         """Basis functions that are evaluated together."""
         return 1
 
-    def _codes(self, rows: Rows) -> Tensor:
-        """Targets of the exact Gaussian process that the kernel is started from, (N, P)."""
-        return rows.y
+    def _codes(self, rows: Rows, shift: Tensor) -> Tensor:
+        """Targets, about 0, of the exact process that the kernel is started from, (N, P)."""
+        return rows.y - shift
 
     def _n_components(self, n_rows: int, start: Any) -> int:
         """m."""
@@ -279,17 +279,19 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         if size:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be optimal
-                found = self._best_on_subset(found, X[:size], rows[:size])
+                found = self._best_on_subset(found, X[:size], self._codes(rows, shift)[:size])
         expression, level = found.k1, float(np.clip(found.k2.noise_level, *self._noise_bounds()))
         if isinstance(likelihood, AdditiveNoise):
             likelihood.set_noise_(level)
         elif size:
             expression = as_latent(expression, level, float(expression.diag(X[:1].cpu())[0]))
-        return kernels.from_sklearn(expression).to(X.device)
+        kernel = kernels.from_sklearn(expression)
+        kernel.clamp_()
+        return kernel.to(X.device)
 
-    def _best_on_subset(self, kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
+    def _best_on_subset(self, kernel: sk.Kernel, X: Tensor, targets: Tensor) -> sk.Kernel:
         """The optimum of the exact marginal likelihood of rows."""
-        Y = self._codes(rows).cpu().double().numpy()
+        Y = targets.cpu().double().numpy()
         some = TrainingSet(X.cpu().double().numpy(), Y, np.array(MIN_ALPHA), X.device)
         then = " Training on all rows follows: interrupt again to end it."
         random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
@@ -321,7 +323,8 @@ def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
     P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
     """
     factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
-    if not isinstance(getattr(kernel, "k1", None), sk.ConstantKernel):
+    is_scaled = isinstance(kernel, sk.Product) and isinstance(kernel.k1, sk.ConstantKernel)
+    if not is_scaled:
         return sk.ConstantKernel(factor) * kernel
     kernel.k1.constant_value *= factor
     return kernel

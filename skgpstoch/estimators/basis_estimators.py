@@ -108,7 +108,7 @@ class BasisGPClassifier(BasisGP, GPClassifier):
         n_classes = len(self.classes_)
         return Bernoulli("logit") if n_classes == 2 else OneVsRest(n_classes)
 
-    def _codes(self, rows: Rows) -> Tensor:
+    def _codes(self, rows: Rows, shift: Tensor) -> Tensor:
         likelihood = self._make_likelihood()
         one_hot = likelihood.indicators(rows.y) if isinstance(likelihood, OneVsRest) else rows.y
-        return 2.0 * one_hot - 1.0
+        return 2.0 * (one_hot - rows.mean(one_hot))

@@ -101,10 +101,10 @@ class FourierBasis(BasisFunctions):
                     "any kernel."
                 )
             split_constants(product)  # or says what has no features
-        if n_components < 2 * len(self._products()):
+        least = 2 * len(self._products()) - 1  # a frequency for each term
+        if n_components < least:
             raise ValueError(
-                f"n_components must be at least {2 * len(self._products())} for this kernel, got "
-                f"{n_components}."
+                f"n_components must be at least {least} for this kernel, got {n_components}."
             )
         self.seed = seed
 

@@ -82,7 +82,7 @@ class Bernoulli(Likelihood):
         signed = (2.0 * y - 1.0) * f
         return F.logsigmoid(signed) if self.link == "logit" else log_ndtr(signed)
 
-    def _log_mean(self, q: Marginals) -> Tensor:
+    def log_means(self, q: Marginals) -> Tensor:
         """log E_q[g(f)] of each component: (S, N, P)."""
         if self.link == "probit":
             return log_ndtr(q.mean / (1.0 + q.var).sqrt())
@@ -92,8 +92,8 @@ class Bernoulli(Likelihood):
 
     def moments(self, q: Marginals) -> Marginals:
         """P(y = 1) and p(1 − p)."""
-        p = self._log_mean(q).exp()
-        return Marginals(p, p * self._log_mean(Marginals(-q.mean, q.var)).exp())
+        p = self.log_means(q).exp()
+        return Marginals(p, p * self.log_means(Marginals(-q.mean, q.var)).exp())
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """1 with probability g(f), else 0."""
@@ -130,7 +130,7 @@ class Bernoulli(Likelihood):
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_q[g(±f)], in closed form."""
         signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
-        return mixture_log_mean(self._log_mean(signed).sum(-1))
+        return mixture_log_mean(self.log_means(signed).sum(-1))
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Link of the share of ones, half a row added to either class."""
@@ -202,7 +202,7 @@ class Categorical(Likelihood):
         other = self.epsilon / (n_classes - 1)
         return torch.log(other + (1.0 - self.epsilon - other) * win)
 
-    def _log_mean(self, q: Marginals) -> Tensor:
+    def log_means(self, q: Marginals) -> Tensor:
         """log E_q[p(c | f)] of every class: (S, N, C)."""
         n_classes = q.mean.shape[-1]
         if self.link == "robustmax":
@@ -213,7 +213,7 @@ class Categorical(Likelihood):
 
     def moments(self, q: Marginals) -> Marginals:
         """P(y = c) of every class, and p(1 − p): each (S, N, C)."""
-        p = self._log_mean(q).exp()
+        p = self.log_means(q).exp()
         return Marginals(p, p * (1.0 - p))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
@@ -248,7 +248,7 @@ class Categorical(Likelihood):
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_q[p(y | f)], the logarithm of :meth:`moments`' probability."""
-        return mixture_log_mean(_of_class(y, self._log_mean(q))[..., 0])
+        return mixture_log_mean(_of_class(y, self.log_means(q))[..., 0])
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """By the points and nodes of training. Softmax, under q(f) p(y | f), e = 1(c = y) − p_c:

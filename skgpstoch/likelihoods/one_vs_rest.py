@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals
@@ -61,23 +62,17 @@ class OneVsRest(Likelihood):
 
     def moments(self, q: Marginals) -> Marginals:
         """Probabilities of the classes, and p(1 − p)."""
-        p = torch.softmax(self._log_shares(q), -1)
+        p = torch.softmax(self.one.log_means(q), -1)
         return Marginals(p, p * (1.0 - p))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """Log probability of a row's class."""
-        log_p = torch.log_softmax(self._log_shares(q), -1)
-        return mixture_log_mean(log_p.gather(-1, y.long().expand(len(q.mean), -1, -1))[..., 0])
-
-    def _log_shares(self, q: Marginals) -> Tensor:
-        """log E[g(f_c)], (S, N, C)."""
-        columns = [Marginals(q.mean[..., [c]], q.var[..., [c]]) for c in range(self.n_classes)]
-        yes = torch.ones_like(q.mean[0, :, :1])
-        return torch.stack([self.one.log_predictive(yes, column) for column in columns], -1)[None]
+        log_p = torch.log_softmax(self.one.log_means(q), -1)  # (S, N, C)
+        return mixture_log_mean((log_p * self.indicators(y)).sum(-1))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A code for each row of f (..., N, C): (..., N, 1)."""
-        p = torch.sigmoid(f)
+        p = torch.softmax(F.logsigmoid(f), -1)
         flat = torch.multinomial(p.reshape(-1, self.n_classes), 1, generator=generator)
         return flat.reshape(*f.shape[:-1], 1).to(f)
 

@@ -13,9 +13,9 @@ by the mean and minus twice that by the variance, times what a row stands for, n
 
 is minimised over the block: μ_I and c_r,I by Newton's step, exact for a Gaussian likelihood, c_rr
 by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2) (Proposition 1); for other
-likelihoods a step is halved until the bound rises. A step costs
-O(p|I|(|I| + c) + |I|³) whatever n and m are. A sweep visits all blocks with the same rows, and the
-next has others; where these are all rows there is no noise at all, and it is coordinate descent.
+likelihoods a step is halved until the bound rises. A step costs O(p|I|(|I| + c) + |I|³) whatever n
+and m are, if S is diagonal. A sweep visits all blocks with the same rows, and the next has others;
+where these are all rows there is no noise at all, and it is coordinate descent.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
+ROUNDING = 1e-10  # of the bound
 KERNEL_RATE = 0.1  # of Adam, relative to learning_rate_init
 PRECISION_ROWS = 4096
 HALVINGS = 8  # of a step that does not raise the bound
@@ -261,10 +262,11 @@ class BlockwiseObjective(BasisObjective):
         of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2)
         step = block_newton(W, SW + (phi.mT @ of_rows.to(phi)).double(), H, members)
         block = Block(groups, members, phi, W, model.std[members].double(), step, S, SW, H)
+        most = value + ROUNDING * value.abs()
         for _ in range(HALVINGS):
             h, v, kl, std = self.candidate(sweep, block, rho)
             after = replace(sweep, h=h, v=v, kl=kl)
-            if isinstance(model.likelihood, Gaussian) or bool(self.sites(after)[0] <= value):
+            if isinstance(model.likelihood, Gaussian) or bool(self.sites(after)[0] <= most):
                 self.move(sweep, after, block, rho, std)
                 break
             rho = 0.5 * rho
@@ -312,7 +314,7 @@ class BlockwiseObjective(BasisObjective):
         likelihood, rows = self.model.likelihood, sweep.rows
         q = self.marginals(sweep.h, sweep.v)
         of_rows, g, d_var = likelihood.expected_gradients(rows.y.double(), q)
-        n = sweep.share * rows.n_effective
+        n = self.rows.n_effective
         value = (sweep.kl - sweep.share * rows.weighted(of_rows).sum()) / n
         g, lam = (sweep.share * rows.weighted(a).mT for a in (g, -2.0 * d_var))
         alike = isinstance(likelihood, Gaussian) and rows.weight is None
@@ -323,7 +325,8 @@ class BlockwiseObjective(BasisObjective):
     def add_gradients(self, sweep: Sweep, groups: Tensor) -> None:
         """Add those of −ELBO per row by the kernel's hyper-parameters, through one block.
 
-        Over a sweep these add up to the gradient of the whole bound; S = I has none.
+        Over a sweep these add up to the gradient of the whole bound, if q no longer changes; S = I
+        has none.
         """
         members, basis = self.model.basis.members(groups), self.model.basis
         with torch.no_grad():
@@ -335,7 +338,7 @@ class BlockwiseObjective(BasisObjective):
         phi = basis.columns(sweep.X, groups)
         with torch.no_grad():
             upstream += phi * (lam.mT.to(phi).expand(len(phi), -1) @ std.square().mT)
-            upstream /= sweep.share * sweep.rows.n_effective
+            upstream /= self.rows.n_effective
         for total, part in zip(
             self.gradients,
             torch.autograd.grad(phi, self._hyperparameters(), upstream, materialize_grads=True),
@@ -358,6 +361,12 @@ def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:
     return torch.stack([(phi.mT @ (row.to(phi)[:, None] * phi)).double() for row in lam])
 
 
+def unit_diagonal(H: Tensor) -> tuple[Tensor, Tensor]:
+    """DHD with a diagonal of ones, and D (P, |I|, 1): weights may be of very different sizes."""
+    d = H.diagonal(dim1=1, dim2=2).rsqrt()[..., None]
+    return d * H * d.mT, d
+
+
 def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
     """The step to the minimum over a block, (P, |I|, 1 + c); column r of C has rows ≥ r only.
 
@@ -376,13 +385,14 @@ def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
         I, ascending.
     """
     c = W.shape[2] - 1
+    H, d = unit_diagonal(H)
     R = cholesky(H.flip(1, 2), "posterior precision of a block of weights").flip(1, 2)
     first = torch.arange(-1, c, device=W.device)  # μ has all rows
     below = (members[:, None] >= first).to(H)  # (|I|, 1 + c)
 
     def solve(B: Tensor, mask: Tensor) -> Tensor:
-        u = torch.linalg.solve_triangular(R, B * mask, upper=True) * mask
-        return torch.linalg.solve_triangular(R.mT, u, upper=False)
+        u = torch.linalg.solve_triangular(R, d * B * mask, upper=True) * mask
+        return d * torch.linalg.solve_triangular(R.mT, u, upper=False)
 
     step = -solve(G, below)
     r = members[members < c]

@@ -36,6 +36,7 @@ from ..maths.gaussian import LOG_2PI, Marginals
 from ..posteriors.chevron import ChevronModel, scales
 from .blockwise import BasisObjective
 
+LEAST_VARIANCE = 1e-12
 LEAST_SCALE = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
@@ -214,7 +215,8 @@ class StochasticObjective(BasisObjective):
         sites = site_bound(model.likelihood, y, f_I, f_J, of_diagonal, model.shift.to(X))
         share = len(self.X) / len(X)
         with torch.no_grad():
-            q = Marginals(f_I[..., 0].mT[None] + model.shift, (of_diagonal + 1e-12).mT[None])
+            var = (f_J[..., 1:].square().sum(2) + of_diagonal).mT.clamp_min(LEAST_VARIANCE)
+            q = Marginals(f_I[..., 0].mT[None] + model.shift, var[None])
             _, _, d_var = model.likelihood.expected_gradients(y, q)
             curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
         price = self.price(groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature))

@@ -286,7 +286,9 @@ class ChevronPosterior(Posterior):
         def add(block: slice) -> None:
             nonlocal total
             some = rows[block]
-            of_rows = self.likelihood.of(some).expected_log_prob(some.y, self.marginals(X[block]))
+            mean, var = self.model.moments(*self.model.project(X[block]))  # as it was trained
+            q = Marginals(mean[None], var[None])
+            of_rows = self.likelihood.of(some).expected_log_prob(some.y, q)
             total = total + some.weighted(of_rows).sum()
 
         map_blocks(add, len(X))

@@ -430,7 +430,10 @@ def test_nothing_global_is_random(name):
 
 
 # A sample variance of heavy tails has no variance.
-@pytest.mark.parametrize("name", [name for name in ALL if name != "heavy student_t"])
+# One against the rest has the normalised probabilities of several models, not those of a mixture.
+@pytest.mark.parametrize(
+    "name", [name for name in ALL if name not in ("heavy student_t", "one_vs_rest")]
+)
 @torch.no_grad()
 def test_moments_are_those_of_draws(name):
     likelihood = ALL[name]()

@@ -7,7 +7,7 @@ import math
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -107,6 +107,7 @@ class BasisParameters:
     n_subset: int = 1000
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
+        "learning_rate_init": [Interval(Real, 0, 1, closed="right")],
         "basis_batch_size": [POSITIVE_INTEGER, AUTO],
         "n_subset": [Interval(Integral, 0, None, closed="left")],
     }
@@ -247,14 +248,18 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
 
         A diagonal column takes its weight to be alone: m of them on n rows of noise σ² explain
         σ²m/n, however many really are determined, and the noise of the best bound is r²/(1 − m/n).
-        Where these are many, that of the start is better.
+        Where these are many, it is that of the start, or r² where that is more.
         """
         low, high = self._noise_bounds()
+        learns = isinstance(model.likelihood, AdditiveNoise) and low < high
         n_diagonal = model.basis.n_components - model.n_dense
         is_safe = len(model.s) > 0 or n_diagonal <= n_rows / DIAGONAL_ROWS
+        if learns and not is_safe:
+            low = float(cast(AdditiveNoise, model.likelihood).noise_variance.detach().min())
         return {
             "learns_kernel": self._learns_kernel(),
-            "learns_noise": isinstance(model.likelihood, AdditiveNoise) and low < high and is_safe,
+            "learns_noise": learns,
+            "counts_variance": is_safe,
             "warm_up": plan.max_iter // 4 if self._learns_kernel() else 0,
             "noise_bounds": (low, high),
         }

@@ -63,7 +63,8 @@ class QSGP(BasisGP):
         10,000 at most, where basis="inducing".
     n_dense : int or "auto", default="auto"
         Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
-        all up to 1,024, and else 100, as far as these take little memory.
+        all up to 1,024 of a single latent function, and else 100, as far as these take little
+        memory.
     solver : {"newton", "adagrad"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
         of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
@@ -160,7 +161,8 @@ class QSGP(BasisGP):
         if self.n_dense != "auto":
             return min(int(self.n_dense), m)
         most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
-        return m if m <= min(MOST_DENSE, most) else min(DENSE, most)
+        is_single = n_outputs == 1  # of several, each has a matrix of its own
+        return m if is_single and m <= min(MOST_DENSE, most) else min(DENSE, most, m)
 
     def _basis(
         self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
@@ -188,9 +190,9 @@ class QSGPRegressor(QSGP, BasisGPRegressor):
     Parameters
     ----------
     likelihood : {"gaussian", "laplace"} or Likelihood, default="gaussian"
-        The noise, which is learned after the start where there are four rows for each diagonal
-        column of C; or an instance of :class:`~skgpstoch.likelihoods.Gaussian` or
-        :class:`~skgpstoch.likelihoods.Laplace`.
+        The noise. It is learned after the start, but is only raised to what is left of y where
+        there are less than four rows for each diagonal column of C. An instance of
+        :class:`~skgpstoch.likelihoods.Gaussian` or :class:`~skgpstoch.likelihoods.Laplace` will do.
 
     See Also
     --------

@@ -171,6 +171,8 @@ class BlockwiseObjective(BasisObjective):
         kernel, and the optimum for the noise.
     warm_up : int, default=0
         Sweeps before that.
+    counts_variance : bool, default=True
+        Whether the noise that is learned is that of (y − f)², not of (y − E f)².
     noise_bounds : tuple of float
         Interval of σ².
     """
@@ -186,6 +188,7 @@ class BlockwiseObjective(BasisObjective):
         learns_kernel: bool = False,
         learns_noise: bool = True,
         warm_up: int = 0,
+        counts_variance: bool = True,
         noise_bounds: tuple[float, float] = (0.0, math.inf),
     ) -> None:
         super().__init__(model, X, rows)
@@ -193,6 +196,7 @@ class BlockwiseObjective(BasisObjective):
         self.rate = rate
         self.learns_noise = learns_noise
         self.warm_up = warm_up
+        self.counts_variance = counts_variance
         self.noise_bounds = noise_bounds
         self.sweep: Sweep | None = None
         model.basis.kernel.requires_grad_(learns_kernel)
@@ -350,6 +354,8 @@ class BlockwiseObjective(BasisObjective):
     def set_noise(self, sweep: Sweep) -> None:
         """The noise that maximises the bound, given q."""
         q = self.marginals(sweep.h, sweep.v)
+        if not self.counts_variance:
+            q = q._replace(var=torch.full_like(q.var, TINY))
         likelihood = cast(AdditiveNoise, self.model.likelihood)
         likelihood.maximise_(sweep.rows.to(torch.float64), q, self.noise_bounds)
 

@@ -104,6 +104,8 @@ class StochasticObjective(BasisObjective):
         Interval of σ².
     generator : torch.Generator
         Draws the rows of the control variate, once.
+    counts_variance : bool, default=True
+        Whether the noise is one that the bound knows; else it stays.
     """
 
     h: Tensor
@@ -121,12 +123,16 @@ class StochasticObjective(BasisObjective):
         warm_up: int,
         noise_bounds: tuple[float, float],
         generator: torch.Generator,
+        counts_variance: bool = True,
     ) -> None:
         super().__init__(model, X, rows)
         self.batch_size = batch_size
         self.warm_up = warm_up
         self.noise_bounds = noise_bounds
-        self.learns = {model.basis.kernel: learns_kernel, model.likelihood: learns_noise}
+        self.learns = {
+            model.basis.kernel: learns_kernel,
+            model.likelihood: learns_noise and counts_variance,
+        }
         self.controls = isinstance(model.likelihood, Gaussian) and n_control > 0
         self.control_X, self.control_rows = self.some_rows(max(n_control, 1), generator)
         # The control variate keeps the basis functions of the start (F.3).

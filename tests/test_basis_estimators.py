@@ -122,7 +122,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(cls, data, monkeypatch, tmp_path)
 def test_queries_from_many_threads(cls, data):
     X, y = data(cls)
     model = fitted_once(constructor(cls)(), X, y)
-    parts = [X[i : i + 15] for i in range(0, 45, 5)]
+    parts = [X[i : i + 10] for i in range(0, 25, 5)]
     alone = [answers(model, part) for part in parts]
     with ThreadPoolExecutor(8) as threads:
         for one, other in zip(threads.map(lambda p: answers(model, p), parts), alone, strict=True):

@@ -152,8 +152,8 @@ def digits(args: argparse.Namespace, m: int) -> list[Row]:
     row = run(model, f"QSGP, m = {m:.0e}")
     if m == 10**6:
         return [row]
-    probe = run(svgp(4), "SVGP 200")
-    epochs = max(1, round(4 * row["fit_s"] / probe["fit_s"]))
+    few, more = (run(svgp(n), "SVGP 200")["fit_s"] for n in (5, 25))  # 1st: start, and epochs
+    epochs = max(1, round(5 + 20 * (row["fit_s"] - few) / (more - few)))
     return [row, {**run(svgp(epochs), f"SVGP 200, {epochs} epochs"), "beside": m}]
 
 

@@ -1,6 +1,7 @@
 """What users must never meet, of estimators with very many basis functions."""
 
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,9 +12,11 @@ from conftest import BASIS, constructor, fitted_once, named
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpstoch import QSGPClassifier, QSGPRegressor, QSRVMRegressor
 from skgpstoch.objectives.blockwise import BlockwiseObjective
+from skgpstoch.posteriors.exact import Evidence
 from skgpstoch.training import checkpoint as checkpoint_module
 
 every_basis = pytest.mark.parametrize("cls", BASIS, ids=named)
@@ -187,3 +190,30 @@ def test_classes_of_all_kinds_have_probabilities(three_classes):
     assert_allclose(probability.sum(1), 1.0)
     expected = np.log(probability[np.arange(len(y)), np.searchsorted(model.classes_, y)])
     assert_allclose(model.log_predictive_density(X, y), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("cls", [QSGPRegressor, QSRVMRegressor])
+def test_a_hyperparameter_at_its_bound_gets_a_warning(cls):
+    X = np.linspace(-3, 3, 80)[:, None]
+    y = np.sin(3.0 * X[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(80)
+    kernel = ConstantKernel(1.0) * RBF(2.0, (1.0, 10.0))
+    with pytest.warns(ConvergenceWarning, match="k2__length_scale is close to the specified lower"):
+        cls(kernel, max_iter=2, random_state=0).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as it is what the user asked for
+        cls(kernel, n_subset=0, max_iter=2, random_state=0).fit(X, y)
+
+
+def test_an_interrupted_search_says_so(monkeypatch):
+    X, calls, evaluate = np.linspace(-3, 3, 80)[:, None], [], Evidence.__call__
+
+    def third_is_interrupted(self, *args):
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluate(self, *args)
+
+    monkeypatch.setattr(Evidence, "__call__", third_is_interrupted)
+    with pytest.warns(ConvergenceWarning, match="Training on all rows follows"):
+        model = QSGPRegressor(max_iter=2, random_state=0).fit(X, np.sin(X[:, 0]))
+    assert model.n_iter_ == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -12,13 +11,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .. import kernels
-from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
@@ -49,6 +46,7 @@ TOL = 1e-4
 LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
 MOST_LATENT_VARIANCE = 100.0
 MIN_ALPHA = 1e-10
+START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -81,7 +79,7 @@ class BasisParameters:
         Improvement that counts, in nats per row.
     n_subset : int, default=1000
         Rows whose exact Gaussian process finds the kernel to start from; 0: the kernel as it is.
-        A classifier's has −1 and 1 for targets.
+        A classifier's has −1 and 1, centred, for targets.
 
     Attributes
     ----------
@@ -117,6 +115,7 @@ class BasisParameters:
 class BasisGP(BasisParameters, KernelChoice, BaseGP):
     """What regressors and classifiers with very many basis functions share."""
 
+    _standardises: ClassVar[bool] = True
     _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel", "basis", "n_components", "n_dense")
     _blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
     _block: ClassVar[int] = BLOCK
@@ -135,6 +134,14 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     ) -> BasisFunctions:
         """φ and S."""
 
+    @abstractmethod
+    def _n_components(self, n_rows: int, start: Any) -> int:
+        """m."""
+
+    def _dtype(self) -> str:
+        """Of training."""
+        return self.dtype
+
     def _learns_kernel(self) -> bool:
         return False
 
@@ -149,10 +156,6 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     def _codes(self, rows: Rows, shift: Tensor) -> Tensor:
         """Targets, about 0, of the exact process that the kernel is started from, (N, P)."""
         return rows.y - shift
-
-    def _n_components(self, n_rows: int, start: Any) -> int:
-        """m."""
-        raise NotImplementedError
 
     # ---- plan --------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         stops = is_whole and not self.early_stopping and not self._learns_kernel()
         return Plan(
             solver="newton",
-            dtype=self.dtype,
+            dtype=self._dtype(),
             max_iter=sweeps if self.max_iter == "auto" else int(self.max_iter),
             batch_size=max(1, block // self._group_size()),
             schedule=one_cycle,  # of the kernel
@@ -192,13 +195,6 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
 
     # ---- the model ---------------------------------------------------------------------------
 
-    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        if self.kernel is None:
-            return Scaling.standard(X, weight)
-        if "DotProduct" in repr(self.kernel):
-            return Scaling.identity(X.shape[1])
-        return Scaling.centered(X, weight)
-
     def _objective(
         self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
     ) -> Objective:
@@ -210,7 +206,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             shift = torch.zeros_like(shift)
         fitted = None if start is None else cast(ChevronPosterior, start).model
         if fitted is None:
-            kernel = self._start_kernel(X, rows, shift, likelihood, generator)
+            kernel = self._start_kernel(X, rows, shift, likelihood)
             basis = self._basis(kernel, X, plan, generator)
         else:
             if changed := changed_shape(self):
@@ -222,7 +218,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         c = self._dense_columns(basis.n_components, self._n_swept(len(X)), len(shift))
         model = ChevronModel(basis, likelihood, shift, c, X.dtype, **self._model_options())
         if fitted is not None:
-            load_fitted(model, fitted, changed_shape(self))
+            load_fitted(model, fitted, "the shape of y")
         return self._build(model.to(X.device), X, rows, plan, generator)
 
     def _model_options(self) -> dict[str, Any]:
@@ -232,7 +228,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
     ) -> BasisObjective:
         """The solver's objective."""
-        rate, is_whole = float(min(self.learning_rate_init, 1.0)), self._n_swept(len(X)) == len(X)
+        rate, is_whole = self.learning_rate_init, self._n_swept(len(X)) == len(X)
         schedule = constant if is_whole else self._schedule()
         return self._blockwise(
             model,
@@ -265,31 +261,21 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         }
 
     def _start_kernel(
-        self,
-        X: Tensor,
-        rows: Rows,
-        shift: Tensor,
-        likelihood: Likelihood,
-        generator: torch.Generator,
+        self, X: Tensor, rows: Rows, shift: Tensor, likelihood: Likelihood
     ) -> kernels.Kernel:
         """k at the exact optimum of some rows, and the likelihood's noise from there, in place."""
         expression, white = self._split_kernel()
         if expression is None:
-            scale = np.ones(X.shape[1] if X.shape[1] <= MOST_RELEVANT_INPUTS else 1)
-            scale = scale * math.sqrt(X.shape[1])
-            shape = sk.RBF(scale, (1e-3, 1e4))
-            expression = sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
-        noise = white or sk.WhiteKernel(0.1, NOISE_BOUNDS if white is None else (1e-8, 1e2))
-        found, size = expression + noise, min(self.n_subset, len(X))
+            expression = default_kernel(X.shape[1])
+        found, size = expression + (white or START_NOISE), min(self.n_subset, len(X))
         if size:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be optimal
-                found = self._best_on_subset(found, X[:size], self._codes(rows, shift)[:size])
+            found = self._best_on_subset(found, X[:size], self._codes(rows, shift)[:size])
         expression, level = found.k1, float(np.clip(found.k2.noise_level, *self._noise_bounds()))
         if isinstance(likelihood, AdditiveNoise):
             likelihood.set_noise_(level)
         elif size:
-            expression = as_latent(expression, level, float(expression.diag(X[:1].cpu())[0]))
+            variance = float(expression.diag(X[:1].cpu().double().numpy())[0])
+            expression = as_latent(expression, level, variance)
         kernel = kernels.from_sklearn(expression)
         kernel.clamp_()
         return kernel.to(X.device)
@@ -317,9 +303,18 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         if isinstance(likelihood, AdditiveNoise):
             noise = float(likelihood.noise_variance.mean())
             self.kernel_ = kernels.join_white_noise(self.kernel_, noise, self._split_kernel()[1])
+        if self.kernel is not None and (self.n_subset or self._learns_kernel()):
+            self.kernel_._check_bounds_params()  # which warns
 
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
         return float(cast(ChevronPosterior, posterior).bound_of(X, rows))
+
+
+def default_kernel(n_features: int) -> sk.Kernel:
+    """For standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
+    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 
 
 def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:

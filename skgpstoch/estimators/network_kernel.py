@@ -28,7 +28,17 @@ class KernelChoice:
 
     kernel: sk.Kernel | None = field(default=None, kw_only=False)
 
+    _standardises: ClassVar[bool] = False  # whether the default kernel has standardised inputs
+
     _parameter_constraints: ClassVar[dict[str, list]] = {"kernel": [sk.Kernel, None]}
+
+    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Centred, where a kernel of the user's does not change by it."""
+        if self.kernel is None and self._standardises:
+            return Scaling.standard(X, weight)
+        if self.kernel is not None and "DotProduct" in repr(self.kernel):
+            return Scaling.identity(X.shape[1])
+        return Scaling.centered(X, weight)
 
     def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
         """The kernel without its top-level WhiteKernel, which is the noise."""
@@ -73,8 +83,6 @@ class NetworkKernel(KernelChoice):
     feature_map: nn.Module | None = None
     weight_decay: float | str = "auto"
 
-    _standardises: ClassVar[bool] = False  # whether the default kernel has standardised inputs
-
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER],
         "activation": [StrOptions(set(ACTIVATIONS))],
@@ -107,15 +115,10 @@ class NetworkKernel(KernelChoice):
         return self.feature_map is not None or bool(self._layers())
 
     def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Standard for networks of ours; else centred, where the kernel does not change by it."""
-        expression, _ = self._split_kernel()
+        """Standard for networks of ours."""
         if self.feature_map is not None:
             return Scaling.identity(X.shape[1])
-        if self._layers() or (expression is None and self._standardises):
-            return Scaling.standard(X, weight)
-        if expression is not None and "DotProduct" in repr(expression):
-            return Scaling.identity(X.shape[1])
-        return Scaling.centered(X, weight)
+        return Scaling.standard(X, weight) if self._layers() else super()._input_scaling(X, weight)
 
     def _weight_decay(self, n_rows: float) -> float:
         if self.weight_decay != "auto":

@@ -68,7 +68,9 @@ class QSGP(BasisGP):
     solver : {"newton", "adagrad"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
         of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
-        functions as well, and want a hundred times as many.
+        functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
+        long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
+        AdaGrad's rate, and `learning_rate` is how that falls from step to step.
     n_control : int or "auto", default="auto"
         Rows p of the control variate of "adagrad"; 0 is none, "auto" is 1,024.
     augment : bool, default=False
@@ -97,6 +99,9 @@ class QSGP(BasisGP):
         "learn_kernel": ["boolean"],
     }
 
+    def _dtype(self) -> str:
+        return "float64" if self.basis == "inducing" else self.dtype  # k(Z, Z) is all but singular
+
     def _learns_kernel(self) -> bool:
         return self.learn_kernel
 
@@ -119,8 +124,6 @@ class QSGP(BasisGP):
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         self._check_choices()
         plan = super()._plan(data, n_given, start)
-        if self.basis == "inducing":  # k(Z, Z) is too nearly singular for less
-            plan = replace(plan, dtype="float64")
         if self.solver == "newton":
             return plan
         sweeps = math.ceil(ADAGRAD_STEPS * plan.batch_size * self._group_size() / plan.n_inducing)
@@ -184,8 +187,8 @@ class QSGPRegressor(QSGP, BasisGPRegressor):
     """Gaussian-process regression with up to ten million basis functions.
 
     Minibatches of rows *and* of basis functions: the time of a step depends neither on the number
-    of rows nor on that of basis functions. A fitted model is a mean, a standard deviation and a
-    seed.
+    of rows nor, for Fourier features, on that of basis functions. A fitted model with n_dense=0 is
+    a mean, a standard deviation and a seed.
 
     Parameters
     ----------
@@ -239,7 +242,7 @@ class QSGPClassifier(QSGP, BasisGPClassifier):
 
     Two classes by the logistic likelihood, more by one model for each class against the others.
     Minibatches of rows *and* of basis functions: the time of a step depends neither on the number
-    of rows nor on that of basis functions.
+    of rows nor, for Fourier features, on that of basis functions.
 
     See Also
     --------

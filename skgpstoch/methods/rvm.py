@@ -17,7 +17,7 @@ posterior of what is left, up to 2,000 functions, is exact for a Gaussian likeli
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..data.rows import Data, Rows
+from ..data.rows import Rows
 from ..estimators.base import validate_inputs
 from ..estimators.basis import BasisGP
 from ..estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
@@ -34,7 +34,7 @@ from ..estimators.plan import Plan
 from ..features.basis_functions import BasisFunctions, KernelBasis
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
-from ..maths.linalg import cholesky, tri_solve
+from ..maths.linalg import cholesky
 from ..objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ..training.optimizers import Schedule, constant
@@ -81,7 +81,7 @@ class RelevanceObjective(BlockwiseObjective):
         super().move(sweep, after, block, rho, std)
         model, members = self.model, block.members
         # Of the best weights, not of what pruning leaves before the others have made up for it.
-        mean, _ = model.moments(sweep.h, sweep.v)
+        mean = model.moments(sweep.h, sweep.v).mean[0]
         self.last = self.sites(sweep)[0]
         errors = (sweep.rows.y.double() - mean).square()
         self.square = sweep.share * sweep.rows.weighted(errors).sum(0)
@@ -123,12 +123,11 @@ class RelevanceObjective(BlockwiseObjective):
         if not bool(keep.any()):
             keep[self.determined.sum(1).argmax()] = True
         R, whole = int(keep.sum()), int(keep.sum()) <= MOST_DENSE
-        basis = KernelBasis(model.basis.kernel, model.basis.points[keep].double(), True)
-        likelihood, shift = copy.deepcopy(model.likelihood), model.shift.detach().clone()
+        kernel, points = copy.deepcopy(model.basis.kernel), model.basis.points[keep].double()
         closing = ChevronModel(
-            copy.deepcopy(basis),
-            likelihood,
-            shift.double(),
+            KernelBasis(kernel, points, is_diagonal=True),
+            copy.deepcopy(model.likelihood),
+            model.shift.detach().double().clone(),
             R if whole else 0,
             torch.float64,
             learns_precision=True,
@@ -158,8 +157,7 @@ def inverse_diagonal(H: Tensor) -> Tensor:
     """[H⁻¹]_ii, (P, |I|)."""
     scaled, d = unit_diagonal(H)
     L = cholesky(scaled, "posterior precision of a block of weights")
-    L_inv = tri_solve(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L))
-    return (d * L_inv.mT).square().sum(2)
+    return d[..., 0].square() * torch.cholesky_inverse(L).diagonal(dim1=1, dim2=2)
 
 
 def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
@@ -221,9 +219,8 @@ class RelevanceVectors(BasisGP):
                 "back."
             )
 
-    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        plan = super()._plan(data, n_given, start)
-        return replace(plan, dtype="float64")
+    def _dtype(self) -> str:
+        return "float64"
 
     def _schedule(self) -> Schedule:
         return constant  # what is pruned too late is not pruned at all

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky, map_blocks
 from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
@@ -129,14 +128,9 @@ class BasisObjective(Objective):
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Negative log predictive density of the rows that are held out."""
         held_out = rows[: rows.n_held_out]
-        q = self.marginals(*self.project(X[: rows.n_held_out]))
+        q = self.model.moments(*self.project(X[: rows.n_held_out]))
         losses = -self.model.likelihood.log_predictive(held_out.y.double(), q)
         return float(held_out.weighted(losses).sum()) / held_out.n_effective
-
-    def marginals(self, h: Tensor, v: Tensor) -> Marginals:
-        """q(f) from what :meth:`project` gives."""
-        mean, var = self.model.moments(h, v)
-        return Marginals(mean[None], var[None])
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
@@ -149,7 +143,7 @@ class BasisObjective(Objective):
     def mean_precision(self) -> Tensor:
         """The mean of the rows' λ, (P,)."""
         some = slice(None, PRECISION_ROWS)
-        q = self.marginals(*self.project(self.X[some]))
+        q = self.model.moments(*self.project(self.X[some]))
         y = self.rows[some].y.double()
         _, _, d_var = self.model.likelihood.expected_gradients(y, q)
         return -2.0 * self.rows[some].mean(d_var)
@@ -316,7 +310,7 @@ class BlockwiseObjective(BasisObjective):
     def sites(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
         """−ELBO per row, (); g and λ, (P, p) or λ (P, 1) where rows agree, times n/p."""
         likelihood, rows = self.model.likelihood, sweep.rows
-        q = self.marginals(sweep.h, sweep.v)
+        q = self.model.moments(sweep.h, sweep.v)
         of_rows, g, d_var = likelihood.expected_gradients(rows.y.double(), q)
         n = self.rows.n_effective
         value = (sweep.kl - sweep.share * rows.weighted(of_rows).sum()) / n
@@ -353,7 +347,7 @@ class BlockwiseObjective(BasisObjective):
     @torch.no_grad()
     def set_noise(self, sweep: Sweep) -> None:
         """The noise that maximises the bound, given q."""
-        q = self.marginals(sweep.h, sweep.v)
+        q = self.model.moments(sweep.h, sweep.v)
         if not self.counts_variance:
             q = q._replace(var=torch.full_like(q.var, TINY))
         likelihood = cast(AdditiveNoise, self.model.likelihood)

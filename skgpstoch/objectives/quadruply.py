@@ -15,7 +15,7 @@ From index sets I, J of basis functions, independent of one another, and K of ro
 and the same of every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
 (D4; :meth:`StochasticObjective.price`). The control variate (:func:`controlled_squares`) has rows P
 that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3). Other
-log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_bound`).
+log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
 
 The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
 """
@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.rows import Rows
-from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
 from ..posteriors.chevron import ChevronModel, scales
@@ -72,17 +71,15 @@ def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
     return (m / S.shape[0]) * (m / S.shape[1]) * (W_I * (S @ W_J)).sum(1)
 
 
-def site_bound(
-    likelihood: Likelihood, y: Tensor, f_I: Tensor, f_J: Tensor, of_diagonal: Tensor, shift: Tensor
-) -> Tensor:
-    """E[log p(y | a + s z)], on average no more than that under q(f) (Theorem 3): (ñ,).
+def site_marginals(f_I: Tensor, f_J: Tensor, of_diagonal: Tensor, shift: Tensor) -> Marginals:
+    """N(a, s²), under which E[log p(y | f)] is on average no more than under q(f) (Theorem 3).
 
     a = f_I's mean column and s² = Σ_{r<c} (f_J,r)² + Σ_{r∈J} ((m/|J|) c_rr φ_r)², the second of
     which is `of_diagonal` (P, ñ): squares of estimates without bias of (Cᵀφ)_r, r ≤ m. What is
-    concave in (a, Cᵀφ) only loses by their noise. The expectation over z ~ N(0, 1) is exact.
+    concave in (a, Cᵀφ) only loses by their noise.
     """
     mean, var = f_I[..., 0].mT + shift, (f_J[..., 1:].square().sum(2) + of_diagonal).mT
-    return likelihood.expected_log_prob(y, Marginals(mean[None], var[None]))
+    return Marginals(mean[None], var.clamp_min(LEAST_VARIANCE)[None])
 
 
 class StochasticObjective(BasisObjective):
@@ -217,16 +214,14 @@ class StochasticObjective(BasisObjective):
         f_I, f_J = seen(phi_I, W_I, m_I), seen(phi_J, W_J, m_J)
         c_J = model.std[model.basis.members(groups_j)].to(X)
         of_diagonal = (m_J / len(c_J)) ** 2 * (phi_J.square() @ c_J.square()).mT
-        y = rows.y
-        sites = site_bound(model.likelihood, y, f_I, f_J, of_diagonal, model.shift.to(X))
+        q = site_marginals(f_I, f_J, of_diagonal, model.shift.to(X))
         share = len(self.X) / len(X)
+        of_rows = model.likelihood.expected_log_prob(rows.y, q)
         with torch.no_grad():
-            var = (f_J[..., 1:].square().sum(2) + of_diagonal).mT.clamp_min(LEAST_VARIANCE)
-            q = Marginals(f_I[..., 0].mT[None] + model.shift, var[None])
-            _, _, d_var = model.likelihood.expected_gradients(y, q)
+            _, _, d_var = model.likelihood.expected_gradients(rows.y, q)
             curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
         price = self.price(groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature))
-        return price - share * rows.weighted(sites).sum()
+        return price - share * rows.weighted(of_rows).sum()
 
     def price(
         self,

@@ -25,7 +25,6 @@ from .base import Posterior
 BLOCK_COLUMNS = 512
 """Basis functions that are summed over at a time."""
 
-
 MAX_LOG_DET = 10_000
 """Functions up to which the determinant of a dense prior precision is found."""
 
@@ -144,16 +143,13 @@ class ChevronModel(nn.Module):
 
     def marginals(self, X: Tensor) -> Marginals:
         """q(f) at each row: mean and var (1, N, P)."""
-        h, v = self.project(X)
-        mean, var = self.moments(h, v)
-        if self.augments:
-            var = var + self.missing_variance(X)
-        return Marginals(mean[None], var[None])
+        q = self.moments(*self.project(X))
+        return q._replace(var=q.var + self.missing_variance(X)) if self.augments else q
 
-    def moments(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f, (N, P) each, from what :meth:`project` gives."""
+    def moments(self, h: Tensor, v: Tensor) -> Marginals:
+        """q(f) from what :meth:`project` gives, not augmented: mean and var (1, N, P)."""
         mean = h[..., 0].mT + self.shift.to(h)
-        return mean, (v + h[..., 1:].square().sum(-1)).mT
+        return Marginals(mean[None], (v + h[..., 1:].square().sum(-1)).mT[None])
 
     def missing_variance(self, X: Tensor) -> Tensor:
         """What a function centred on each row adds to its variance, (N, P) (Proposition 4).
@@ -286,8 +282,7 @@ class ChevronPosterior(Posterior):
         def add(block: slice) -> None:
             nonlocal total
             some = rows[block]
-            mean, var = self.model.moments(*self.model.project(X[block]))  # as it was trained
-            q = Marginals(mean[None], var[None])
+            q = self.model.moments(*self.model.project(X[block]))  # as it was trained
             of_rows = self.likelihood.of(some).expected_log_prob(some.y, q)
             total = total + some.weighted(of_rows).sum()
 

@@ -150,8 +150,6 @@ def digits(args: argparse.Namespace, m: int) -> list[Row]:
     sweeps = {10**5: 3, 10**6: 1}.get(m, "auto")  # of minutes
     model = QSGPClassifier(n_components=m, max_iter=sweeps, random_state=args.seed)
     row = run(model, f"QSGP, m = {m:.0e}")
-    if m == 10**6:
-        return [row]
     few, more = (run(svgp(n), "SVGP 200")["fit_s"] for n in (5, 25))  # 1st: start, and epochs
     epochs = max(1, round(5 + 20 * (row["fit_s"] - few) / (more - few)))
     return [row, {**run(svgp(epochs), f"SVGP 200, {epochs} epochs"), "beside": m}]

@@ -6,6 +6,7 @@ from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
+from .methods.gpcv import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
 from .methods.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.rvm import QSRVMClassifier, QSRVMRegressor
@@ -14,6 +15,7 @@ from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 
 __all__ = [
+    "ADMMGaussianProcessRegressor",
     "BSGDGaussianProcessRegressor",
     "DLMClassifier",
     "DLMRegressor",

@@ -38,7 +38,8 @@ ESTIMATORS = [cls for cls in PUBLIC if is_classifier(cls()) or is_regressor(cls(
 SPARSE = [cls for cls in ESTIMATORS if "inducing_points" in cls().get_params()]
 DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
 BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN + BASIS]
+HELD_OUT = [cls for cls in ESTIMATORS if "dual_step" in cls().get_params()]
+FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN + BASIS + HELD_OUT]
 TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
@@ -61,7 +62,7 @@ QUICK_OTHER = {"solver": "natural"}
 
 def quick_parameters(cls):
     """Those with which an estimator of this class fits in a fraction of a second."""
-    if cls in DROP_IN:
+    if cls in DROP_IN + HELD_OUT:
         return {"random_state": 0}
     if cls in BASIS:
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}

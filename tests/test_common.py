@@ -4,7 +4,7 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import BASIS, CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE
+from conftest import BASIS, CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
@@ -15,7 +15,7 @@ def small(cls):
     """An estimator that passes all checks, with few parameters and epochs."""
     if cls in FINITE:
         return cls(hidden_layer_sizes=(8,), n_estimators=1, max_iter=2)
-    if cls in DROP_IN:
+    if cls in DROP_IN + HELD_OUT:
         return cls()
     if cls in BASIS:
         few = {"n_components": 50} if "n_components" in cls().get_params() else {}

@@ -20,6 +20,7 @@ from torch.testing import assert_close
 
 from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
 from skgpstoch.data.rows import Rows
+from skgpstoch.estimators.basis import as_latent
 from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
@@ -983,3 +984,49 @@ def test_frames_and_arrays_are_alike(data):
     frame = pd.DataFrame(X, columns=["x"])
     a = QSGPRegressor(**QUICK, max_iter=1).fit(frame, pd.Series(y)).predict(frame)
     assert_array_equal(a, QSGPRegressor(**QUICK, max_iter=1).fit(X, y).predict(X))
+
+
+def test_augmented_variance_counts_rows_by_their_weights(data):
+    """Proposition 4: Σ_l (w_l/σ²) k(x_l, x)² of all rows, where each is a point."""
+    X, y = data
+    weight = 0.1 + 3.0 * np.random.default_rng(0).random(len(X))
+    options = {**QUICK, "n_subset": 0, "basis": "inducing", "n_components": len(X), "max_iter": 2}
+    options |= {"kernel": sk.RBF(0.7) + sk.WhiteKernel(0.1, "fixed")}
+    plain, augmented = (
+        QSGPRegressor(**options, augment=augment).fit(X, y, sample_weight=weight)
+        for augment in (False, True)
+    )
+    grid = np.linspace(-5, 5, 7)[:, None]
+    K, scale = sk.RBF(0.7)(grid, X), augmented._y_scaling.scale[0]
+    expected = 1.0 / (K**2 @ (weight / 0.1) + 1.0)
+    found = [m.predict_std(grid, latent=True) ** 2 / scale**2 for m in (augmented, plain)]
+    assert_allclose(found[0] - found[1], expected, rtol=1e-6)
+
+
+def test_a_constant_keeps_its_value_and_its_bounds_in_classifiers():
+    fixed = as_latent(sk.ConstantKernel(1.0, "fixed") * sk.RBF(), 0.1, 1.0)
+    assert fixed.k2.k1.constant_value == 1.0
+    assert fixed.k1.constant_value == pytest.approx(28.9)
+    bounded = as_latent(sk.ConstantKernel(1.0, (0.5, 2.0)) * sk.RBF(), 0.1, 1.0)
+    assert from_sklearn_value(bounded) == pytest.approx(28.9)
+    free = as_latent(sk.ConstantKernel(1.0) * sk.RBF(), 0.1, 1.0)
+    assert free.k1.constant_value == pytest.approx(28.9)
+
+
+def from_sklearn_value(kernel):
+    """k(x, x) as training has it, within bounds."""
+    module = kernels.from_sklearn(kernel)
+    module.clamp_()
+    return float(module.diag(torch.zeros(1, 1, dtype=torch.float64)).detach())
+
+
+def test_all_functions_and_rows_give_the_bound_itself():
+    """methods.md, D: m̃ = m and ñ = n reproduce (D1)."""
+    model = make_model("fourier", 6, c=2)
+    X, rows = make_rows(8)
+    objective = stochastic(model, X, rows)
+    objective.batch_size = len(X)
+    groups = torch.arange(model.basis.n_groups)
+    expected = bound_by_parts(model, X, rows).detach() / len(X)
+    found = objective(groups, rows, generator()).detach()  # which moves diagonal columns
+    assert_close(found, expected, rtol=1e-10, atol=0.0)

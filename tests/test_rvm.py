@@ -191,7 +191,7 @@ def test_warm_start_is_refused(sinc):
 def test_classifier(labels, halves):
     X, code = halves
     y = np.array(labels)[code]
-    model = QSRVMClassifier(kernel=sk.RBF(1.5), n_subset=0, random_state=0).fit(X, y)
+    model = QSRVMClassifier(kernel=sk.RBF(1.5), n_subset=0, max_iter=200, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.93
     p = model.predict_proba(X)
     assert p.shape == (100, len(set(labels)))

@@ -28,7 +28,7 @@ from ..training.checkpoint import Checkpoint
 from ..training.loop import History, train
 from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .parameters import TrainingParameters
+from .parameters import RunParameters
 from .persistence import representations, seed_and_checkpoint
 from .plan import EXACTLY, Folds, Plan
 
@@ -90,7 +90,7 @@ class Run(NamedTuple):
         return self.objective.solution(self.X, self.rows)
 
 
-class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """validate → rows → plan → objective → train → closing pass → NumPy.
 
     A family implements :meth:`_plan` and :meth:`_objective`; the other hooks have defaults.
@@ -168,8 +168,10 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         n_given = max(n_given, math.floor(data.n_effective))
         plan = replace(self._plan(data, n_given, start), **planned)
         self._set_scalings(data, start)
-        order = torch.randperm(len(data), generator=generator, device=generator.device)
-        X, rows = self._tensors(data, plan, generator.device, order.cpu().numpy())
+        device, order = generator.device, None
+        if plan.shuffles:
+            order = torch.randperm(len(data), generator=generator, device=device).cpu().numpy()
+        X, rows = self._tensors(data, plan, device, order)
         objective = self._objective(X, rows, plan, start, generator).to(X.device)
         plan = plan.closed() if objective.is_closed() else plan
         return Run(X, rows, plan, objective, generator, checkpoint)
@@ -178,12 +180,11 @@ class BaseGP(TrainingParameters, CallbackSupportMixin, BaseEstimator, metaclass=
         objective, plan = run.objective, run.plan
         trained, groups = slice(plan.folds.n_untrained, None), objective.param_groups()
         visited, rows = objective.visits(run.X[trained], run.rows[trained])
-        rate, project = self.learning_rate_init, objective.step_end
         history = train(
             objective,
             visited,
             rows,
-            optimizer=make_optimizer(plan.solver, groups, rate, project),
+            optimizer=make_optimizer(plan.solver, groups, plan.rate, objective.step_end),
             checkpoint=run.checkpoint,
             max_iter=plan.max_iter,
             batch_size=plan.batch_size,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from .. import kernels
@@ -24,11 +24,11 @@ from ..objectives.base import Objective
 from ..objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..posteriors.base import Posterior
 from ..posteriors.chevron import ChevronModel, ChevronPosterior
-from ..training.exact_search import TrainingSet, search_evidence
+from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, Schedule, constant, one_cycle
 from .base import BaseGP
-from .network_kernel import NOISE_BOUNDS, KernelChoice
-from .parameters import AUTO, POSITIVE_INTEGER
+from .network_kernel import START_NOISE, KernelChoice, default_kernel
+from .parameters import AUTO, POSITIVE_INTEGER, TrainingParameters
 from .persistence import changed_shape
 from .plan import Folds, Plan
 from .sparse_model import start_likelihood
@@ -36,7 +36,6 @@ from .warm_start import load_fitted
 
 MOST_SWEPT = 16_384  # rows, of "auto"
 BLOCK = 2048  # basis functions of a step, of "auto"
-MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own
 LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
 SWEEPS = 20
 LEARNING = 3  # times that, where the kernel learns
@@ -45,8 +44,6 @@ PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
 TOL = 1e-4
 LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
 MOST_LATENT_VARIANCE = 100.0
-MIN_ALPHA = 1e-10
-START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,8 +65,9 @@ class BasisParameters:
         earlier after two sweeps that gain less than `tol`.
     learning_rate_init : float, default=1.0
         How far a step goes towards the optimum of a block, at most 1.
-    learning_rate : {"one-cycle", "constant", "theory"}, default="theory"
-        How that falls from sweep to sweep, where these have other rows; otherwise it stays.
+    learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
+        How that falls from sweep to sweep, where these have other rows; otherwise it stays. "auto"
+        is "theory", t^(−3/4).
     early_stopping : bool, default=False
         Keep the iterate that predicts held-out rows best.
     n_iter_no_change : int or None, default=None
@@ -92,27 +90,29 @@ class BasisParameters:
         The fitted likelihood.
     loss_curve_ : list of float
         Minus the evidence lower bound of every sweep, nats per row, of the scaled y where it is
-        scaled; without log|k(Z, Z)| where basis="inducing".
+        scaled; without log|k(Z, Z)| where basis="inducing". For solver="adagrad" an estimate, of
+        more than that where the likelihood is not Gaussian.
     n_iter_, best_iter_ : int
         Sweeps done, and the one whose iterate was kept; 0 is the start.
     """
 
     basis_batch_size: int | str = "auto"
     learning_rate_init: float = 1.0
-    learning_rate: str = "theory"
+    learning_rate: str = "auto"
     early_stopping: bool | str = False
     tol: float = TOL
     n_subset: int = 1000
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "learning_rate_init": [Interval(Real, 0, 1, closed="right")],
+        "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "basis_batch_size": [POSITIVE_INTEGER, AUTO],
         "n_subset": [Interval(Integral, 0, None, closed="left")],
     }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BasisGP(BasisParameters, KernelChoice, BaseGP):
+class BasisGP(BasisParameters, TrainingParameters, KernelChoice, BaseGP):
     """What regressors and classifiers with very many basis functions share."""
 
     _standardises: ClassVar[bool] = True
@@ -120,7 +120,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
     _blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
     _block: ClassVar[int] = BLOCK
     _sweeps: ClassVar[int] = SWEEPS
-    _patience: ClassVar[int] = PATIENCE
+    _patience: ClassVar[float] = PATIENCE
 
     # ---- hooks of estimators -----------------------------------------------------------------
 
@@ -142,12 +142,15 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         """Of training."""
         return self.dtype
 
+    def _check_kernel(self, kernel: kernels.Kernel, n_features: int) -> None:
+        """Raise an error where there are no basis functions of this kernel."""
+
     def _learns_kernel(self) -> bool:
         return False
 
     def _schedule(self) -> Schedule:
         """Of the steps, where sweeps have different rows."""
-        return SCHEDULES[self.learning_rate]
+        return SCHEDULES["theory" if self.learning_rate == "auto" else self.learning_rate]
 
     def _group_size(self) -> int:
         """Basis functions that are evaluated together."""
@@ -176,6 +179,7 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
             max_iter=sweeps if self.max_iter == "auto" else int(self.max_iter),
             batch_size=max(1, block // self._group_size()),
             schedule=one_cycle,  # of the kernel
+            rate=self.learning_rate_init,
             patience=self.n_iter_no_change or (self._patience if stops else math.inf),
             tol=self.tol,
             holds_out=bool(self.early_stopping),
@@ -267,26 +271,19 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         expression, white = self._split_kernel()
         if expression is None:
             expression = default_kernel(X.shape[1])
+        self._check_kernel(kernels.from_sklearn(expression), X.shape[1])
         found, size = expression + (white or START_NOISE), min(self.n_subset, len(X))
         if size:
-            found = self._best_on_subset(found, X[:size], self._codes(rows, shift)[:size])
+            found = best_on(found, X[:size], self._codes(rows, shift)[:size])
         expression, level = found.k1, float(np.clip(found.k2.noise_level, *self._noise_bounds()))
         if isinstance(likelihood, AdditiveNoise):
             likelihood.set_noise_(level)
         elif size:
-            variance = float(expression.diag(X[:1].cpu().double().numpy())[0])
+            variance = float(expression.diag(X[:size].cpu().double().numpy()).mean())
             expression = as_latent(expression, level, variance)
         kernel = kernels.from_sklearn(expression)
         kernel.clamp_()
         return kernel.to(X.device)
-
-    def _best_on_subset(self, kernel: sk.Kernel, X: Tensor, targets: Tensor) -> sk.Kernel:
-        """The optimum of the exact marginal likelihood of rows."""
-        Y = targets.cpu().double().numpy()
-        some = TrainingSet(X.cpu().double().numpy(), Y, np.array(MIN_ALPHA), X.device)
-        then = " Training on all rows follows: interrupt again to end it."
-        random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
-        return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
 
     # ---- fitted attributes -------------------------------------------------------------------
 
@@ -310,21 +307,16 @@ class BasisGP(BasisParameters, KernelChoice, BaseGP):
         return float(cast(ChevronPosterior, posterior).bound_of(X, rows))
 
 
-def default_kernel(n_features: int) -> sk.Kernel:
-    """For standardised inputs and targets."""
-    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
-    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
-    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
-
-
 def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
     """The kernel of a logistic model's f, from that of a regression on −1 and 1 with this noise.
 
     P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
     """
     factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
-    is_scaled = isinstance(kernel, sk.Product) and isinstance(kernel.k1, sk.ConstantKernel)
-    if not is_scaled:
-        return sk.ConstantKernel(factor) * kernel
-    kernel.k1.constant_value *= factor
-    return kernel
+    scale = getattr(kernel, "k1", None) if isinstance(kernel, sk.Product) else None
+    if isinstance(scale, sk.ConstantKernel) and not scale.hyperparameter_constant_value.fixed:
+        low, high = scale.constant_value_bounds
+        if low <= factor * scale.constant_value <= high:
+            scale.constant_value *= factor
+            return kernel
+    return sk.ConstantKernel(factor, "fixed") * kernel

@@ -13,7 +13,7 @@ from dataclasses import fields
 from types import FunctionType
 from typing import Any
 
-from .parameters import TrainingParameters
+from .parameters import RunParameters, TrainingParameters
 
 SECTIONS = ("Parameters", "Attributes")
 _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
@@ -54,8 +54,10 @@ def _name_methods(cls: type, lineage: list[type]) -> None:
 def _training_last(cls: type) -> list[str]:
     """Names of parameters, in the order that the signature is given here."""
     init: Any = cls.__init__  # type: ignore[misc]
-    signature, training = inspect.signature(init), {f.name for f in fields(TrainingParameters)}
-    ordered = sorted(signature.parameters.values(), key=lambda p: p.name in training)
+    signature, of_runs = inspect.signature(init), [f.name for f in fields(RunParameters)]
+    last = [f.name for f in fields(TrainingParameters)] + of_runs
+    ranks = {name: rank for rank, name in enumerate(last)}
+    ordered = sorted(signature.parameters.values(), key=lambda p: ranks.get(p.name, -1))
     init.__signature__ = signature.replace(parameters=ordered)
     return list(inspect.signature(cls).parameters)
 

@@ -25,18 +25,20 @@ from ..posteriors.base import Posterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..posteriors.exact import ExactPosterior
 from .network_kernel import NetworkKernel, freeze_as
-from .parameters import FiniteParameters
+from .parameters import FiniteParameters, TrainingParameters
 from .partial_fit import StreamsMixin
 from .persistence import changed_shape
 from .plan import Plan, finite_plan, n_members
-from .regressor import GPRegressor
+from .regressor import GPRegressor, check_shared_noise
 from .warm_start import load_fitted
 
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegressor):
+class FiniteGPRegressor(
+    FiniteParameters, TrainingParameters, NetworkKernel, StreamsMixin, GPRegressor
+):
     """Feature map, streams and attributes of regressors with finite features.
 
     Attributes
@@ -238,16 +240,6 @@ class FiniteGPRegressor(FiniteParameters, NetworkKernel, StreamsMixin, GPRegress
         objective.running.window = STATISTICS_WINDOW * features.n_features
         objective.streams = True
         return objective
-
-
-def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
-    """Raise a ValueError where the evidence would be one of rows without what is known of them."""
-    posterior.likelihood.given(rows.exposure)  # says that there is none
-    if rows.noise is not None:
-        raise ValueError(
-            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
-            "same noise."
-        )
 
 
 def unjoined(posterior: nn.Module) -> FeatureMap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar
@@ -19,6 +20,8 @@ from ..features.network import ACTIVATIONS, multilayer_perceptron, output_width
 from .parameters import AUTO, NOT_NEGATIVE, POSITIVE_INTEGER
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
+MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
+START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 MIN_NOISE = 1e-12  # that stands for a WhiteKernel of 0
 
 
@@ -124,6 +127,13 @@ class NetworkKernel(KernelChoice):
         if self.weight_decay != "auto":
             return float(self.weight_decay)
         return min(0.3, 2000 / n_rows)
+
+
+def default_kernel(n_features: int) -> sk.Kernel:
+    """For standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
+    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 
 
 def freeze_as(parameters: list[nn.Parameter], module: nn.Module | None) -> None:

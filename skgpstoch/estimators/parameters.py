@@ -25,15 +25,11 @@ AUTO = StrOptions({"auto"})
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrainingParameters:
-    """How long and how fast, and where.
+class RunParameters:
+    """How long, and where.
 
     Parameters
     ----------
-    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
-        Schedule of the learning rate; "theory" is t^(−3/4).
-    validation_fraction : float, default=0.1
-        Fraction of the rows that is held out, where any are.
     tol : float, default=0.0
         Improvement that counts, in nats per row.
     warm_start : bool, default=False
@@ -64,13 +60,7 @@ class TrainingParameters:
         Their names, if X had any.
     """
 
-    batch_size: int | str = "auto"
     max_iter: int | str = "auto"
-    learning_rate_init: float = 0.1
-    learning_rate: str = "one-cycle"
-    early_stopping: bool | str = "auto"
-    validation_fraction: float = 0.1
-    n_iter_no_change: int | None = None
     tol: float = 0.0
     warm_start: bool = False
     device: str | torch.device | None = None
@@ -80,13 +70,7 @@ class TrainingParameters:
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "batch_size": [POSITIVE_INTEGER, AUTO],
         "max_iter": [POSITIVE_INTEGER, AUTO],
-        "learning_rate_init": [POSITIVE],
-        "learning_rate": [StrOptions(set(SCHEDULES))],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [POSITIVE_INTEGER, None],
         "tol": [NOT_NEGATIVE],
         "warm_start": ["boolean"],
         "device": [str, torch.device, None],
@@ -94,6 +78,35 @@ class TrainingParameters:
         "checkpoint_dir": [str, os.PathLike, None],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrainingParameters:
+    """How fast, and from what.
+
+    Parameters
+    ----------
+    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
+        Schedule of the learning rate; "theory" is t^(−3/4).
+    validation_fraction : float, default=0.1
+        Fraction of the rows that is held out, where any are.
+    """
+
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 0.1
+    learning_rate: str = "one-cycle"
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "batch_size": [POSITIVE_INTEGER, AUTO],
+        "learning_rate_init": [POSITIVE],
+        "learning_rate": [StrOptions(set(SCHEDULES))],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [POSITIVE_INTEGER, None],
     }
 
 

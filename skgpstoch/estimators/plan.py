@@ -67,6 +67,8 @@ class Plan:
     n_inducing: int = 0  # M
     n_orthogonal: int = 0  # M₂
     beta: float = 1.0
+    rate: float = 1.0  # of learning
+    shuffles: bool = True  # whether rows come in random order, or as they are
     window_rows: float = 0.0  # that running statistics look back on at least
 
     def closed(self) -> Plan:
@@ -122,6 +124,7 @@ def finite_plan(p: Any, n_rows: int, n_folds: int = 1, streams: bool = False) ->
         max_iter=max_iter,
         batch_size=b,
         schedule=SCHEDULES[p.learning_rate],
+        rate=p.learning_rate_init,
         patience=p.n_iter_no_change or math.inf,
         tol=p.tol,
         holds_out=bool(p.early_stopping),
@@ -210,6 +213,7 @@ def sparse_plan(
         max_iter=auto if p.max_iter == "auto" else int(p.max_iter),
         batch_size=n_trained if is_lbfgs else b,
         schedule=constant if is_lbfgs else SCHEDULES[p.learning_rate],
+        rate=p.learning_rate_init,
         patience=2 if stops_itself else p.n_iter_no_change or math.inf,
         tol=max(p.tol, LBFGS_TOL) if stops_itself else p.tol,
         holds_out=holds_out,

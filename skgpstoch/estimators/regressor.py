@@ -43,6 +43,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _target_is_scaled(self) -> bool:
         return bool(getattr(self, "normalize_y", False))
 
+    def _numbers_rows(self) -> bool:
+        """Whether parameters have row numbers, so that no row may go before training."""
+        return False
+
     def _check_exposed(self, exposure: Any) -> None:
         """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
         if exposure is None and getattr(self, "_fitted_with_exposure", False):
@@ -81,7 +85,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if y_std is not None:
             y_std = check_y_std(y_std, y.shape)
         data = Data(X, y, None, exposure, y_std)
-        return check_weight(data, sample_weight, least)
+        return check_weight(data, sample_weight, least, keeps=reset and self._numbers_rows())
 
     def _likelihoods(
         self, posterior: Posterior, X: Tensor, exposure: Any, y_std: Any
@@ -407,6 +411,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _in_units(self, log_density: float, n_rows: float) -> float:
         """The log density of n_rows rows of the scaled y, for y in the units of the user."""
         return log_density - n_rows * float(np.log(self._y_scaling.scale).sum())
+
+
+def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
+    """Raise a ValueError where the evidence would be one of rows without what is known of them."""
+    posterior.likelihood.given(rows.exposure)  # says that there is none
+    if rows.noise is not None:
+        raise ValueError(
+            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
+            "same noise."
+        )
 
 
 def warn_of_overflow(std: np.ndarray) -> None:

@@ -25,7 +25,7 @@ from ..posteriors.base import Posterior
 from ..posteriors.sparse import SparseModel, SparsePosterior
 from .base import BaseGP
 from .network_kernel import NetworkKernel, freeze_as
-from .parameters import InducingParameters, LossParameters
+from .parameters import InducingParameters, LossParameters, TrainingParameters
 from .partial_fit import StreamsMixin
 from .persistence import changed_shape
 from .plan import Plan, given_number, n_points, sparse_plan
@@ -61,7 +61,7 @@ class Start(NamedTuple):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SparseGP(NetworkKernel, InducingParameters, StreamsMixin, BaseGP):
+class SparseGP(NetworkKernel, InducingParameters, TrainingParameters, StreamsMixin, BaseGP):
     """What regressors and classifiers of the sparse variational family share.
 
     Attributes

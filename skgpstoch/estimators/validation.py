@@ -17,8 +17,8 @@ from ..data.rows import Data
 MOST = 1e30  # and 1/MOST: of what training has in float32, and multiplies
 
 
-def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
-    """The data with their weights, None if all are 1, without the rows of weight 0.
+def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
+    """The data with their weights, None if all are 1; rows of weight 0 only where it `keeps` them.
 
     Raises
     ------
@@ -50,10 +50,10 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1) -> Data:
             UserWarning,
             stacklevel=7,
         )
-    if (weight[counts] == 1.0).all():
+    if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):
         weight = None
     data = replace(data, weight=weight)
-    return data if counts.all() else data[counts]
+    return data if keeps or counts.all() else data[counts]
 
 
 def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from .. import kernels
 from .base import check_length_scales
 from .counter import counter_normal
-from .fourier import amplitude, base_frequencies, factors_of, split_constants, summands
+from .fourier import (
+    amplitude,
+    base_frequencies,
+    factors_of,
+    has_fourier_features,
+    split_constants,
+    summands,
+)
 
 
 class BasisFunctions(nn.Module):
@@ -60,8 +67,11 @@ class BasisFunctions(nn.Module):
         """S_IJ, (|I|, |J|), where S is dense."""
         raise NotImplementedError(f"{type(self).__name__} has a diagonal S")
 
-    def missing_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """k(x, x) and Σᵢ k(x, zᵢ)², (N,) each, for a function centred on each row of X."""
+    def missing_variance(self, X: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """k(x, x), (N, 1), and Σᵢ wᵢ k(x, zᵢ)², (N, P), for a function centred on each row of X.
+
+        `weight` is of shape (m, P).
+        """
         raise NotImplementedError(f"{type(self).__name__} has no points to add one to")
 
 
@@ -92,15 +102,13 @@ class FourierBasis(BasisFunctions):
         self.n_inputs = n_inputs
         self.n_groups = (n_components + 1) // 2
         self.sums_to_kernel = n_components % 2 == 0
-        for product in self._products():
-            if any(isinstance(factor, kernels.DotProduct) for factor in product):
-                raise TypeError(
-                    f"kernel: DotProduct has no random Fourier features, got "
-                    f"{kernels.to_sklearn(kernel)}. basis='fourier' needs sums of products of RBF, "
-                    "Matern (nu = 0.5, 1.5, 2.5, inf) and ConstantKernel; basis='inducing' takes "
-                    "any kernel."
-                )
-            split_constants(product)  # or says what has no features
+        if not has_fourier_features(kernel):
+            raise TypeError(
+                f"kernel has no random Fourier features, got {kernels.to_sklearn(kernel)}: "
+                "basis='fourier' needs sums of products of RBF, Matern (nu = 0.5, 1.5, 2.5, inf) "
+                "and ConstantKernel, none of them a constant alone; basis='inducing' takes any "
+                "that scikit-learn has in torch here."
+            )
         least = 2 * len(self._products()) - 1  # a frequency for each term
         if n_components < least:
             raise ValueError(
@@ -179,8 +187,8 @@ class KernelBasis(BasisFunctions):
             return super().diagonal(groups)
         return self.kernel.diag(self.points[groups].double()).double()
 
-    def missing_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        squares = X.new_zeros(len(X))
+    def missing_variance(self, X: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        squares = X.new_zeros(len(X), weight.shape[1])
         for groups in torch.arange(self.n_groups, device=X.device).split(1024):
-            squares += self.columns(X, groups).square().sum(1)
-        return self.kernel.diag(X), squares
+            squares += self.columns(X, groups).square() @ weight[groups].to(X)
+        return self.kernel.diag(X)[:, None], squares

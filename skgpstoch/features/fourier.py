@@ -163,6 +163,12 @@ def has_features(kernel: kernels.Kernel) -> bool:
     return True
 
 
+def has_fourier_features(kernel: kernels.Kernel) -> bool:
+    """Whether all of these can be random Fourier features."""
+    inner = kernel.modules()
+    return has_features(kernel) and not any(isinstance(f, kernels.DotProduct) for f in inner)
+
+
 def summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
     """The additive terms of an expression."""
     if isinstance(kernel, kernels.Sum):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..data.arrays import Scaling
 from ..kernels import Kernel
+from ..maths.pivoted_cholesky import pivoted_cholesky
 
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 
@@ -66,14 +67,5 @@ def choose_points(
 def largest_conditional_variances(kernel: Kernel, X: Tensor, n_points: int) -> Tensor:
     """Pivots of an incomplete Cholesky decomposition of k(X, X), O(N·M²): indices (n_points,)."""
     X = X.double()
-    variance = kernel.diag(X).clone()  # (N,)
-    factor = variance.new_zeros(n_points, len(X))
-    chosen = torch.zeros(n_points, dtype=torch.long, device=X.device)
-    for j in range(n_points):
-        pivot = variance.argmax()
-        chosen[j] = pivot
-        column = kernel(X[pivot][None], X)[0] - factor[:j, pivot] @ factor[:j]
-        factor[j] = column / variance[pivot].clamp_min(1e-300).sqrt()
-        variance = (variance - factor[j].square()).clamp_min(0.0)
-        variance[chosen[: j + 1]] = -1.0  # no row twice, even where none explains anything more
-    return chosen
+    _, pivots = pivoted_cholesky(kernel.diag(X), lambda i: kernel(X[i][None], X)[0], n_points)
+    return pivots

@@ -57,7 +57,8 @@ class QSGP(BasisGP):
     ----------
     basis : {"fourier", "inducing"}, default="fourier"
         Random Fourier features of sums of products of RBF and Matérn kernels, regenerated from a
-        seed wherever they are needed; or k(·, z) of any kernel at random rows z.
+        seed wherever they are needed; or k(·, z) at random rows z, of any kernel that scikit-learn
+        has in torch here.
     n_components : int or "auto", default="auto"
         Basis functions m. "auto" is a quarter of n_samples, between 1,000 and 10,000; or all rows,
         10,000 at most, where basis="inducing".
@@ -70,7 +71,7 @@ class QSGP(BasisGP):
         of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
         functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
         long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
-        AdaGrad's rate, and `learning_rate` is how that falls from step to step.
+        AdaGrad's rate, and `learning_rate`, how that changes from step to step, is "one-cycle".
     n_control : int or "auto", default="auto"
         Rows p of the control variate of "adagrad"; 0 is none, "auto" is 1,024.
     augment : bool, default=False
@@ -105,6 +106,10 @@ class QSGP(BasisGP):
     def _learns_kernel(self) -> bool:
         return self.learn_kernel
 
+    def _check_kernel(self, kernel: kernels.Kernel, n_features: int) -> None:
+        if self.basis == "fourier":
+            FourierBasis(kernel, n_features, MOST_AUTO, 0)
+
     def _group_size(self) -> int:
         return FourierBasis.group_size if self.basis == "fourier" else 1
 
@@ -126,12 +131,13 @@ class QSGP(BasisGP):
         plan = super()._plan(data, n_given, start)
         if self.solver == "newton":
             return plan
-        sweeps = math.ceil(ADAGRAD_STEPS * plan.batch_size * self._group_size() / plan.n_inducing)
+        n_groups = math.ceil(plan.n_inducing / self._group_size())
+        sweeps = math.ceil(ADAGRAD_STEPS / math.ceil(n_groups / plan.batch_size))
         return replace(
             plan,
             solver="adagrad",
             max_iter=sweeps if self.max_iter == "auto" else plan.max_iter,
-            schedule=SCHEDULES[self.learning_rate],
+            schedule=SCHEDULES["one-cycle" if self.learning_rate == "auto" else self.learning_rate],
             patience=self.n_iter_no_change or math.inf,
         )
 

@@ -17,11 +17,14 @@ posterior of what is left, up to 2,000 functions, is exact for a Gaussian likeli
 from __future__ import annotations
 
 import copy
+import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from .. import kernels
@@ -40,10 +43,13 @@ from ..posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ..training.optimizers import Schedule, constant
 
 PRUNED = 1e-4  # γ_i below which a function goes
+FAR = 1e-3  # nats per row that a step gains
+SETTLED = 1e-2  # of log s_i, by which none moves any more
 SUPERFLUOUS = 50  # functions, of which one may go at a time
 BLOCK = 1024  # basis functions of a step, of "auto"
 START_ROWS = 64  # that the first s_i are found from
 NEWTON_STEPS = 50  # of the closing posterior at most
+MOST_ROUNDS = 10  # of its blocks, where it has several
 CLOSED = 1e-7  # nats per row gained by a step after which there is none
 MOST_PRECISION = 1e12
 MOST_DENSE = 2_000  # relevance vectors whose covariance is kept as a whole
@@ -57,7 +63,8 @@ class RelevanceObjective(BlockwiseObjective):
 
     def __init__(self, model: ChevronModel, X: Tensor, rows: Rows, **options: Any) -> None:
         super().__init__(model, X, rows, **options)
-        prior, squares = model.basis.missing_variance(X[:START_ROWS])
+        one = torch.ones(len(model.std), 1, dtype=X.dtype, device=X.device)
+        prior, squares = model.basis.missing_variance(X[:START_ROWS], one)
         model.s.fill_(float((squares / prior).mean()))  # a prior variance of about k(x, x)
         model.start_from_prior_()
         self.register_buffer("active", torch.ones_like(model.std, dtype=torch.bool))
@@ -66,6 +73,10 @@ class RelevanceObjective(BlockwiseObjective):
         self.square = model.std.new_zeros(())  # ‖y − Φμ‖², (P,)
         self.largest = 0  # block
         self.is_whole = False  # whether one has all functions that are left
+        self.is_settled = False
+
+    def has_converged(self) -> bool:
+        return self.is_whole and self.is_settled
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         self.largest = max(self.largest, len(X))
@@ -73,16 +84,20 @@ class RelevanceObjective(BlockwiseObjective):
         self.is_whole = len(alive) <= self.largest
         left = alive if self.is_whole else X[self.active[X].any(1)]
         done = self.is_whole and self.sweep is not None  # by the first step of the sweep
+        self.is_settled = self.is_settled or not len(alive)
         if len(left) and not done:
             super().forward(left, rows, generator)
         return self.last
 
     def move(self, sweep: Sweep, after: Sweep, block: Block, rho: float, std: Tensor) -> None:
+        before = self.sites(sweep)[0]
         super().move(sweep, after, block, rho, std)
         model, members = self.model, block.members
+        self.last, self.is_settled = self.sites(sweep)[0], False
+        if rho < self.rate(self.n_sweeps) and float(before - self.last) > FAR:
+            return  # the best weights are elsewhere
         # Of the best weights, not of what pruning leaves before the others have made up for it.
         mean = model.moments(sweep.h, sweep.v).mean[0]
-        self.last = self.sites(sweep)[0]
         errors = (sweep.rows.y.double() - mean).square()
         self.square = sweep.share * sweep.rows.weighted(errors).sum(0)
         W, std = self.weights(members)
@@ -102,6 +117,8 @@ class RelevanceObjective(BlockwiseObjective):
         sweep.kl += block_kl(W, kept, found, members)
         model.columns[members], model.std[members] = W.to(model.columns), kept.to(model.std)
         model.s[members] = found.to(model.s)
+        stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < SETTLED
+        self.is_settled = bool(stays) and bool((keep == self.active[members]).all())
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
 
@@ -148,7 +165,7 @@ class RelevanceObjective(BlockwiseObjective):
         values = [torch.inf]
         while len(values) <= NEWTON_STEPS:
             values.append(float(torch.stack([rest.step(sweep, b) for b in blocks])[-1]))
-            if values[-2] - values[-1] < CLOSED:
+            if values[-2] - values[-1] < CLOSED or (len(values) > MOST_ROUNDS and not whole):
                 break
         return ChevronPosterior(closing, self.rows.n_effective)
 
@@ -188,7 +205,11 @@ class RelevanceVectors(BasisGP):
         input, up to 64 of these.
     max_iter : int or "auto", default="auto"
         Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
-        Where a sweep has all rows, training ends earlier after ten that gain less than `tol`.
+        Training ends earlier where one block has all functions that are left, none goes any more,
+        and no precision moves by more than 1 %.
+    n_iter_no_change : int or None, default=None
+        Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
+        worse for a while whenever a function goes.
     warm_start : bool, default=False
         Not for relevance vector machines: what is pruned does not come back.
 
@@ -210,7 +231,7 @@ class RelevanceVectors(BasisGP):
     _block: ClassVar[int] = BLOCK
     _blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective
     _sweeps: ClassVar[int] = 500
-    _patience: ClassVar[int] = 10
+    _patience: ClassVar[float] = math.inf
 
     def _start(self) -> None:
         if self.warm_start:
@@ -255,6 +276,8 @@ class RelevanceVectors(BasisGP):
 
     def _set_fitted(self, plan: Plan) -> None:
         super()._set_fitted(plan)
+        if self.max_iter == "auto":
+            self._warn_of_a_poor_fit(plan)
         offset, scale = self._y_scaling
         weights = self._model.columns[..., 0].numpy()
         level = self._model.shift.double().numpy()
@@ -263,6 +286,20 @@ class RelevanceVectors(BasisGP):
         single = weights.shape[1] == 1 and self._y_shape == ()
         self.dual_coef_ = weights[:, 0] if single else weights
         self.intercept_ = float(level[0]) if single else level
+
+    def _warn_of_a_poor_fit(self, plan: Plan) -> None:
+        R, n = len(self._model.columns), self.posterior_.n_rows
+        if self.n_iter_ == plan.max_iter and self._n_swept(math.ceil(n)) == n:
+            text = f"Relevance vectors have not settled in {self.n_iter_} sweeps: raise max_iter."
+            warnings.warn(text, ConvergenceWarning, stacklevel=7)
+        elif n < 2 * R:
+            warnings.warn(
+                f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: do "
+                "not trust the intervals. QSGPRegressor and QSGPClassifier need fewer rows; or "
+                "give a kernel with larger length-scales.",
+                ConvergenceWarning,
+                stacklevel=7,
+            )
 
 
 @public_estimator

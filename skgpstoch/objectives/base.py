@@ -63,6 +63,10 @@ class Objective(nn.Module):
         """Whether there is nothing to train, only to solve."""
         return not any(group["params"] for group in self.param_groups())
 
+    def has_converged(self) -> bool:
+        """Whether there is nothing left to train; asked after every epoch."""
+        return False
+
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
         free = all(bool(torch.isfinite(p).all()) for p in self.parameters())

@@ -37,7 +37,6 @@ from .base import Objective, surrogate
 TINY = 1e-30
 ROUNDING = 1e-10  # of the bound
 KERNEL_RATE = 0.1  # of Adam, relative to learning_rate_init
-PRECISION_ROWS = 4096
 HALVINGS = 8  # of a step that does not raise the bound
 
 
@@ -134,19 +133,26 @@ class BasisObjective(Objective):
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
-        """The present q; points of the basis stand for the rows that each has a share of."""
-        model, n = copy.deepcopy(self.model), self.rows.n_effective
+        """The present q."""
+        model = copy.deepcopy(self.model)
         if model.augments:
-            model.row_precision = self.mean_precision() * (n / model.basis.n_components)
-        return ChevronPosterior(model, n)
+            model.row_precision.copy_(self.precision_of_points())
+        return ChevronPosterior(model, self.rows.n_effective)
 
-    def mean_precision(self) -> Tensor:
-        """The mean of the rows' λ, (P,)."""
-        some = slice(None, PRECISION_ROWS)
-        q = self.model.moments(*self.project(self.X[some]))
-        y = self.rows[some].y.double()
-        _, _, d_var = self.model.likelihood.expected_gradients(y, q)
-        return -2.0 * self.rows[some].mean(d_var)
+    def precision_of_points(self) -> Tensor:
+        """λ of the rows that are points, with a share of the others': (m, P).
+
+        Where points are those of a fit to other rows, each has the same share of all.
+        """
+        points = self.model.basis.points
+        m, n = len(points), self.rows.n_effective
+        q = self.model.moments(*self.project(self.X[:m]))
+        some = self.rows[:m]
+        _, _, d_var = self.model.likelihood.expected_gradients(some.y.double(), q)
+        precision = -2.0 * some.weighted(d_var) * (n / some.n_effective)
+        if len(precision) == m and torch.equal(points.to(self.X), self.X[:m]):
+            return precision
+        return (precision.sum(0) / m).expand(m, -1)
 
 
 class BlockwiseObjective(BasisObjective):

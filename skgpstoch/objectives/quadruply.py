@@ -167,10 +167,12 @@ class StochasticObjective(BasisObjective):
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         model, basis = self.model, self.model.basis
         groups_i = X.sort().values
-        # Each once, so that the bound of other likelihoods holds; then how many is random.
-        groups_j = torch.randint(
-            basis.n_groups, groups_i.shape, generator=generator, device=groups_i.device
-        ).unique()
+        groups_j = groups_i
+        if len(groups_i) < basis.n_groups:
+            # Each once, so that the bound of other likelihoods holds; then how many is random.
+            groups_j = torch.randint(
+                basis.n_groups, groups_i.shape, generator=generator, device=groups_i.device
+            ).unique()
         batch = self.some_rows(self.batch_size, generator)
         for module, learns in self.learns.items():
             module.requires_grad_(learns and self.n_sweeps >= self.warm_up)

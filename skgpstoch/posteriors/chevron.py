@@ -57,8 +57,8 @@ class ChevronModel(nn.Module):
         c_ii of the diagonal columns; 0 for i < c.
     s : Parameter of shape (m, P)
         Learned precisions; (0, P) where they are not learned.
-    row_precision : Tensor of shape (P,)
-        Σ_l λ_l of all rows, for each point of the basis.
+    row_precision : Tensor of shape (m, P)
+        λ_l of the rows that each point of the basis stands for; (0, P) if it does not augment.
     """
 
     row_precision: Tensor
@@ -83,7 +83,7 @@ class ChevronModel(nn.Module):
         self.shift = nn.Parameter(shift, requires_grad=False)
         self.flat = nn.Parameter(flat, requires_grad=False)  # columns, as sparse gradients are
         self.std = nn.Parameter(std, requires_grad=False)
-        self.register_buffer("row_precision", torch.zeros_like(shift))
+        self.register_buffer("row_precision", shift.new_zeros(m if augments else 0, P))
         s = torch.ones(m if learns_precision else 0, P, dtype=dtype, device=shift.device)
         self.s = nn.Parameter(s, requires_grad=False)
         self.start_from_prior_()
@@ -156,8 +156,8 @@ class ChevronModel(nn.Module):
 
         k(x, x)² / (Σ_l λ_l k(x_l, x)² + k(x, x)), the sum over all rows: the points stand for them.
         """
-        prior, squares = self.basis.missing_variance(X)
-        return prior[:, None] ** 2 / (squares[:, None] * self.row_precision + prior[:, None])
+        prior, squares = self.basis.missing_variance(X, self.row_precision)
+        return prior.square() / (squares + prior)
 
     def kl(self) -> Tensor:
         """KL[q(w) ‖ p(w)], () nats.

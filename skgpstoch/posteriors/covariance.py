@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -206,10 +206,11 @@ def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance
 
 
 @torch.no_grad()
-def set_theta(parameters: list[nn.Parameter], theta: np.ndarray) -> None:
+def set_theta(parameters: Iterable[nn.Parameter], theta: np.ndarray | Tensor) -> None:
     """Move the free log-hyper-parameters of a kernel in torch, in place."""
+    parameters = list(parameters)
     sizes = [parameter.numel() for parameter in parameters]
-    values = torch.tensor(theta, dtype=torch.float64, device="cpu").split(sizes)
+    values = torch.as_tensor(theta, dtype=torch.float64, device="cpu").split(sizes)
     for parameter, value in zip(parameters, values, strict=True):
         parameter.copy_(value.reshape(parameter.shape))
 

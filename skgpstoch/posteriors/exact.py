@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
+from ..features.inducing import scaled
 from ..kernels import Kernel
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
@@ -93,6 +94,14 @@ def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
     return K + torch.diag_embed(noise[:, None] / rows.weight.to(K))
 
 
+def unit_columns(X: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+    """Numbers of rows all over X (N, d), at most n_rows, and their columns of I, (N, M)."""
+    some = torch.linspace(0, len(X) - 1, min(n_rows, len(X)), device=X.device).round().long()
+    unit = torch.zeros(len(X), len(some), dtype=torch.float64, device=X.device)
+    unit[some, torch.arange(len(some), device=X.device)] = 1.0
+    return some, unit
+
+
 def repetition(noise: Tensor, rows: Rows) -> Tensor:
     """What rows that count w times add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
 
@@ -148,6 +157,22 @@ class ExactPosterior(Posterior):
     @property
     def n_rows(self) -> float:
         return self._n_rows
+
+    def leave_one_out(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Numbers of some rows (M,), and what is known of each with the others, [C⁻¹]_ii (M, P)."""
+        some, unit = unit_columns(self.X, n_rows)
+        solved = torch.cholesky_solve(unit.expand(len(self.factor), -1, -1), self.factor)
+        return some, solved[:, some].diagonal(dim1=1, dim2=2).mT
+
+    @torch.no_grad()
+    def scale_(self, factor: float) -> ExactPosterior:
+        """Of kernel and noise, in place; means stay what they are."""
+        self.kernel = scaled(self.kernel, factor)
+        self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
+        self.factor *= math.sqrt(factor)
+        self.alpha /= factor
+        self.constant += (self.n_rows - len(self.X)) * math.log(factor)
+        return self
 
     def refit(self, X: Tensor, rows: Rows) -> ExactPosterior:
         """The posterior of other data, with the same hyper-parameters."""

@@ -16,6 +16,8 @@ from ..posteriors.covariance import Covariance, covariance_of
 from ..posteriors.exact import Evidence
 from .hyperparameters import maximise
 
+MIN_ALPHA = 1e-10
+
 
 class TrainingSet(NamedTuple):
     """X, Y (N, P), and noise () or (N,), and where to compute."""
@@ -56,3 +58,12 @@ def search_evidence(
     optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state, then)
     kernel.theta = optimum.theta
     return kernel, optimum.value
+
+
+def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
+    """The kernel at the optimum of the marginal likelihood of a few of the rows, Y (N, P)."""
+    rows, targets = (a.cpu().double().numpy() for a in (X, Y))
+    some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
+    then = " Training on all rows follows: interrupt again to end it."
+    random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
+    return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]

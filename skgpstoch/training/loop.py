@@ -106,7 +106,7 @@ class Trainer:
         while self.history.status == "running":
             if self.history.n_iter >= self.max_iter:
                 self.history.status = "max_iter"
-            elif self.should_stop():
+            elif self.should_stop() or self.objective.has_converged():
                 self.history.status = "converged"
             elif not self.run_sound_epoch():
                 self.roll_back()

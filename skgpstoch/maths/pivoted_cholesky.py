@@ -1,0 +1,75 @@
+"""Covariances of low rank, by rows that are chosen one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+TINY = 1e-300
+
+
+@torch.no_grad()
+def pivoted_cholesky(
+    diagonal: Tensor, row: Callable[[Tensor], Tensor], rank: int, tol: float = -1.0
+) -> tuple[Tensor, Tensor]:
+    """An incomplete factor of a covariance, each pivot the row of largest conditional variance.
+
+    Harbrecht, Peters & Schneider, "On the low-rank approximation by the pivoted Cholesky
+    decomposition", 2012: K − LLᵀ is positive semi-definite.
+
+    Parameters
+    ----------
+    diagonal : Tensor of shape (N,)
+        Of K.
+    row : callable
+        Row number, () → that row of K, (N,).
+    rank : int
+        Pivots, at most N.
+    tol : float, default=-1.0
+        There are fewer where no row has a conditional variance above this.
+
+    Returns
+    -------
+    L : Tensor of shape (N, r)
+        Factor.
+    pivots : Tensor of shape (r,)
+        Row numbers, no two the same.
+    """
+    variance = diagonal.clone()
+    factor = variance.new_zeros(rank, len(variance))
+    pivots = torch.zeros(rank, dtype=torch.long, device=variance.device)
+    for j in range(rank):
+        pivot = variance.argmax()
+        if tol >= 0.0 and bool(variance[pivot] <= tol):
+            return factor[:j].mT, pivots[:j]
+        pivots[j] = pivot
+        column = row(pivot) - factor[:j, pivot] @ factor[:j]
+        factor[j] = column / variance[pivot].clamp_min(TINY).sqrt()
+        variance = (variance - factor[j].square()).clamp_min(0.0)
+        variance[pivots[: j + 1]] = -1.0  # no row twice, even where none explains anything more
+    return factor.mT, pivots
+
+
+class LowRankInverse:
+    """V ↦ (LLᵀ + diag(noise))⁻¹V, O(NrR) (Woodbury).
+
+    Parameters
+    ----------
+    L : Tensor of shape (N, r)
+        Factor.
+    noise : Tensor of shape (N, 1)
+        Positive.
+    """
+
+    def __init__(self, L: Tensor, noise: Tensor) -> None:
+        self.scaled = L / noise  # diag(noise)⁻¹L
+        self.noise = noise
+        inner = L.mT @ self.scaled
+        inner.diagonal().add_(1.0)
+        self.factor = torch.linalg.cholesky(inner)
+
+    def __call__(self, V: Tensor) -> Tensor:
+        inner = torch.cholesky_solve(self.scaled.mT @ V, self.factor)
+        return V / self.noise - self.scaled @ inner

@@ -1,0 +1,433 @@
+"""GPCV-ADMM: hyper-parameters by cross-validation, in O(n²), without a factorisation.
+
+Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
+regression with cross-validation and non-linearly constrained ADMM", 2019. Of each fold the loss of
+the rows held out is minimised subject to Cz = y_T (:mod:`skgpstoch.objectives.hold_out`), by the
+alternating direction method of multipliers (11):
+
+    θ ← argmin L_ρ(θ, z, λ)          solver="coordinate": one after another, by Armijo's rule (12)
+    z ← argmin L_ρ(θ, z, λ)          conjugate gradients (13, 14)
+    λ ← λ + ρ′(C(θ)z − y_T)
+
+While z stays, θ can hardly move, as both sides of the constraint hold it: steps are short, and end
+the earlier the larger ρ is. ``solver="joint"`` takes the first two as one problem, θ ← argmin
+min_z L_ρ, by L-BFGS whose every evaluation finds the best z anew, from the last one. As ∂L_ρ/∂z is
+0 there, the gradient by θ is the one at fixed z. That is the method of multipliers, to which
+Theorem 1 applies; ρ grows tenfold where the gap does not shrink fourfold.
+
+K folds are hold-outs of their own whose θ are averaged ("naive"), or have a θ in common, by local
+copies that are drawn together ("consensus", eq. 16; Boyd et al., "Distributed optimization and
+statistical learning via ADMM", 2011, sec. 7.1.1 and, for the penalty, 3.4.1).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import StrOptions
+from torch import Tensor, nn
+
+from ..data.rows import Data, Rows
+from ..estimators.base import Run
+from ..estimators.callbacks import FitCallbacks
+from ..estimators.cross_validated import CrossValidatedGPRegressor
+from ..estimators.docs import public_estimator
+from ..estimators.parameters import POSITIVE
+from ..estimators.plan import Plan
+from ..kernels import from_sklearn
+from ..likelihoods.real import Gaussian
+from ..maths.linalg import NotPositiveDefiniteError
+from ..objectives.base import Objective
+from ..objectives.hold_out import Fold
+from ..posteriors.covariance import set_theta
+from ..posteriors.exact import ExactPosterior
+from ..posteriors.iterative import IterativePosterior
+from ..training.loop import History
+from ..training.multipliers import STEPS, Failure, Local, Options, State, begin, iterate
+from ..training.optimizers import constant
+
+MAX_ITER = 100
+RECORDED = ("objective", "loss", "gap", "rho", "z_norm")
+LEFT_OUT = 512  # rows that the scale of variances is found from
+LEAST_SCALE = 1e-12
+
+
+class Search(nn.Module):
+    """Folds with a θ in common, and where they were after every iteration."""
+
+    theta: Tensor  # (D,)
+    numbers: Tensor  # RECORDED, at present
+    records: Tensor  # the same and θ after each iteration, (max_iter, len(RECORDED) + D)
+    done: Tensor  # ()
+    failed: Tensor  # (K,)
+
+    def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
+        super().__init__()
+        self.folds = folds
+        numbers = torch.tensor([0.0, 0.0, 1.0, rho, 0.0], dtype=torch.float64)
+        self.register_buffer("theta", theta.clone())
+        self.register_buffer("numbers", numbers)
+        self.register_buffer("records", torch.zeros(max_iter, len(numbers) + len(theta)).double())
+        self.register_buffer("done", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("failed", torch.zeros(len(folds), dtype=torch.bool))
+        for k, fold in enumerate(folds):
+            for name in ("z", "dual"):
+                self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
+
+    @property
+    def alive(self) -> list[int]:
+        """Numbers of the folds that have not failed."""
+        return (~self.failed).nonzero()[:, 0].tolist()
+
+    def number(self, name: str) -> float:
+        """One of RECORDED."""
+        return float(self.numbers[RECORDED.index(name)])
+
+    def state(self) -> State:
+        """As iterations have it."""
+        locals_ = [
+            Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
+            for k in self.alive
+        ]
+        value, loss, gap, rho, _ = self.numbers.tolist()
+        return State(self.theta, locals_, rho, gap, value, loss)
+
+    def take(self, state: State, n_iter: int, tol: float) -> None:
+        """What an iteration found."""
+        for k, local in zip(self.alive, state.locals, strict=True):
+            getattr(self, f"z_{k}").copy_(local.z)
+            getattr(self, f"dual_{k}").copy_(local.dual)
+        norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
+        found = (state.value, state.loss, state.gap, state.rho, norm)
+        self.numbers.copy_(torch.tensor(found, dtype=torch.float64))
+        self.theta.copy_(state.theta)
+        self.records[n_iter] = torch.cat([self.numbers, self.theta])
+        self.done.fill_(state.has_settled(tol))
+
+
+class CrossValidationObjective(Objective):
+    """Iterations of ADMM, of every restart and of folds that are together or each by itself.
+
+    Parameters
+    ----------
+    folds : list of Fold
+        Rows to train on and rows held out.
+    starts : Tensor of shape (R, D)
+        θ of each restart.
+    bounds : Tensor of shape (D, 2)
+        Of θ.
+    rho : float
+        ρ to begin with.
+    options : Options
+        What does not change.
+    shares : bool
+        Whether folds have a θ in common.
+    calibrates : bool
+        Whether the scale of kernel and noise is found at the end, which no loss here depends on.
+    max_iter : int
+        Iterations at most.
+    n_jobs : int or None
+        Of joblib.
+    """
+
+    n_iter: Tensor  # ()
+
+    def __init__(
+        self,
+        folds: list[Fold],
+        starts: Tensor,
+        bounds: Tensor,
+        rho: float,
+        options: Options,
+        *,
+        shares: bool,
+        calibrates: bool,
+        max_iter: int,
+    ) -> None:
+        super().__init__()
+        groups = [folds] if shares else [[fold] for fold in folds]
+        self.restarts = nn.ModuleList(
+            nn.ModuleList(Search(group, theta, rho, max_iter) for group in groups)
+            for theta in starts
+        )
+        self.bounds, self.options, self.calibrates = bounds, options, calibrates
+        self.register_buffer("n_iter", torch.zeros((), dtype=torch.int64))
+
+    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        return X[:1], rows[:1]  # an epoch is an iteration, of rows that folds have
+
+    def is_closed(self) -> bool:
+        return False
+
+    @property
+    def open_searches(self) -> list[Any]:
+        """Searches that go on."""
+        restarts: list[Any] = list(self.restarts)
+        searches = [search for restart in restarts for search in restart]
+        return [search for search in searches if not bool(search.done) and search.alive]
+
+    def has_converged(self) -> bool:
+        return not self.open_searches
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        searches, options, n_iter = self.open_searches, self.options, int(self.n_iter)
+        # Several searches at a time, or the folds of one.
+        several = len(searches) > 1
+        inner = options._replace(n_jobs=1) if several else options
+        parallel = Parallel(n_jobs=options.n_jobs if several else 1)
+        states = [search.state() for search in searches]
+        if not n_iter:
+            begun = parallel(delayed(begin)(state, inner) for state in states)
+            self.leave_out(searches, [failures for _, failures in begun])
+            states = [state for state, _ in begun]
+        pairs = [(s, state) for s, state in zip(searches, states, strict=True) if s.alive]
+        found = parallel(delayed(iterate)(state, self.bounds, inner) for _, state in pairs)
+        for (search, _), state in zip(pairs, found, strict=True):
+            search.take(state, n_iter, options.tol)
+        if n_diverged := sum(state.diverged for state in found):
+            warnings.warn(
+                f"ADMM diverged in {n_diverged} of {len(found)} searches; rho is raised to "
+                f"{max(state.rho for state in found):g} there. A larger rho, or a kernel that "
+                "starts elsewhere, may help.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self.n_iter += 1
+        return torch.tensor(loss_of(self.best), dtype=torch.float64)
+
+    def leave_out(self, searches: list[Any], failures: list[list[Failure]]) -> None:
+        """Folds that failed at the start.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If there is no fold left.
+        """
+        for search, of_search in zip(searches, failures, strict=True):
+            for failure in of_search:
+                search.failed[failure.number] = True
+        messages = [failure.message for of_search in failures for failure in of_search]
+        n_folds = sum(len(search.folds) for search in searches)
+        if len(messages) == n_folds:
+            raise NotPositiveDefiniteError(f"Every fold failed. {messages[0]}")
+        if messages:
+            warnings.warn(
+                f"{len(messages)} of {n_folds} folds failed, and are left out: {messages[0]}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def best(self) -> list[Any]:
+        """The searches of the restart with the least loss; of these, those that have folds."""
+        restarts: list[Any] = list(self.restarts)
+        alive = [[search for search in restart if search.alive] for restart in restarts]
+        return min((searches for searches in alive if searches), key=loss_of)
+
+    def history(self, n_iter: int) -> dict[str, np.ndarray]:
+        """What iterations of the best restart recorded, of every search."""
+        table = torch.stack([search.records[:n_iter] for search in self.best], 1).numpy()
+        recorded = {name: table[..., i] for i, name in enumerate(RECORDED)}
+        return recorded | {"theta": table[..., len(RECORDED) :]}
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> ExactPosterior | IterativePosterior:
+        """The posterior of all rows at θ̄."""
+        options = self.options
+        theta = torch.stack([search.theta for search in self.best]).mean(0)
+        kernel = from_sklearn(options.kernel)
+        learns_noise = options.noise_bounds[0] < options.noise_bounds[1]
+        set_theta(kernel.parameters(), theta[: len(theta) - learns_noise])
+        noise = float(theta[-1].exp()) if learns_noise else options.noise_variance
+        kernel, rows = kernel.to(X.device), rows.to(torch.float64)
+        if rows.weight is not None:
+            X, rows = X[rows.weight > 0], rows[rows.weight > 0]
+        likelihood = Gaussian(torch.full_like(rows.y[0], noise))
+        if options.keeps:
+            exact = ExactPosterior(kernel, nn.Identity(), likelihood, X.double(), rows)
+            return exact.scale_(scale_of(exact, rows)) if self.calibrates else exact
+        iterative = IterativePosterior(kernel, likelihood, X, rows)
+        return iterative.scale_(scale_of(iterative, rows)) if self.calibrates else iterative
+
+
+def loss_of(searches: list[Any]) -> float:
+    """Squared error of all that is held out, a number."""
+    sizes = [sum(search.folds[k].n_held_out for k in search.alive) for search in searches]
+    total = sum(n * search.number("loss") for n, search in zip(sizes, searches, strict=True))
+    return total / sum(sizes)
+
+
+def scale_of(posterior: ExactPosterior | IterativePosterior, rows: Rows) -> float:
+    """The c for which leave-one-out errors have the variances that c·k and c·σ² predict.
+
+    With α = C⁻¹y and i left out, y_i − E y_i = α_i/[C⁻¹]_ii and var y_i = 1/[C⁻¹]_ii (Rasmussen &
+    Williams, eq. 5.12). Means do not depend on c.
+    """
+    some, precision = posterior.leave_one_out(LEFT_OUT)  # row numbers, and [C⁻¹]_ii, (M, 1 or P)
+    squares = posterior.alpha[some].square() / precision
+    return max(float(rows[some].mean(squares).mean()), LEAST_SCALE)
+
+
+# ---- the estimator ---------------------------------------------------------------------------
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
+    """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
+
+    The squared error of rows held out is minimised, by the method of multipliers: products with
+    covariances alone, no factorisation. It asks less of a model than the marginal likelihood does,
+    and is at home where the kernel has structure and is not quite right.
+
+    Parameters
+    ----------
+    scheme : {"consensus", "naive", "holdout"}, default="consensus"
+        "consensus": folds have hyper-parameters in common; "naive": the mean of the logarithms of
+        those of each; "holdout": the first fold alone.
+    solver : {"joint", "coordinate"}, default="joint"
+        "joint": L-BFGS for all hyper-parameters, whose evaluations find the best weights anew;
+        "coordinate": one after another at fixed weights, as in [1]_, which takes hundreds of
+        iterations where the other takes a few.
+    rho : float, default=100.0
+        Penalty ρ to begin with; [1]_ has 5. It grows where constraints are not met fast enough.
+    dual_step : float or None, default=None
+        Step ρ' of the multipliers; None: ρ.
+    max_iter : int or "auto", default="auto"
+        Iterations of ADMM; "auto" is 100.
+    tol : float, default=0.01
+        Iterations end where no log-hyper-parameter moves by more, and the constraint is met to this
+        share of y.
+
+    Attributes
+    ----------
+    history_ : dict of ndarray
+        After every iteration, of every fold of the kept restart, (n_iter_, n_folds): "objective",
+        the augmented Lagrangian, and "loss", the squared error, a number held out; "gap",
+        ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and "theta", (n_iter_, n_folds, n_dims), the logarithms of
+        the kernel's hyper-parameters and of the noise that is learned.
+    n_iter_, best_iter_ : int
+        Iterations.
+
+    See Also
+    --------
+    GaussianProcessRegressor : By the marginal likelihood.
+
+    References
+    ----------
+    .. [1] L. Xu, F. Yin, J. Zhang, Z.-Q. Luo, S. Cui, "A general O(n²) hyper-parameter optimization
+       for Gaussian process regression with cross-validation and non-linearly constrained ADMM",
+       2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process.kernels import RBF, ExpSineSquared
+    >>> from skgpstoch import ADMMGaussianProcessRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (200, 1))
+    >>> y = np.sin(2 * np.pi * X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> kernel = 1.0 * ExpSineSquared(1.0, 1.1) * RBF(5.0)
+    >>> model = ADMMGaussianProcessRegressor(kernel, random_state=0).fit(X, y)
+    >>> mean, std = model.predict([[5.25]], return_std=True)
+    >>> bool(abs(mean[0] - 1.0) < 0.1 and std[0] < 0.2)
+    True
+    """
+
+    scheme: str = "consensus"
+    solver: str = "joint"
+    rho: float = 100.0
+    dual_step: float | None = None
+    tol: float = 0.01
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "scheme": [StrOptions({"consensus", "naive", "holdout"})],
+        "solver": [StrOptions(set(STEPS))],
+        "rho": [POSITIVE],
+        "dual_step": [POSITIVE, None],
+    }
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid, or every fold fails; the estimator is
+            then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight)
+
+    # ---- what a fit does ---------------------------------------------------------------------
+
+    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        return Plan(
+            solver=self.solver,
+            dtype=self.dtype,
+            max_iter=MAX_ITER if self.max_iter == "auto" else int(self.max_iter),
+            batch_size=1,
+            schedule=constant,
+            patience=math.inf,
+            tol=self.tol,
+            holds_out=False,
+            evaluates=False,
+            shuffles=False,  # splitters know rows by their numbers
+        )
+
+    def _objective(
+        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
+    ) -> CrossValidationObjective:
+        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+        start = self._begin(X, rows, start)
+        options = Options(
+            start.kernel,
+            start.noise,
+            start.noise_bounds,
+            keeps=len(X) <= self.block_size,
+            solver=plan.solver,
+            dual_step=self.dual_step,
+            tol=plan.tol,
+            n_jobs=self.n_jobs,
+        )
+        return CrossValidationObjective(
+            self._folds(X, rows, seed, 1 if self.scheme == "holdout" else None),
+            self._starts(start, seed),
+            torch.from_numpy(start.bounds),
+            self.rho,
+            options,
+            shares=self.scheme == "consensus",
+            calibrates=start.calibrates,
+            max_iter=plan.max_iter,
+        )
+
+    def _train(self, run: Run, callbacks: FitCallbacks) -> History:
+        history, objective = super()._train(run, callbacks), run.objective
+        self.history_ = cast(CrossValidationObjective, objective).history(history.n_iter)
+        if history.status == "max_iter":
+            warnings.warn(
+                f"ADMM did not converge in {run.plan.max_iter} iterations: raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        return history

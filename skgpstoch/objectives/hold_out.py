@@ -1,0 +1,184 @@
+"""The square loss of rows held out, with the weights of the others as unknowns.
+
+Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
+regression with cross-validation and non-linearly constrained ADMM", sec. 3.1. Rows are split into T
+and V, and with C(θ) = K_TT + σ²I the mean of V is K_VT z at z = C⁻¹y_T, which becomes a constraint:
+
+    min ‖y_V − K_VT z‖²   subject to   Cz = y_T
+    L_ρ = ‖y_V − K_VT z‖² + λᵀ(Cz − y_T) + (ρ/2)‖Cz − y_T‖²                        (sec. 3.1)
+
+For given θ and λ the best z solves (2K_VTᵀK_VT + ρC²) z = 2K_VTᵀy_V + C(ρy_T − λ) (eq. 13), by
+conjugate gradients: products with K alone, O(n²). Nothing is inverted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from ..kernels import from_sklearn
+from ..maths.conjugate_gradients import Solved, conjugate_gradients
+from ..maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
+from ..posteriors.covariance import set_theta
+from ..posteriors.kernel_products import KernelRows
+
+RANK = 200  # of what conjugate gradients are preconditioned with, at most
+RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
+TOL = 1e-8  # of conjugate gradients, relative
+
+
+class Fold(NamedTuple):
+    """Rows to train on, which come first, and rows that are held out."""
+
+    X: Tensor  # (T + V, d)
+    y: Tensor  # (T + V, P), float64
+    weight: Tensor  # (T + V, 1), float64: how many rows each counts for
+    n_trained: int
+
+    @property
+    def n_held_out(self) -> float:
+        """Rows that are held out, as they count."""
+        return float(self.weight[self.n_trained :].sum())
+
+
+class Gap(NamedTuple):
+    """L_ρ at some (θ, z, λ), and what it is made of."""
+
+    value: Tensor  # L_ρ, ()
+    loss: Tensor  # ‖y_V − K_VT z‖², ()
+    residual: Tensor  # Cz − y_T, (T, P)
+    slope: Tensor  # of L_ρ by Az for the covariances A of all rows with T, (T + V, P)
+
+
+class HoldOut:
+    """L_ρ of one fold, at hyper-parameters θ of a kernel and of the noise.
+
+    Parameters
+    ----------
+    fold : Fold
+        The rows.
+    theta : Tensor of shape (D,)
+        Where θ is: what the kernel has free, and log σ² unless its bounds are equal.
+    kernel : sklearn kernel
+        k.
+    noise_variance : float
+        σ², where it is fixed.
+    noise_bounds : tuple of float
+        Its interval; equal ends keep it as it is.
+    keeps : bool
+        Whether covariances are kept, T(T + V) numbers, or made again for every product.
+    """
+
+    def __init__(
+        self,
+        fold: Fold,
+        theta: Tensor,
+        kernel: sk.Kernel,
+        noise_variance: float,
+        noise_bounds: tuple[float, float],
+        keeps: bool,
+    ) -> None:
+        self.fold, self.kernel = fold, from_sklearn(kernel).to(fold.y.device)
+        log_noise = torch.tensor(math.log(noise_variance), dtype=torch.float64, device="cpu")
+        self.log_noise = log_noise.to(fold.y.device)
+        self.learns_noise = noise_bounds[0] < noise_bounds[1]
+        of_noise = torch.tensor([noise_bounds], dtype=torch.float64, device="cpu").log()
+        self.bounds = torch.cat([self.kernel.bounds.cpu(), of_noise[: int(self.learns_noise)]])
+        T = fold.n_trained
+        self.y_T, self.y_V = fold.y[:T], fold.y[T:]
+        self.weight_V = fold.weight[T:]
+        self.n_numbers = fold.n_held_out * fold.y.shape[1]
+        self.covariances = KernelRows(self.kernel, fold.X, fold.X[:T], keeps)
+        self.move_to(theta)
+
+    @property
+    def theta(self) -> Tensor:
+        """θ, (D,)."""
+        noise = self.log_noise.reshape(-1)[: int(self.learns_noise)]
+        return torch.cat([self.kernel.theta.detach().to(noise), noise])
+
+    @torch.no_grad()
+    def move_to(self, theta: Tensor) -> None:
+        """Other hyper-parameters, within bounds: covariances, and LLᵀ + σ²I ≈ C."""
+        theta = theta.cpu().clamp(*self.bounds.T)
+        set_theta(self.kernel.parameters(), theta[: len(theta) - self.learns_noise])
+        if self.learns_noise:
+            self.log_noise.copy_(theta[-1])
+        self.covariances.refresh()
+        X = self.fold.X[: self.fold.n_trained].double()
+        self.noise = self.log_noise.exp() / self.fold.weight[: len(X)]  # (T, 1)
+        L, _ = pivoted_cholesky(
+            self.kernel.diag(X),
+            lambda i: self.kernel(X[i][None], X)[0],
+            min(RANK, len(X)),
+            tol=RESIDUE * float(self.noise.min()),
+        )
+        self.inverse = LowRankInverse(L, self.noise)
+
+    # ---- products ----------------------------------------------------------------------------
+
+    def training_product(self, V: Tensor) -> Tensor:
+        """CV, (T, R)."""
+        return self.covariances.product(V, len(V)) + self.noise * V
+
+    def weighted_square(self, V: Tensor, rho: float) -> Tensor:
+        """(2K_VTᵀK_VT + ρC²)V in one pass over the covariances: (T, R)."""
+        T, back = len(V), torch.zeros_like(V)
+
+        def between(rows: slice, AV: Tensor) -> Tensor:
+            inner = slice(rows.start, min(rows.stop, T))
+            n_inner = max(inner.stop - inner.start, 0)
+            CV = AV[:n_inner] + self.noise[inner] * V[inner]
+            back[inner] = rho * self.noise[inner] * CV
+            outer = slice(max(rows.start - T, 0), max(rows.stop - T, 0))
+            return torch.cat([rho * CV, 2.0 * self.weight_V[outer] * AV[n_inner:]])
+
+        return self.covariances.there_and_back(V, between) + back
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    def solve(self, B: Tensor, start: Tensor | None = None) -> Solved:
+        """C⁻¹B."""
+        return conjugate_gradients(self.training_product, B, start, self.inverse, TOL)
+
+    def best_weights(self, dual: Tensor, rho: float, start: Tensor) -> Solved:
+        """The z that is best given θ and λ (eq. 13, 14)."""
+        T = len(dual)
+        target = torch.cat([rho * self.y_T - dual, 2.0 * self.weight_V * self.y_V])
+        b = self.covariances.transposed(target) + self.noise * target[:T]
+        return conjugate_gradients(
+            lambda V: self.weighted_square(V, rho),
+            b,
+            start,
+            lambda V: self.inverse(self.inverse(V)) / rho,
+            TOL,
+        )
+
+    def consistent(self) -> tuple[Tensor, Tensor]:
+        """z = C⁻¹y_T, and the λ of the best loss at this θ: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
+        z = self.solve(self.y_T).solution
+        fitted = self.covariances.product(z)
+        errors = 2.0 * self.weight_V * (self.y_V - fitted[len(z) :])
+        slope = torch.cat([torch.zeros_like(z), errors])
+        return z, self.solve(self.covariances.transposed(slope)).solution
+
+    @torch.no_grad()
+    def lagrangian(self, z: Tensor, dual: Tensor, rho: float) -> Gap:
+        """L_ρ."""
+        fitted, T = self.covariances.product(z), len(z)
+        residual, errors = fitted[:T] + self.noise * z - self.y_T, self.y_V - fitted[T:]
+        loss = (self.weight_V * errors.square()).sum()
+        value = loss + (dual * residual).sum() + 0.5 * rho * residual.square().sum()
+        slope = torch.cat([dual + rho * residual, -2.0 * self.weight_V * errors])
+        return Gap(value, loss, residual, slope)
+
+    def gradient(self, z: Tensor, slope: Tensor) -> Tensor:
+        """∂L_ρ/∂θ at fixed z, (D,)."""
+        found = self.covariances.gradients(z, slope, list(self.kernel.parameters()))
+        of_noise = (slope[: len(z)] * self.noise * z).sum()
+        parts = [*found, *[of_noise][: int(self.learns_noise)]]
+        return torch.cat([part.reshape(-1).to(z) for part in parts])

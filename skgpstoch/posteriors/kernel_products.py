@@ -1,0 +1,85 @@
+"""Products with a matrix of covariances, which is kept, or made again by blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..data.arrays import row_blocks
+from ..kernels import Kernel
+from .covariance import BLOCK_ELEMENTS, LEAST_ROWS
+
+
+class KernelRows:
+    """A = k(X, Z), (N, M), at the present hyper-parameters of a kernel.
+
+    Vectors are float64; covariances have the type of X.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k.
+    X, Z : Tensor of shape (N, d) and (M, d)
+        Rows.
+    keeps : bool
+        Whether A is kept, NM numbers; else it is made for every product, in little memory.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor, keeps: bool) -> None:
+        self.kernel = kernel
+        self.X, self.Z = X, Z
+        self.whole = X.new_empty(len(X), len(Z)) if keeps else None
+        self.block_rows = max(LEAST_ROWS, BLOCK_ELEMENTS[X.device.type] // len(Z))
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """After the kernel's hyper-parameters have changed."""
+        if self.whole is not None:
+            for rows in row_blocks(len(self.X), self.block_rows):
+                self.whole[rows] = self.kernel(self.X[rows], self.Z)
+
+    def blocks(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Rows, and A of these: all, or the first ones."""
+        n_rows = len(self.X) if n_rows is None else n_rows
+        if self.whole is not None:
+            yield slice(0, n_rows), self.whole[:n_rows]
+            return
+        for rows in row_blocks(n_rows, self.block_rows):
+            yield rows, self.kernel(self.X[rows], self.Z)
+
+    @torch.no_grad()
+    def product(self, V: Tensor, n_rows: int | None = None) -> Tensor:
+        """AV of all rows, or of the first ones: (M, R) → (N, R)."""
+        return torch.cat([(A @ V.to(A)).double() for _, A in self.blocks(n_rows)])
+
+    @torch.no_grad()
+    def transposed(self, U: Tensor) -> Tensor:
+        """AᵀU: (N, R) → (M, R)."""
+        total = torch.zeros(len(self.Z), U.shape[1], dtype=torch.float64, device=U.device)
+        for rows, A in self.blocks():
+            total += (A.mT @ U[rows].to(A)).double()
+        return total
+
+    @torch.no_grad()
+    def there_and_back(self, V: Tensor, between: Callable[[slice, Tensor], Tensor]) -> Tensor:
+        """Aᵀ f(AV) in one pass: `between` has rows and AV of these, and says what goes back."""
+        total = torch.zeros(len(self.Z), V.shape[1], dtype=torch.float64, device=V.device)
+        for rows, A in self.blocks():
+            total += (A.mT @ between(rows, (A @ V.to(A)).double()).to(A)).double()
+        return total
+
+    def gradients(self, V: Tensor, U: Tensor, params: list[nn.Parameter]) -> list[Tensor]:
+        """Of Σᵢⱼ Uᵢⱼ (AV)ᵢⱼ by hyper-parameters, for U (N, R) and V (M, R)."""
+        totals = [torch.zeros_like(p) for p in params]
+        for rows in row_blocks(len(self.X), self.block_rows) if params else ():
+            with torch.enable_grad():
+                product = self.kernel(self.X[rows], self.Z) @ V.to(self.Z)
+            parts = torch.autograd.grad(
+                product, params, U[rows].to(product), allow_unused=True, materialize_grads=True
+            )
+            for total, part in zip(totals, parts, strict=True):
+                total += part
+        return totals

@@ -1,0 +1,235 @@
+"""An iteration of ADMM for the loss of rows held out: hyper-parameters, weights, multipliers.
+
+Xu, Yin, Zhang, Luo & Cui, 2019, eq. 11 and 15, as :mod:`skgpstoch.methods.gpcv` has them, for folds
+that have hyper-parameters θ in common.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from joblib import Parallel, delayed
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ..maths.linalg import NotPositiveDefiniteError
+from ..objectives.hold_out import Fold, HoldOut
+from .projected_lbfgs import BoundedLBFGS
+
+ITERATIONS = 10  # of L-BFGS in an iteration of ADMM
+SLOPE = 1e-3  # of the loss by log θ, relative to the loss, at which θ's step ends
+NEGLIGIBLE = 1e-6  # of the mean square of y, a loss that is as good as none
+SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
+GROWTH = 10.0  # of ρ
+MOST_RHO = 1e10
+ARMIJO, SHORTER, SHORTEST = 0.5, 0.5, 1e-6  # the paper's, and the step where a line search ends
+
+
+class Options(NamedTuple):
+    """What does not change in the course of a fit."""
+
+    kernel: sk.Kernel
+    noise_variance: float
+    noise_bounds: tuple[float, float]
+    keeps: bool  # covariances
+    solver: str
+    dual_step: float | None  # ρ′; None: ρ
+    tol: float
+    n_jobs: int | None  # of folds
+
+
+class Local(NamedTuple):
+    """What a fold has of its own."""
+
+    fold: Fold
+    z: Tensor  # (T, P)
+    dual: Tensor  # λ, (T, P)
+
+
+class Found(NamedTuple):
+    """A fold's share of L_ρ at some θ, or why there is none."""
+
+    value: float = math.inf  # L_ρ
+    loss: float = math.inf  # squared error
+    gap: float = math.inf  # ‖Cz − y_T‖/‖y_T‖
+    residual: Tensor = torch.empty(0)  # Cz − y_T
+    slope: Tensor = torch.empty(0)  # ∂L_ρ/∂θ, (D,)
+    local: Local | None = None
+    failure: str = ""
+
+
+class State(NamedTuple):
+    """Where folds with a θ in common are."""
+
+    theta: Tensor  # (D,)
+    locals: list[Local]
+    rho: float
+    gap: float  # the largest of the folds
+    value: float = math.nan  # ΣL_ρ, a number held out
+    loss: float = math.nan  # squared error, a number held out
+    moved: float = math.inf  # the most of θ in the last iteration
+    diverged: bool = False
+
+    @property
+    def scale(self) -> float:
+        """What losses are large or small relative to: this one, but not less than some of y²."""
+        return max(self.loss, NEGLIGIBLE * mean_square(self.locals))
+
+    def has_settled(self, tol: float) -> bool:
+        """Whether another iteration would change little."""
+        return self.moved <= tol and abs(self.value - self.loss) <= tol * self.scale
+
+
+class Asked(NamedTuple):
+    """What a job is to find of a fold besides L_ρ."""
+
+    consistent: bool = False  # z = C⁻¹y_T and its λ, first of all
+    weights: bool = False  # the best z
+    slope: bool = False
+
+
+def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Options) -> Found:
+    """L_ρ of a fold: a job of joblib's."""
+    try:
+        problem = HoldOut(local.fold, theta, *options[:4])
+        if asked.consistent:
+            z, dual = problem.consistent()
+            local = local._replace(z=z, dual=dual)
+        if asked.weights:
+            local = local._replace(z=problem.best_weights(local.dual, rho, local.z).solution)
+        at = problem.lagrangian(local.z, local.dual, rho)
+        slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else torch.empty(0)
+    except (NotPositiveDefiniteError, torch.linalg.LinAlgError, MemoryError) as error:
+        return Found(failure=str(error))
+    if not bool(torch.isfinite(at.value)):
+        return Found(failure="The Lagrangian is not finite.")
+    gap = float(at.residual.norm() / problem.y_T.norm())
+    return Found(float(at.value), float(at.loss), gap, at.residual, slope, local)
+
+
+class Together:
+    """Σ L_ρ of folds as a function of θ, in units of which a slope of 1 is none.
+
+    So the first step of L-BFGS, which is down the slope and no longer than 1, is a step of about 1.
+    """
+
+    def __init__(self, state: State, options: Options) -> None:
+        self.rho, self.options = state.rho, options
+        self.locals = state.locals
+        self.unit = 1.0
+
+    def __call__(self, theta: Tensor, asked: Asked) -> list[Found]:
+        """Each fold's; best weights are where the next search for them starts."""
+        found = Parallel(n_jobs=self.options.n_jobs)(
+            delayed(visit)(local, theta, self.rho, asked, self.options) for local in self.locals
+        )
+        if asked.weights and not any(one.failure for one in found):
+            self.locals = [one.local for one in found]
+        return found
+
+    def value(self, theta: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The sum, and its gradient if asked; infinite where a fold has none."""
+        found = self(theta, asked)
+        value = torch.tensor(sum(one.value for one in found) / self.unit, dtype=torch.float64)
+        if not bool(value.isfinite()) or not asked.slope:
+            return value, torch.zeros_like(theta)
+        return value, torch.stack([one.slope for one in found]).sum(0) / self.unit
+
+
+class Failure(NamedTuple):
+    """Of a fold."""
+
+    number: int
+    message: str
+
+
+def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
+    """z = C⁻¹y_T and multipliers of every fold at θ; those that have none are left out, and why."""
+    found = Together(state, options)(state.theta, Asked(consistent=True))
+    locals_ = [one.local for one in found if one.local is not None]
+    failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
+    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), 1e-300)
+    return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
+
+
+def iterate(state: State, bounds: Tensor, options: Options) -> State:
+    """An iteration of (11): θ within bounds (D, 2), z, and λ; with more of ρ where that is due."""
+    together = Together(state, options)
+    n = n_numbers(state.locals)
+    together.unit = SLOPE * n * state.scale
+    theta = STEPS[options.solver](together, state.theta.clone(), bounds)
+    found = together(theta, Asked(weights=True))
+    gap = max(one.gap for one in found)
+    value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
+    if any(one.failure for one in found) or gap > max(1.0, 2.0 * state.gap):
+        # From where it was, with what that θ implies.
+        raised = state._replace(rho=min(GROWTH * state.rho, MOST_RHO), diverged=True)
+        return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
+    dual_step = state.rho if options.dual_step is None else options.dual_step
+    locals_ = [
+        one.local._replace(dual=one.local.dual + dual_step * one.residual)
+        for one in found
+        if one.local is not None
+    ]
+    moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
+    after = State(theta, locals_, state.rho, gap, value, loss, moved)
+    is_slow = gap > SHRINKS * state.gap and abs(value - loss) > options.tol * after.scale
+    if options.solver == "joint" and is_slow:
+        after = after._replace(rho=min(GROWTH * state.rho, MOST_RHO))
+    return after
+
+
+def mean_square(locals_: list[Local]) -> float:
+    """Of the numbers that are held out."""
+    folds = [local.fold for local in locals_]
+    total = sum(float((f.weight * f.y.square())[f.n_trained :].sum()) for f in folds)
+    return max(total / n_numbers(locals_), torch.finfo(torch.float64).tiny)
+
+
+def n_numbers(locals_: list[Local]) -> float:
+    """Numbers that are held out."""
+    return sum(local.fold.n_held_out * local.fold.y.shape[1] for local in locals_)
+
+
+# ---- (11a) and (11b) ---------------------------------------------------------------------------
+
+
+def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
+    """θ ← argmin min_z L_ρ."""
+    parameter = nn.Parameter(theta)
+
+    def closure() -> Tensor:
+        value, parameter.grad = together.value(parameter.detach(), Asked(weights=True, slope=True))
+        return value
+
+    def project() -> None:
+        parameter.data.clamp_(*bounds.T)
+
+    BoundedLBFGS([parameter], project, ITERATIONS, tol=SLOPE**2, gtol=1.0).minimise(closure)
+    return parameter.detach()
+
+
+def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
+    """θ ← argmin L_ρ at the present z, a coordinate at a time by Armijo's rule (12)."""
+    for j in range(len(theta)):
+        for _ in range(ITERATIONS):
+            value, slope = together.value(theta, Asked(slope=True))
+            length = 1.0 / max(1.0, abs(float(slope[j])))
+            if abs(float(slope[j])) <= 1.0:
+                break
+            while length > SHORTEST:
+                target = theta.clone()
+                target[j] = (theta[j] - length * slope[j]).clamp(*bounds[j])
+                promised = float(slope[j] * (target[j] - theta[j]))
+                if together.value(target, Asked())[0] <= value + ARMIJO * promised:
+                    break
+                length *= SHORTER
+            if length <= SHORTEST or promised == 0.0:
+                break
+            theta = target
+    return theta
+
+
+STEPS = {"joint": joint_step, "coordinate": coordinate_step}

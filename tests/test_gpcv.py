@@ -1,0 +1,580 @@
+"""GPCV-ADMM: the identities of methods.md E, schemes, and what users must never meet."""
+
+import pickle
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor as SklearnGP
+from sklearn.gaussian_process import kernels as sk
+from sklearn.model_selection import KFold, TimeSeriesSplit
+from torch.testing import assert_close
+
+from skgpstoch import ADMMGaussianProcessRegressor
+from skgpstoch.data.rows import Rows
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths.conjugate_gradients import conjugate_gradients
+from skgpstoch.maths.linalg import NotPositiveDefiniteError
+from skgpstoch.maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
+from skgpstoch.methods import gpcv
+from skgpstoch.objectives import hold_out
+from skgpstoch.objectives.hold_out import Fold, HoldOut
+from skgpstoch.posteriors import iterative
+from skgpstoch.posteriors.exact import ExactPosterior
+from skgpstoch.posteriors.iterative import IterativePosterior
+from skgpstoch.training import multipliers
+
+F64 = torch.float64
+PERIODIC = sk.ConstantKernel(1.2) * sk.ExpSineSquared(0.9, 1.3) * sk.RBF(2.0) + sk.RBF(0.7)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def make_fold(P=2, T=14, V=9, weighted=True):
+    n = T + V
+    weight = 1.0 + torch.arange(n, dtype=F64)[:, None] % 3 if weighted else torch.ones(n, 1)
+    return Fold(3.0 * normal(n, 1, seed=1), normal(n, P, seed=2), weight.to(F64), T)
+
+
+def make_problem(keeps=True, kernel=PERIODIC, learns_noise=True, **options):
+    fold = make_fold(**options)
+    bounds = (1e-6, 1e2) if learns_noise else (0.2, 0.2)
+    theta = np.append(kernel.theta, [np.log(0.2)] * learns_noise)
+    return HoldOut(fold, torch.from_numpy(theta), kernel, 0.2, bounds, keeps)
+
+
+def dense(problem, theta=None):
+    """C and K_VT, differentiable by a θ that is given."""
+    kernel = from_sklearn(problem.kernel.sklearn_kernel)
+    theta = problem.theta if theta is None else theta
+    fold, T = problem.fold, problem.fold.n_trained
+    sizes = [p.numel() for p in kernel.parameters()]
+    names = [name for name, _ in kernel.named_parameters()]
+    parts = theta[: sum(sizes)].split(sizes)
+    values = {
+        n: p.reshape(q.shape) for n, p, q in zip(names, parts, kernel.parameters(), strict=True)
+    }
+    K = torch.func.functional_call(kernel, values, (fold.X, fold.X[:T]))
+    return K[:T] + torch.diag(theta[-1].exp() / fold.weight[:T, 0]), K[T:]
+
+
+def dense_lagrangian(problem, theta, z, dual, rho):
+    C, K_VT = dense(problem, theta)
+    T = problem.fold.n_trained
+    r, e = C @ z - problem.fold.y[:T], problem.fold.y[T:] - K_VT @ z
+    loss = (problem.fold.weight[T:] * e.square()).sum()
+    return loss + (dual * r).sum() + 0.5 * rho * r.square().sum()
+
+
+# ---- maths ---------------------------------------------------------------------------------------
+
+
+def test_conjugate_gradients_solve_every_column_by_itself():
+    A = normal(30, 30)
+    A = A @ A.mT + torch.eye(30)
+    B = normal(30, 3, seed=1) * torch.tensor([1.0, 1e-8, 1e8])
+    found = conjugate_gradients(lambda V: A @ V, B, tol=1e-10)
+    assert found.converged
+    assert_close(found.solution, torch.linalg.solve(A, B), rtol=1e-6, atol=0.0)
+    alone = conjugate_gradients(lambda V: A @ V, B[:, :1], tol=1e-10)
+    assert_close(alone.solution, found.solution[:, :1], rtol=1e-9, atol=0.0)
+    again = conjugate_gradients(lambda V: A @ V, B, start=found.solution, tol=1e-9)
+    assert again.n_iter == 0
+
+
+def test_conjugate_gradients_say_when_they_have_not_ended():
+    A = torch.diag(torch.logspace(-6, 6, 50, dtype=F64))
+    found = conjugate_gradients(lambda V: A @ V, torch.ones(50, 1, dtype=F64), max_iter=3)
+    assert found.n_iter == 3
+    assert not found.converged
+    inverse = A.diagonal()[:, None].reciprocal()
+    found = conjugate_gradients(lambda V: A @ V, torch.ones(50, 1, dtype=F64), None, inverse.mul)
+    assert found.n_iter == 1
+    zero = conjugate_gradients(lambda V: A @ V, torch.zeros(50, 1, dtype=F64))
+    assert zero.converged
+    assert not bool(zero.solution.any())
+
+
+def test_pivoted_cholesky_is_from_below_and_ends_where_nothing_is_left():
+    X = normal(40, 2)
+    K = from_sklearn(sk.RBF(1.0))(X).detach()
+    L, pivots = pivoted_cholesky(K.diagonal(), lambda i: K[i], 10)
+    assert len(set(pivots.tolist())) == 10
+    assert float(torch.linalg.eigvalsh(K - L @ L.mT).min()) > -1e-12
+    assert_close((L @ L.mT)[pivots], K[pivots], rtol=0.0, atol=1e-12)
+    low, _ = pivoted_cholesky((X @ X.mT).diagonal(), lambda i: X[i] @ X.mT, 10, tol=1e-9)
+    assert low.shape == (40, 2)
+
+
+def test_low_rank_inverse():
+    L, noise, V = normal(20, 3), 0.1 + torch.rand(20, 1, dtype=F64), normal(20, 2, seed=3)
+    whole = L @ L.mT + torch.diag(noise[:, 0])
+    assert_close(LowRankInverse(L, noise)(V), torch.linalg.solve(whole, V), rtol=1e-10, atol=1e-12)
+
+
+# ---- identities ----------------------------------------------------------------------------------
+
+both_memories = pytest.mark.parametrize("keeps", [True, False])
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """So that a matrix has several."""
+    from skgpstoch.posteriors import kernel_products
+
+    monkeypatch.setattr(kernel_products, "LEAST_ROWS", 5)
+    monkeypatch.setattr(kernel_products, "BLOCK_ELEMENTS", {"cpu": 64})
+
+
+@both_memories
+def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
+    problem = make_problem(keeps)
+    z, dual, rho = normal(14, 2, seed=5), normal(14, 2, seed=6), 3.0
+    at = problem.lagrangian(z, dual, rho)
+    theta = problem.theta.clone().requires_grad_()
+    value = dense_lagrangian(problem, theta, z, dual, rho)
+    (expected,) = torch.autograd.grad(value, theta)
+    assert_close(at.value, value.detach(), rtol=1e-12, atol=0.0)
+    assert_close(problem.gradient(z, at.slope), expected, rtol=1e-9, atol=1e-9)
+    step = 1e-5
+    for j in range(len(expected)):
+        moved = torch.eye(len(expected), dtype=F64)[j] * step
+        up, down = (
+            dense_lagrangian(problem, problem.theta + sign * moved, z, dual, rho)
+            for sign in (1.0, -1.0)
+        )
+        assert float((up - down) / (2.0 * step)) == pytest.approx(float(expected[j]), rel=1e-5)
+
+
+@both_memories
+def test_best_weights_are_the_dense_solution(keeps, small_blocks):
+    problem = make_problem(keeps)
+    dual, rho = normal(14, 2, seed=6), 3.0
+    C, K_VT = dense(problem)
+    W = problem.weight_V
+    A = 2.0 * K_VT.mT @ (W * K_VT) + rho * C @ C
+    b = 2.0 * K_VT.mT @ (W * problem.y_V) + C @ (rho * problem.y_T - dual)
+    found = problem.best_weights(dual, rho, torch.zeros_like(dual))
+    assert found.converged
+    assert_close(found.solution, torch.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
+
+
+@both_memories
+def test_consistent_weights_have_no_constraint_left(keeps, small_blocks):
+    problem = make_problem(keeps)
+    z, dual = problem.consistent()
+    at = problem.lagrangian(z, dual, 7.0)
+    C, K_VT = dense(problem)
+    exact = torch.linalg.solve(C, problem.y_T)
+    loss = (problem.weight_V * (problem.y_V - K_VT @ exact).square()).sum()
+    assert_close(z, exact, rtol=1e-6, atol=1e-8)
+    assert_close(at.value, loss, rtol=1e-6, atol=0.0)
+    assert float(at.residual.abs().max()) < 1e-6
+
+    def of_theta(theta):  # the loss of the hold-out, whose gradient λ gives without its own
+        C, K_VT = dense(problem, theta)
+        errors = problem.y_V - K_VT @ torch.linalg.solve(C, problem.y_T)
+        return (problem.weight_V * errors.square()).sum()
+
+    theta = problem.theta.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(of_theta(theta), theta)
+    assert_close(problem.gradient(z, at.slope), expected, rtol=1e-5, atol=1e-6)
+
+
+def exact_loss(theta, kernel, X, y, folds, noise):
+    """Mean squared error of rows held out, by scikit-learn."""
+    gp_kernel, total, n = kernel.clone_with_theta(theta), 0.0, 0
+    for trained, held_out in folds:
+        gp = SklearnGP(gp_kernel, alpha=noise, optimizer=None).fit(X[trained], y[trained])
+        total, n = total + np.sum((y[held_out] - gp.predict(X[held_out])) ** 2), n + len(held_out)
+    return total / n
+
+
+@pytest.fixture
+def sine():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (90, 1))
+    return X, np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(90)
+
+
+FIXED_NOISE = {"learn_noise": False, "normalize_y": False, "tol": 1e-5}
+
+
+@pytest.mark.parametrize("scheme", ["holdout", "naive", "consensus"])
+def test_fits_end_at_the_least_error(scheme, sine):
+    X, y = sine
+    folds = list(KFold(3).split(X))
+    kernel = sk.RBF(0.8)
+    model = ADMMGaussianProcessRegressor(kernel, cv=folds, scheme=scheme, **FIXED_NOISE).fit(X, y)
+    if scheme == "consensus":
+        groups = [folds]
+    else:
+        groups = [[f] for f in folds][: 1 if scheme == "holdout" else 3]
+    best = [
+        minimize(exact_loss, kernel.theta, (kernel, X, y, group, 0.1), tol=1e-12).x
+        for group in groups
+    ]
+    found = np.log(model.kernel_.length_scale)
+    assert found == pytest.approx(np.mean(best), abs=2e-3)
+    assert model.history_["gap"][-1].max() < 1e-3
+    shape = (model.n_iter_, len(groups))
+    assert {name: a.shape for name, a in model.history_.items()} == {
+        **dict.fromkeys(("objective", "loss", "gap", "rho", "z_norm"), shape),
+        "theta": (*shape, 1),
+    }
+    if scheme == "consensus":
+        expected = exact_loss(np.array([found]), kernel, X, y, folds, 0.1)
+        assert model.loss_curve_[-1] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["naive", "consensus"])
+def test_steps_of_the_paper_go_downhill(scheme, sine):
+    """One hyper-parameter after another at fixed weights, which hardly let it move."""
+    kernel = sk.ConstantKernel(0.7) * sk.RBF(1.2)
+    options = {"cv": list(KFold(3).split(sine[0])), "solver": "coordinate", "rho": 5.0}
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        model = ADMMGaussianProcessRegressor(
+            kernel, scheme=scheme, max_iter=3, **options, **{**FIXED_NOISE, "tol": 0.0}
+        ).fit(*sine)
+    assert np.all(np.diff(model.loss_curve_) < 0.0)
+    assert model.history_["gap"][-1].max() < 1e-2
+    theta = model.history_["theta"]
+    assert np.all(np.abs(np.diff(theta, axis=0)).max((0, 2)) > 0.0)
+
+
+def test_noise_is_learned_where_the_scale_is_not(sine):
+    """A kernel of any scale has but its ratio to the noise in the loss."""
+    X, y = sine
+    folds = list(KFold(3).split(X))
+    options = {"cv": folds, "normalize_y": False, "tol": 1e-4}
+    free = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1), **options)
+    fixed = ADMMGaussianProcessRegressor(sk.RBF(0.8) + sk.WhiteKernel(0.1), **options)
+    free.fit(X, y)
+    fixed.fit(X, y)
+    assert len(free.history_["theta"][0, 0]) == len(fixed.history_["theta"][0, 0]) == 2
+    assert_allclose(free.predict(X), fixed.predict(X), atol=5e-3)
+    for a, b in zip(
+        free.predict(X, return_std=True), fixed.predict(X, return_std=True), strict=True
+    ):
+        assert_allclose(a, b, atol=5e-3)
+
+
+def test_scale_is_that_of_leave_one_out_errors(sine):
+    X, y = sine
+    model = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1), random_state=0)
+    model.fit(X, y)
+    z, kernel = (y - y.mean()) / y.std(), model.kernel_
+    squares = []
+    for i in range(len(X)):
+        rest = np.arange(len(X)) != i
+        gp = SklearnGP(kernel.k1, alpha=kernel.k2.noise_level, optimizer=None).fit(X[rest], z[rest])
+        mean, std = gp.predict(X[[i]], return_std=True)
+        squares.append((z[i] - mean[0]) ** 2 / (std[0] ** 2 + kernel.k2.noise_level))
+    assert np.mean(squares) == pytest.approx(1.0, rel=1e-4)
+    gp = SklearnGP(kernel, alpha=0.0, optimizer=None, normalize_y=True).fit(X, y)
+    assert_allclose(model.predict(X), gp.predict(X), atol=1e-7)
+    assert model.log_marginal_likelihood(X, y) == pytest.approx(
+        gp.log_marginal_likelihood_value_ - len(y) * np.log(y.std()), abs=1e-3
+    )
+
+
+# ---- the posterior of many rows --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_iterative_posterior_is_the_exact_one(weighted, small_blocks, monkeypatch):
+    monkeypatch.setattr(iterative, "COLUMNS", 7)
+    X, y, X_new = normal(60, 2), normal(60, 2, seed=1), normal(20, 2, seed=2)
+    weight = 1.0 + torch.arange(60.0, dtype=F64) % 3 if weighted else None
+    rows = Rows(y, weight)
+    noise, kernel = torch.tensor([0.1, 0.1], dtype=F64), sk.ConstantKernel(1.5) * sk.RBF([0.8, 1.2])
+    posteriors = [
+        ExactPosterior(from_sklearn(kernel), torch.nn.Identity(), Gaussian(noise), X, rows),
+        IterativePosterior(from_sklearn(kernel), Gaussian(noise), X, rows),
+    ]
+    with torch.no_grad():
+        for _ in range(2):
+            exact, found = posteriors
+            for a, b in zip(exact.marginals(X_new), found.marginals(X_new), strict=True):
+                assert_close(a, b, rtol=1e-6, atol=1e-7)
+            assert_close(exact.covariance(X_new), found.covariance(X_new), rtol=1e-4, atol=1e-6)
+            assert_close(exact.leave_one_out(9)[1][:, :1], found.leave_one_out(9)[1])
+            draws = found.sample(X_new, 4000, torch.Generator().manual_seed(0))
+            q = exact.marginals(X_new)
+            z = (draws.mean(0) - q.mean[0]) / (q.var[0] / 4000).sqrt()
+            assert float(z.abs().max()) < 5.0
+            posteriors = [exact.scale_(1.7), found.scale_(1.7)]
+
+
+def test_rows_beyond_block_size_give_the_same_model(sine):
+    X, y = sine
+    kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)
+    kept = ADMMGaussianProcessRegressor(kernel, random_state=0).fit(X, y)
+    made = ADMMGaussianProcessRegressor(kernel, random_state=0, block_size=10).fit(X, y)
+    assert isinstance(made.posterior_, IterativePosterior)
+    for a, b in zip(
+        kept.predict(X, return_std=True), made.predict(X, return_std=True), strict=True
+    ):
+        assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="block_size=10"):
+        made.log_marginal_likelihood(X, y)
+    assert_allclose(made.predict(X[:7]), made.predict(X)[:7], rtol=1e-10)
+
+
+def test_a_singular_covariance_of_many_rows_says_so(monkeypatch):
+    monkeypatch.setattr(iterative, "MOST_ITERATIONS", 2)
+    monkeypatch.setattr(iterative, "RANK", 5)
+    kernel, noise = from_sklearn(sk.Matern(1.0, nu=0.5)), torch.tensor([1e-6])
+    with pytest.raises(NotPositiveDefiniteError, match="conjugate gradients"):
+        IterativePosterior(kernel, Gaussian(noise), normal(300, 3), Rows(normal(300, 1)))
+
+
+# ---- folds -------------------------------------------------------------------------------------
+
+
+def test_splitters_know_rows_by_their_numbers(monkeypatch, sine):
+    X, y = sine
+    seen = []
+    original = hold_out.Fold.__new__
+
+    def spy(cls, *args):
+        seen.append(args)
+        return original(cls, *args)
+
+    monkeypatch.setattr(hold_out.Fold, "__new__", spy)
+    X = np.r_[X, X[:10]]  # rows that are the same stay apart
+    y = np.r_[y, y[:10]]
+    splitter = TimeSeriesSplit(3)
+    ADMMGaussianProcessRegressor(cv=splitter, normalize_y=False, random_state=0).fit(X, y)
+    pairs = list(splitter.split(X))
+    assert len(seen) == 3
+    for (trained, held_out), (_, y_fold, _, n_trained) in zip(pairs, seen, strict=True):
+        assert n_trained == len(trained)
+        assert_array_equal(y_fold[:, 0].numpy(), y[np.r_[trained, held_out]])
+
+
+@pytest.mark.parametrize("cv", [3, 0.25, KFold(4), [(np.arange(60), np.arange(60, 90))]])
+def test_folds_of_any_kind(cv, sine):
+    model = ADMMGaussianProcessRegressor(cv=cv, random_state=0).fit(*sine)
+    assert model.score(*sine) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"cv": 1}, "n_splits|cv"),
+        ({"cv": 1.5}, "'cv' parameter"),
+        ({"cv": 91}, "cv=91"),
+        ({"cv": [(np.arange(9), np.arange(0))]}, "rows on either side"),
+        ({"scheme": "both"}, "'scheme' parameter"),
+        ({"rho": 0.0}, "'rho' parameter"),
+        ({"dual_step": -1.0}, "'dual_step' parameter"),
+        ({"n_restarts": 1, "kernel": sk.RBF(1.0, (1e-3, np.inf))}, "n_restarts=1 needs"),
+        ({"kernel": sk.PairwiseKernel()}, "kernel"),
+        ({"block_size": 0}, "'block_size' parameter"),
+    ],
+)
+def test_bad_parameters(params, match, sine):
+    model = ADMMGaussianProcessRegressor(random_state=0).fit(*sine)
+    before = model.predict(sine[0])
+    model.set_params(**params)
+    with pytest.raises((ValueError, TypeError), match=match):
+        model.fit(*sine)
+    assert_array_equal(model.predict(sine[0]), before)
+
+
+def failing(monkeypatch, which):
+    """Let folds of some sizes fail."""
+    original = HoldOut.__init__
+
+    def init(self, fold, *args):
+        if which(fold):
+            raise NotPositiveDefiniteError("no factor")
+        original(self, fold, *args)
+
+    monkeypatch.setattr(multipliers.HoldOut, "__init__", init)
+
+
+@pytest.mark.parametrize("scheme", ["naive", "consensus"])
+def test_a_fold_that_fails_does_not_lose_the_others(scheme, sine, monkeypatch):
+    X, y = sine
+    folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
+    options = {"kernel": sk.RBF(0.8), **FIXED_NOISE}
+    alone = ADMMGaussianProcessRegressor(cv=folds[:1], **options).fit(X, y)
+    first = float(y[0])
+    failing(monkeypatch, lambda fold: float(fold.y[0, 0]) != first)
+    with pytest.warns(ConvergenceWarning, match="1 of 2 folds failed, and are left out: no factor"):
+        model = ADMMGaussianProcessRegressor(cv=folds, scheme=scheme, **options).fit(X, y)
+    assert_allclose(model.predict(X), alone.predict(X), rtol=1e-6)
+    failing(monkeypatch, lambda fold: True)
+    with pytest.raises(NotPositiveDefiniteError, match=r"Every fold failed\. no factor"):
+        model.fit(X, y)
+    assert_allclose(model.predict(X), alone.predict(X), rtol=1e-6)
+
+
+def test_divergence_raises_rho_and_is_said(sine, monkeypatch):
+    steps = []
+
+    def astray(together, theta, bounds):
+        steps.append(0)
+        if len(steps) > 1:
+            return joint(together, theta, bounds)
+        together.locals = [
+            local._replace(dual=1e6 * torch.ones_like(local.dual)) for local in together.locals
+        ]
+        return theta
+
+    joint = multipliers.STEPS["joint"]
+    monkeypatch.setitem(multipliers.STEPS, "joint", astray)
+    with pytest.warns(ConvergenceWarning, match="diverged in 1 of 1 searches; rho is raised to 50"):
+        model = ADMMGaussianProcessRegressor(sk.RBF(0.8), rho=5.0, random_state=0).fit(*sine)
+    assert model.history_["rho"][0] == 50.0
+    assert model.score(*sine) > 0.9
+
+
+# ---- what users must never meet --------------------------------------------------------------
+
+
+def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
+    state, numbers = torch.get_rng_state(), np.random.get_state()[1]  # noqa: NPY002
+    options = {"random_state": 3, "cv": 0.3, "n_restarts": 1}
+    fits = [ADMMGaussianProcessRegressor(**options).fit(*sine) for _ in range(2)]
+    for a, b in zip(*(m.predict(sine[0], return_std=True) for m in fits), strict=True):
+        assert_array_equal(a, b)
+    assert_array_equal(torch.get_rng_state(), state)
+    assert_array_equal(np.random.get_state()[1], numbers)  # noqa: NPY002
+    again = pickle.loads(pickle.dumps(fits[0]))
+    assert_array_equal(again.predict(sine[0]), fits[0].predict(sine[0]))
+    assert clone(fits[0]).get_params() == fits[0].get_params()
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("scheme", ["naive", "consensus"])
+def test_jobs_give_the_same_model(scheme, backend, sine):
+    options = {"scheme": scheme, "random_state": 0, "max_iter": 3, "tol": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        alone = ADMMGaussianProcessRegressor(**options).fit(*sine)
+        with joblib.parallel_config(backend, n_jobs=2):
+            model = ADMMGaussianProcessRegressor(**options).fit(*sine)
+    assert_allclose(model.predict(sine[0]), alone.predict(sine[0]), rtol=1e-6)
+
+
+def test_jobs_of_dask(sine):
+    distributed = pytest.importorskip("distributed")
+    alone = ADMMGaussianProcessRegressor(random_state=0).fit(*sine)
+    with (
+        distributed.Client(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ),
+        joblib.parallel_config("dask"),
+    ):
+        model = ADMMGaussianProcessRegressor(random_state=0).fit(*sine)
+    assert_allclose(model.predict(sine[0]), alone.predict(sine[0]), rtol=1e-6)
+
+
+def test_restarts_keep_the_least_error(sine):
+    """From a length-scale that is far too large there is no way back."""
+    kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(50.0, (0.1, 100.0))
+    options = {**FIXED_NOISE, "tol": 1e-3, "random_state": 0}
+    one = ADMMGaussianProcessRegressor(kernel, **options).fit(*sine)
+    several = ADMMGaussianProcessRegressor(kernel, n_restarts=5, **options).fit(*sine)
+    assert several.loss_curve_[-1] < 0.5 * one.loss_curve_[-1]
+    assert several.score(*sine) > 0.9
+
+
+def test_weights_are_repetitions(sine):
+    X, y = sine
+    weight = np.random.default_rng(1).integers(0, 4, len(X))
+    options = {"random_state": 0, "cv": 2}
+    weighted = ADMMGaussianProcessRegressor(**options).fit(X, y, sample_weight=weight)
+    repeated = ADMMGaussianProcessRegressor(**options).fit(X.repeat(weight, 0), y.repeat(weight))
+    for a, b in zip(*(m.predict(X, return_std=True) for m in (weighted, repeated)), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_outputs_share_the_kernel(sine):
+    X, y = sine
+    Y = np.c_[y, 3.0 * y + 1.0]
+    model = ADMMGaussianProcessRegressor(random_state=0).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == Y.shape
+    assert_allclose(mean[:, 1], 3.0 * mean[:, 0] + 1.0, atol=1e-8)
+    assert_allclose(std[:, 1], 3.0 * std[:, 0], rtol=1e-8)
+    assert model.noise_variance_.shape == (2,)
+
+
+def test_warm_start_goes_on(sine):
+    X, y = sine
+    kernel = 1.0 * sk.RBF(3.0) + 0.5 * sk.RBF(0.3) + sk.WhiteKernel(0.1)
+    model = ADMMGaussianProcessRegressor(kernel, random_state=0, tol=1e-3).fit(X, y)
+    loss, mean = model.loss_curve_[-1], model.predict(X)
+    model.set_params(warm_start=True).fit(X, y)
+    assert model.n_iter_ <= 2
+    assert model.loss_curve_[0] == pytest.approx(loss, rel=1e-3)
+    assert_allclose(model.predict(X), mean, atol=0.02)
+    with pytest.raises(ValueError, match="warm_start=True"):
+        model.set_params(kernel=sk.RBF()).fit(X, y)
+
+
+def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
+    options = {"random_state": 0, "tol": 1e-8, "max_iter": 4, "checkpoint_dir": tmp_path}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = ADMMGaussianProcessRegressor(**{**options, "checkpoint_dir": None}).fit(*sine)
+        calls, original = [], gpcv.iterate
+
+        def third_dies(*args):
+            calls.append(0)
+            if len(calls) == 3:
+                raise RuntimeError("killed")
+            return original(*args)
+
+        monkeypatch.setattr("skgpstoch.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+        monkeypatch.setattr(gpcv, "iterate", third_dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            ADMMGaussianProcessRegressor(**options).fit(*sine)
+        resumed = ADMMGaussianProcessRegressor(**options).fit(*sine)
+    assert len(calls) == 5
+    assert_array_equal(resumed.predict(sine[0]), whole.predict(sine[0]))
+    assert_array_equal(resumed.history_["theta"], whole.history_["theta"])
+
+
+def test_ctrl_c_leaves_a_usable_model(sine, monkeypatch):
+    calls, original = [], gpcv.iterate
+
+    def second_is_interrupted(*args):
+        calls.append(0)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(gpcv, "iterate", second_is_interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted after 1 of 100"):
+        model = ADMMGaussianProcessRegressor(random_state=0, tol=1e-9).fit(*sine)
+    assert model.score(*sine) > 0.9
+
+
+def test_unfinished_searches_and_bounds_get_warnings(sine):
+    with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
+        ADMMGaussianProcessRegressor(random_state=0, tol=0.0, max_iter=1).fit(*sine)
+    kernel = 1.0 * sk.RBF(5.0, (4.0, 10.0))
+    with pytest.warns(ConvergenceWarning, match="close to the specified lower bound"):
+        ADMMGaussianProcessRegressor(kernel, random_state=0).fit(*sine)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_units_do_not_matter(scale, sine):
+    X, y = sine
+    model = ADMMGaussianProcessRegressor(random_state=0).fit(X, y)
+    other = ADMMGaussianProcessRegressor(random_state=0).fit(X * scale, y * scale)
+    assert_allclose(other.predict(X * scale) / scale, model.predict(X), rtol=1e-5, atol=1e-6)

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     import matplotlib.lines
     import numpy.random
 
-__all__ = ["LearningCurveDisplay", "PredictionIntervalDisplay", "RegressionCalibrationDisplay"]
+__all__ = [
+    "ADMMConvergenceDisplay",
+    "LearningCurveDisplay",
+    "PredictionIntervalDisplay",
+    "RegressionCalibrationDisplay",
+]
 
 COVERED, MISSED, IDEAL = "tab:blue", "tab:orange", "0.35"  # a pair that colour-blind readers part
 
@@ -626,6 +631,145 @@ class LearningCurveDisplay(_Display):
             estimator_name=name,
         )
         return display.plot(ax, **kwargs)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ADMMConvergenceDisplay(_Display):
+    """The four convergence curves of cross-validation by ADMM: θ, weights, gap and objective.
+
+    Parameters
+    ----------
+    theta : ndarray of shape (n_iter, n_searches)
+        Logarithm of one hyper-parameter after every iteration, of every search.
+    z_norm : ndarray of shape (n_iter, n_searches)
+        ‖z‖, the weights.
+    gap : ndarray of shape (n_iter, n_searches)
+        ‖Cz − y‖/‖y‖.
+    objective : ndarray of shape (n_iter, n_searches)
+        Augmented Lagrangian, a number held out.
+    parameter_name : str, default="hyper-parameter"
+        What θ is.
+
+    Attributes
+    ----------
+    lines_ : ndarray of shape (4, n_searches)
+        matplotlib Line2D of the curves.
+    axes_ : ndarray of shape (4,)
+        matplotlib Axes drawn on, in the order of the parameters.
+    figure_ : matplotlib Figure
+        Figure of the axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import ADMMGaussianProcessRegressor
+    >>> from skgpstoch.display import ADMMConvergenceDisplay
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> model = ADMMGaussianProcessRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> display = ADMMConvergenceDisplay.from_estimator(model)
+    >>> display.axes_.shape
+    (4,)
+    """
+
+    theta: NDArray
+    z_norm: NDArray
+    gap: NDArray
+    objective: NDArray
+    parameter_name: str = "hyper-parameter"
+
+    def plot(
+        self, axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None, **kwargs: Any
+    ) -> ADMMConvergenceDisplay:
+        """Draw the curves.
+
+        Parameters
+        ----------
+        axes : sequence of four matplotlib Axes, default=None
+            Axes to draw on; None opens a new figure.
+        **kwargs : dict
+            Keywords for matplotlib's `plot`.
+
+        Returns
+        -------
+        display : ADMMConvergenceDisplay
+            Itself.
+        """
+        if axes is None:
+            figure = self._open(None).figure
+            figure.clear()
+            axes = figure.subplots(2, 2)
+        self.axes_ = np.ravel(np.asarray(axes, dtype=object))
+        if len(self.axes_) != 4:
+            raise ValueError(f"axes must be four, got {len(self.axes_)}.")
+        self.figure_ = self.axes_[0].figure
+        style = {"marker": "o", "markersize": 3, **kwargs}
+        iterations = np.arange(1, len(self.theta) + 1)
+        curves = {
+            self.parameter_name: np.exp(self.theta),
+            "‖z‖": self.z_norm,
+            "‖Cz − y‖ / ‖y‖": self.gap,
+            "augmented Lagrangian": self.objective,
+        }
+        lines = []
+        for ax, (name, values) in zip(self.axes_, curves.items(), strict=True):
+            lines.append(ax.plot(iterations, values, **style))
+            ax.set(xlabel="Iteration", title=name)
+        for ax in self.axes_[[0, 2]]:
+            ax.set_yscale("log")
+        self.lines_ = np.array(lines, dtype=object)
+        return self
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        parameter: int = 0,
+        axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None,
+        **kwargs: Any,
+    ) -> ADMMConvergenceDisplay:
+        """Draw the curves of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted :class:`~skgpstoch.ADMMGaussianProcessRegressor`; a pipeline that ends in one, or
+            a hyperparameter search over either.
+        parameter : int, default=0
+            Which of the hyper-parameters, in the order of `history_["theta"]`.
+        axes : sequence of four matplotlib Axes, default=None
+            Axes to draw on; None opens a new figure.
+        **kwargs : dict
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : ADMMConvergenceDisplay
+            The numbers and the artists.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            If the estimator is not fitted.
+        TypeError
+            If the estimator has no `history_`.
+        ValueError
+            If there is no such hyper-parameter.
+        """
+        check_is_fitted(estimator)
+        fitted = _final_estimator(estimator)
+        if not hasattr(fitted, "history_"):
+            raise TypeError(f"{cls.__name__} needs an estimator with a history_; got {fitted!r}.")
+        history = fitted.history_
+        n_dims = history["theta"].shape[2]
+        if parameter not in range(n_dims):
+            raise ValueError(f"parameter must be between 0 and {n_dims - 1}, got {parameter}.")
+        display = cls(
+            theta=history["theta"][..., parameter],
+            **{name: history[name] for name in ("z_norm", "gap", "objective")},
+            parameter_name=f"hyper-parameter {parameter}",
+        )
+        return display.plot(axes, **kwargs)
 
 
 def _final_estimator(estimator: Any) -> Any:

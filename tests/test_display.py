@@ -18,7 +18,9 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from skgpstoch import ADMMGaussianProcessRegressor
 from skgpstoch.display import (
+    ADMMConvergenceDisplay,
     LearningCurveDisplay,
     PredictionIntervalDisplay,
     RegressionCalibrationDisplay,
@@ -366,3 +368,31 @@ def test_missing_matplotlib_is_explained(cls, monkeypatch):
 def test_estimators_without_std_are_told_so(cls, data):
     with pytest.raises(TypeError, match=r"return_std=True"):
         cls.from_estimator(Ridge().fit(*data), *data)
+
+
+# ------------------------------------------------------------------------- ADMMConvergenceDisplay
+def test_convergence_curves():
+    X = np.linspace(0, 6, 60)[:, None]
+    model = ADMMGaussianProcessRegressor(cv=3, scheme="naive", random_state=0)
+    with pytest.raises(NotFittedError):
+        ADMMConvergenceDisplay.from_estimator(model)
+    model.fit(X, np.sin(X[:, 0]) + 0.1 * np.cos(40.0 * X[:, 0]))
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, np.sin(X[:, 0]))
+    assert ADMMConvergenceDisplay.from_estimator(pipeline).lines_.shape == (4, 3)
+    display = ADMMConvergenceDisplay.from_estimator(model, parameter=1)
+    drawn = [[line.get_ydata() for line in lines] for lines in display.lines_]
+    history = model.history_
+    names = (
+        np.exp(history["theta"][..., 1]),
+        *(history[n] for n in ("z_norm", "gap", "objective")),
+    )
+    for values, expected in zip(drawn, names, strict=True):
+        np.testing.assert_array_equal(np.transpose(values), expected)
+    given = plt.subplots(2, 2)[1]
+    assert ADMMConvergenceDisplay.from_estimator(model, axes=given).axes_[3] is given[1, 1]
+    with pytest.raises(ValueError, match="parameter must be between 0 and 1, got 2"):
+        ADMMConvergenceDisplay.from_estimator(model, parameter=2)
+    with pytest.raises(ValueError, match="axes must be four, got 3"):
+        display.plot(given.ravel()[:3])
+    with pytest.raises(TypeError, match="history_"):
+        ADMMConvergenceDisplay.from_estimator(BayesianRidge().fit(X, X[:, 0]))

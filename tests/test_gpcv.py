@@ -268,18 +268,18 @@ def test_noise_is_learned_where_the_scale_is_not(sine):
         assert_allclose(a, b, atol=5e-3)
 
 
-def test_scale_is_that_of_leave_one_out_errors(sine):
+def test_scale_is_that_of_errors_held_out(sine):
     X, y = sine
-    model = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1), random_state=0)
-    model.fit(X, y)
+    folds = list(KFold(3).split(X))
+    kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)
+    model = ADMMGaussianProcessRegressor(kernel, cv=folds, random_state=0).fit(X, y)
     z, kernel = (y - y.mean()) / y.std(), model.kernel_
-    squares = []
-    for i in range(len(X)):
-        rest = np.arange(len(X)) != i
-        gp = SklearnGP(kernel.k1, alpha=kernel.k2.noise_level, optimizer=None).fit(X[rest], z[rest])
-        mean, std = gp.predict(X[[i]], return_std=True)
-        squares.append((z[i] - mean[0]) ** 2 / (std[0] ** 2 + kernel.k2.noise_level))
-    assert np.mean(squares) == pytest.approx(1.0, rel=1e-4)
+    scores = []
+    for trained, out in folds:
+        gp = SklearnGP(kernel.k1, alpha=kernel.k2.noise_level, optimizer=None)
+        mean, std = gp.fit(X[trained], z[trained]).predict(X[out], return_std=True)
+        scores.append((z[out] - mean) ** 2 / (std**2 + kernel.k2.noise_level))
+    assert np.mean(np.concatenate(scores)) == pytest.approx(1.0, rel=1e-4)
     gp = SklearnGP(kernel, alpha=0.0, optimizer=None, normalize_y=True).fit(X, y)
     assert_allclose(model.predict(X), gp.predict(X), atol=1e-7)
     assert model.log_marginal_likelihood(X, y) == pytest.approx(
@@ -307,7 +307,6 @@ def test_iterative_posterior_is_the_exact_one(weighted, small_blocks, monkeypatc
             for a, b in zip(exact.marginals(X_new), found.marginals(X_new), strict=True):
                 assert_close(a, b, rtol=1e-6, atol=1e-7)
             assert_close(exact.covariance(X_new), found.covariance(X_new), rtol=1e-4, atol=1e-6)
-            assert_close(exact.leave_one_out(9)[1][:, :1], found.leave_one_out(9)[1])
             draws = found.sample(X_new, 4000, torch.Generator().manual_seed(0))
             q = exact.marginals(X_new)
             z = (draws.mean(0) - q.mean[0]) / (q.var[0] / 4000).sqrt()
@@ -457,8 +456,9 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
     assert clone(fits[0]).get_params() == fits[0].get_params()
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-@pytest.mark.parametrize("scheme", ["naive", "consensus"])
+@pytest.mark.parametrize(
+    ("backend", "scheme"), [("threading", "naive"), ("threading", "consensus"), ("loky", "naive")]
+)
 def test_jobs_give_the_same_model(scheme, backend, sine):
     options = {"scheme": scheme, "random_state": 0, "max_iter": 3, "tol": 0.0}
     with warnings.catch_warnings():

@@ -72,8 +72,8 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         Folds. An int: so many, of shuffled rows; a float between 0 and 1: one, with this fraction
         of the rows held out; or a scikit-learn splitter, or pairs of row numbers.
     learn_noise : bool, default=True
-        Whether the noise is learned, and the scale of all variances is set by leave-one-out errors
-        at the end. False: it is that of the WhiteKernel, or `noise_variance`.
+        Whether the noise is learned, and the scale of all variances is that of the errors of rows
+        held out. False: it is that of the WhiteKernel, or `noise_variance`.
     noise_variance : float, default=0.1
         Where the noise starts, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0

@@ -45,7 +45,7 @@ from ..kernels import from_sklearn
 from ..likelihoods.real import Gaussian
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from ..objectives.hold_out import Fold
+from ..objectives.hold_out import Fold, HoldOut
 from ..posteriors.covariance import set_theta
 from ..posteriors.exact import ExactPosterior
 from ..posteriors.iterative import IterativePosterior
@@ -55,7 +55,7 @@ from ..training.optimizers import constant
 
 MAX_ITER = 100
 RECORDED = ("objective", "loss", "gap", "rho", "z_norm")
-LEFT_OUT = 512  # rows that the scale of variances is found from
+CALIBRATED = 512  # rows held out, of all folds, that the scale of variances is found from
 LEAST_SCALE = 1e-12
 
 
@@ -250,11 +250,26 @@ class CrossValidationObjective(Objective):
         if rows.weight is not None:
             X, rows = X[rows.weight > 0], rows[rows.weight > 0]
         likelihood = Gaussian(torch.full_like(rows.y[0], noise))
+        posterior: ExactPosterior | IterativePosterior
         if options.keeps:
-            exact = ExactPosterior(kernel, nn.Identity(), likelihood, X.double(), rows)
-            return exact.scale_(scale_of(exact, rows)) if self.calibrates else exact
-        iterative = IterativePosterior(kernel, likelihood, X, rows)
-        return iterative.scale_(scale_of(iterative, rows)) if self.calibrates else iterative
+            posterior = ExactPosterior(kernel, nn.Identity(), likelihood, X.double(), rows)
+        else:
+            posterior = IterativePosterior(kernel, likelihood, X, rows)
+        return posterior.scale_(self.variance_scale(theta)) if self.calibrates else posterior
+
+    def variance_scale(self, theta: Tensor) -> float:
+        """The c for which rows held out have the variances that c·k and c·σ² predict.
+
+        Means do not depend on c, so that the loss says nothing of it.
+        """
+        total = count = 0.0
+        folds = [search.folds[k] for search in self.best for k in search.alive]
+        for fold in folds:
+            problem = HoldOut(fold, theta, *self.options[:4])
+            scores, weight = problem.squared_scores(math.ceil(CALIBRATED / len(folds)))
+            total += float((weight * scores).sum())
+            count += float(weight.sum()) * scores.shape[1]
+        return max(total / count, LEAST_SCALE)
 
 
 def loss_of(searches: list[Any]) -> float:
@@ -262,17 +277,6 @@ def loss_of(searches: list[Any]) -> float:
     sizes = [sum(search.folds[k].n_held_out for k in search.alive) for search in searches]
     total = sum(n * search.number("loss") for n, search in zip(sizes, searches, strict=True))
     return total / sum(sizes)
-
-
-def scale_of(posterior: ExactPosterior | IterativePosterior, rows: Rows) -> float:
-    """The c for which leave-one-out errors have the variances that c·k and c·σ² predict.
-
-    With α = C⁻¹y and i left out, y_i − E y_i = α_i/[C⁻¹]_ii and var y_i = 1/[C⁻¹]_ii (Rasmussen &
-    Williams, eq. 5.12). Means do not depend on c.
-    """
-    some, precision = posterior.leave_one_out(LEFT_OUT)  # row numbers, and [C⁻¹]_ii, (M, 1 or P)
-    squares = posterior.alpha[some].square() / precision
-    return max(float(rows[some].mean(squares).mean()), LEAST_SCALE)
 
 
 # ---- the estimator ---------------------------------------------------------------------------

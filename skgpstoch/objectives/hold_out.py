@@ -28,6 +28,8 @@ from ..posteriors.kernel_products import KernelRows
 
 RANK = 200  # of what conjugate gradients are preconditioned with, at most
 RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
+COLUMNS = 256  # systems that are solved together
+TINY = 1e-300
 TOL = 1e-8  # of conjugate gradients, relative
 
 
@@ -182,3 +184,18 @@ class HoldOut:
         of_noise = (slope[: len(z)] * self.noise * z).sum()
         parts = [*found, *[of_noise][: int(self.learns_noise)]]
         return torch.cat([part.reshape(-1).to(z) for part in parts])
+
+    @torch.no_grad()
+    def squared_scores(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """(y − E y)²/var y of some of the rows held out, (M, P), what each counts for, (M, 1)."""
+        T, z = self.fold.n_trained, self.solve(self.y_T).solution
+        V, X = len(self.y_V), self.fold.X.double()
+        some = torch.linspace(0, V - 1, min(n_rows, V), device=X.device).round().long()
+        scores = []
+        for part in some.split(COLUMNS):
+            rows, weight = X[T + part], self.weight_V[part]
+            K = self.kernel(rows, X[:T])  # (b, T)
+            explained = (K.mT * self.solve(K.mT).solution).sum(0)
+            var = self.kernel.diag(rows) - explained + (self.log_noise.exp() / weight)[:, 0]
+            scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(TINY)[:, None])
+        return torch.cat(scores), self.weight_V[some]

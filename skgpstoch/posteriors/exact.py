@@ -94,14 +94,6 @@ def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
     return K + torch.diag_embed(noise[:, None] / rows.weight.to(K))
 
 
-def unit_columns(X: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
-    """Numbers of rows all over X (N, d), at most n_rows, and their columns of I, (N, M)."""
-    some = torch.linspace(0, len(X) - 1, min(n_rows, len(X)), device=X.device).round().long()
-    unit = torch.zeros(len(X), len(some), dtype=torch.float64, device=X.device)
-    unit[some, torch.arange(len(some), device=X.device)] = 1.0
-    return some, unit
-
-
 def repetition(noise: Tensor, rows: Rows) -> Tensor:
     """What rows that count w times add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
 
@@ -157,12 +149,6 @@ class ExactPosterior(Posterior):
     @property
     def n_rows(self) -> float:
         return self._n_rows
-
-    def leave_one_out(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Numbers of some rows (M,), and what is known of each with the others, [C⁻¹]_ii (M, P)."""
-        some, unit = unit_columns(self.X, n_rows)
-        solved = torch.cholesky_solve(unit.expand(len(self.factor), -1, -1), self.factor)
-        return some, solved[:, some].diagonal(dim1=1, dim2=2).mT
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:

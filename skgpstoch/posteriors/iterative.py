@@ -25,7 +25,6 @@ from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, cholesky
 from ..maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
 from .base import Posterior
-from .exact import unit_columns
 from .kernel_products import KernelRows
 
 RANK = 500  # of the preconditioner
@@ -101,12 +100,6 @@ class IterativePosterior(Posterior):
                 "probably too small; raise the lower bound of a WhiteKernel."
             )
         return found.solution
-
-    def leave_one_out(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Numbers of some rows (M,), and what is known of each with the others, [C⁻¹]_ii (M, 1)."""
-        some, unit = unit_columns(self.X, n_rows)
-        solved = [self.solve(part, TOL_VARIANCE) for part in unit.split(COLUMNS, 1)]
-        return some, torch.cat(solved, 1)[some].diagonal()[:, None]
 
     @torch.no_grad()
     def scale_(self, factor: float) -> IterativePosterior:

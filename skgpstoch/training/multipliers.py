@@ -18,8 +18,9 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.hold_out import Fold, HoldOut
 from .projected_lbfgs import BoundedLBFGS
 
-ITERATIONS = 10  # of L-BFGS in an iteration of ADMM
+ITERATIONS = 50  # of L-BFGS in an iteration of ADMM
 SLOPE = 1e-3  # of the loss by log θ, relative to the loss, at which θ's step ends
+GAIN = 1e-8  # of the loss, relative, by an iteration of L-BFGS, below which it ends
 NEGLIGIBLE = 1e-6  # of the mean square of y, a loss that is as good as none
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 GROWTH = 10.0  # of ρ
@@ -207,7 +208,7 @@ def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
     def project() -> None:
         parameter.data.clamp_(*bounds.T)
 
-    BoundedLBFGS([parameter], project, ITERATIONS, tol=SLOPE**2, gtol=1.0).minimise(closure)
+    BoundedLBFGS([parameter], project, ITERATIONS, tol=GAIN, gtol=1.0).minimise(closure)
     return parameter.detach()
 
 

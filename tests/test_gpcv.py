@@ -527,6 +527,7 @@ def test_warm_start_goes_on(sine):
 
 
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
+    monkeypatch.setattr(multipliers, "ROUNDING", 0.0)
     options = {"random_state": 0, "tol": 1e-8, "max_iter": 4, "checkpoint_dir": tmp_path}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

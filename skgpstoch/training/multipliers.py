@@ -22,9 +22,10 @@ ITERATIONS = 50  # of L-BFGS in an iteration of ADMM
 SLOPE = 1e-3  # of the loss by log θ, relative to the loss, at which θ's step ends
 GAIN = 1e-8  # of the loss, relative, by an iteration of L-BFGS, below which it ends
 NEGLIGIBLE = 1e-6  # of the mean square of y, a loss that is as good as none
+ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 GROWTH = 10.0  # of ρ
-MOST_RHO = 1e10
+MOST_RHO = 1e6
 ARMIJO, SHORTER, SHORTEST = 0.5, 0.5, 1e-6  # the paper's, and the step where a line search ends
 
 
@@ -80,7 +81,12 @@ class State(NamedTuple):
 
     def has_settled(self, tol: float) -> bool:
         """Whether another iteration would change little."""
-        return self.moved <= tol and abs(self.value - self.loss) <= tol * self.scale
+        is_still = self.moved <= tol or self.loss < self.scale  # which is as good as none
+        return is_still and self.is_met(tol)
+
+    def is_met(self, tol: float) -> bool:
+        """Whether constraints are, as far as the loss, or conjugate gradients, can tell."""
+        return abs(self.value - self.loss) <= tol * self.scale or self.gap <= ROUNDING
 
 
 class Asked(NamedTuple):
@@ -176,7 +182,7 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     ]
     moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
     after = State(theta, locals_, state.rho, gap, value, loss, moved)
-    is_slow = gap > SHRINKS * state.gap and abs(value - loss) > options.tol * after.scale
+    is_slow = gap > SHRINKS * state.gap and not after.is_met(options.tol)
     if options.solver == "joint" and is_slow:
         after = after._replace(rho=min(GROWTH * state.rho, MOST_RHO))
     return after

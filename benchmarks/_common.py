@@ -6,9 +6,13 @@ import argparse
 import csv
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -218,3 +222,51 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], **common: object
         writer.writeheader()
         writer.writerows(rows)
     print(f"wrote {path} ({len(rows)} rows)")
+
+
+# --- jobs, each in a process of its own -----------------------------------------------------------
+def add_parts(arguments: argparse.ArgumentParser, jobs: Mapping[str, list[Any]]) -> None:
+    """Add ``--parts``, and what a child is told to do."""
+    arguments.add_argument("--parts", nargs="+", choices=list(jobs), default=list(jobs))
+    arguments.add_argument("--child", help=argparse.SUPPRESS)
+
+
+def run_parts(
+    arguments: argparse.ArgumentParser,
+    jobs: Mapping[str, list[Any]],
+    *parts: Callable[..., list[Row]],
+) -> None:
+    """Each job of each part, a function, in a child; rows are printed, and written to a CSV."""
+    args, functions = arguments.parse_args(), {part.__name__: part for part in parts}
+    if args.child:
+        _child(args, functions)
+        return
+    rows: list[Row] = []
+    for part in args.parts:
+        for job in jobs[part]:
+            command = [sys.executable, *sys.argv, "--child", json.dumps([part, job])]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            found = json.loads(done.stdout.splitlines()[-1])
+            rows += [{"part": part, **row} for row in found]
+            for row in found:
+                shown = {k: v if isinstance(v, str) else round(v, 4) for k, v in row.items()}
+                print({"part": part, **shown}, flush=True)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    table = [{key: row.get(key, "") for key in keys} for row in rows]
+    write_csv(args.output, table, seed=args.seed, threads=args.threads)
+
+
+def _child(args: argparse.Namespace, functions: Mapping[str, Callable[..., list[Row]]]) -> None:
+    """One job, whose results are printed."""
+    set_threads(args.threads)
+    part, job = json.loads(args.child)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = functions[part](args, *(job if isinstance(job, list) else [job]))
+    print(json.dumps(rows, default=float))
+
+
+def peak() -> float:
+    """Megabytes of the largest resident set of this process so far (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) / 1024

@@ -18,17 +18,12 @@ Parts, each job in a process of its own:
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _common import Row, add_data, load_split, parser, set_threads, write_csv
+from _common import Row, add_data, add_parts, load_split, parser, peak, run_parts
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpstoch import (
@@ -57,12 +52,6 @@ JOBS = {
 }
 STEPS = 40
 FIXED = ConstantKernel(1.0, "fixed") * RBF(2.0, "fixed") + WhiteKernel(0.1, "fixed")
-
-
-def peak() -> float:
-    """Megabytes of the largest resident set of this process so far."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) / 1024
 
 
 def table(n: int, d: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
@@ -215,45 +204,12 @@ def rvm(args: argparse.Namespace, n: int) -> list[Row]:
     return rows
 
 
-def in_child(args: argparse.Namespace, part: str, job: Any) -> list[Row]:
-    command = [sys.executable, __file__, "--data", str(args.data), "--threads", str(args.threads)]
-    command += ["--seed", str(args.seed), "--draws", str(args.draws)]
-    command += ["--child", json.dumps([part, job])]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return [{"part": part, **row} for row in json.loads(done.stdout.splitlines()[-1])]
-
-
-def child(args: argparse.Namespace) -> None:
-    """One job, whose results are printed."""
-    set_threads(args.threads)
-    part, job = json.loads(args.child)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rows = globals()[part](args, *(job if isinstance(job, list) else [job]))
-    print(json.dumps(rows, default=float))
-
-
 def main() -> None:
     arguments = parser(__doc__, "bench_qsgp.csv")
     add_data(arguments)
-    arguments.add_argument("--parts", nargs="+", choices=list(JOBS), default=list(JOBS))
+    add_parts(arguments, JOBS)
     arguments.add_argument("--draws", type=int, default=300, help="of the part control")
-    arguments.add_argument("--child", help=argparse.SUPPRESS)
-    args = arguments.parse_args()
-    if args.child:
-        return child(args)
-    rows: list[Row] = []
-    for part in args.parts:
-        for job in JOBS[part]:
-            found = in_child(args, part, job)
-            rows += found
-            for row in found:
-                shown = {k: v if isinstance(v, str) else round(v, 4) for k, v in row.items()}
-                print(shown, flush=True)
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    table = [{key: row.get(key, "") for key in keys} for row in rows]
-    write_csv(args.output, table, seed=args.seed, threads=args.threads)
-    return None
+    run_parts(arguments, JOBS, step, memory, uci, digits, control, rvm)
 
 
 if __name__ == "__main__":

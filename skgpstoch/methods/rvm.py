@@ -44,7 +44,7 @@ from ..training.optimizers import Schedule, constant
 
 PRUNED = 1e-4  # γ_i below which a function goes
 FAR = 1e-3  # nats per row that a step gains
-SETTLED = 1e-2  # of log s_i, by which none moves any more
+SETTLED = 2e-2  # of log s_i, by which none moves any more
 SUPERFLUOUS = 50  # functions, of which one may go at a time
 BLOCK = 1024  # basis functions of a step, of "auto"
 START_ROWS = 64  # that the first s_i are found from
@@ -206,7 +206,7 @@ class RelevanceVectors(BasisGP):
     max_iter : int or "auto", default="auto"
         Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
         Training ends earlier where one block has all functions that are left, none goes any more,
-        and no precision moves by more than 1 %.
+        and no precision moves by more than 2 %.
     n_iter_no_change : int or None, default=None
         Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
         worse for a while whenever a function goes.

@@ -1,0 +1,81 @@
+"""
+=============================================
+Carbon dioxide, forecast by what forecasts best
+=============================================
+
+The monthly means of Mauna Loa with a trend and a season, one kernel each, and neither quite right:
+:class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of years held
+out. Which years these are makes all the difference. See :ref:`cross_validation`.
+"""
+
+# %%
+# Forty-three years
+# -----------------
+# Weekly averages come with statsmodels; months are the means of their weeks. The last seven years
+# are for the test.
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, ExpSineSquared, WhiteKernel
+from statsmodels.datasets import co2
+
+from skgpstoch import ADMMGaussianProcessRegressor, GaussianProcessRegressor
+from skgpstoch.display import ADMMConvergenceDisplay
+
+monthly = co2.load_pandas().data["co2"].resample("MS").mean().dropna()
+X = (monthly.index.year + (monthly.index.month - 0.5) / 12).to_numpy().reshape(-1, 1)
+y = monthly.to_numpy()
+is_test = X[:, 0] >= 1995
+X_train, X_test, y_train, y_test = X[~is_test], X[is_test], y[~is_test], y[is_test]
+
+kernel = (
+    1.0 * RBF(50.0, (1.0, 1e4))
+    + 1.0 * ExpSineSquared(1.0, 1.0, periodicity_bounds=(0.5, 2.0)) * RBF(50.0, (1.0, 1e4))
+    + WhiteKernel(1e-3, (1e-8, 1.0))
+)
+
+# %%
+# Three ways to choose
+# --------------------
+# By the marginal likelihood; by the error of years at random; and by the error of the seven years
+# before the test, given all that is earlier. Of these the first two are about filling gaps.
+
+years = X_train[:, 0]
+before, after = np.flatnonzero(years < 1988), np.flatnonzero(years >= 1988)
+models = {
+    "marginal likelihood": GaussianProcessRegressor(kernel, normalize_y=True),
+    "rows at random": ADMMGaussianProcessRegressor(kernel, cv=2, random_state=0),
+    "the last years": ADMMGaussianProcessRegressor(
+        kernel, cv=[(before, after)], scheme="holdout", random_state=0
+    ),
+}
+figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
+ax.plot(X, y, color="black", linewidth=0.8, label="measured")
+ax.axvline(1995.0, color="0.7")
+for name, model in models.items():
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a length-scale may be at its bound
+        model.fit(X_train, y_train)
+    seconds = time.perf_counter() - start
+    mean = model.predict(X_test)
+    error = np.sqrt(np.mean((mean - y_test) ** 2))
+    print(f"{name:<20} RMSE {error:6.2f} ppm  {seconds:5.1f} s  {model.kernel_}")
+    ax.plot(X_test, mean, label=f"{name}: RMSE {error:.1f} ppm")
+ax.set(xlim=(1980, 2002), ylim=(330, 380), xlabel="year", ylabel="CO₂ (ppm)")
+ax.legend(loc="upper left")
+
+# %%
+# Convergence
+# -----------
+# A length-scale, the weights, how far the constraint is from being met, and the augmented
+# Lagrangian, after every iteration.
+
+ADMMConvergenceDisplay.from_estimator(models["the last years"], parameter=1)
+plt.show()

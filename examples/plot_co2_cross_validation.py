@@ -1,7 +1,7 @@
 """
-=============================================
+===============================================
 Carbon dioxide, forecast by what forecasts best
-=============================================
+===============================================
 
 The monthly means of Mauna Loa with a trend and a season, one kernel each, and neither quite right:
 :class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of years held

@@ -44,7 +44,7 @@ from ..training.optimizers import Schedule, constant
 
 PRUNED = 1e-4  # γ_i below which a function goes
 FAR = 1e-3  # nats per row that a step gains
-SETTLED = 2e-2  # of log s_i, by which none moves any more
+SETTLED = 1e-2  # of log s_i, by which none moves any more; twice that where there are classes
 SUPERFLUOUS = 50  # functions, of which one may go at a time
 BLOCK = 1024  # basis functions of a step, of "auto"
 START_ROWS = 64  # that the first s_i are found from
@@ -117,7 +117,8 @@ class RelevanceObjective(BlockwiseObjective):
         sweep.kl += block_kl(W, kept, found, members)
         model.columns[members], model.std[members] = W.to(model.columns), kept.to(model.std)
         model.s[members] = found.to(model.s)
-        stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < SETTLED
+        limit = SETTLED if isinstance(model.likelihood, Gaussian) else 2.0 * SETTLED
+        stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < limit
         self.is_settled = bool(stays) and bool((keep == self.active[members]).all())
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
@@ -206,7 +207,7 @@ class RelevanceVectors(BasisGP):
     max_iter : int or "auto", default="auto"
         Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
         Training ends earlier where one block has all functions that are left, none goes any more,
-        and no precision moves by more than 2 %.
+        and no precision moves by more than 1 %, or 2 % of a classifier.
     n_iter_no_change : int or None, default=None
         Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
         worse for a while whenever a function goes.

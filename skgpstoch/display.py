@@ -618,12 +618,7 @@ class LearningCurveDisplay(_Display):
         TypeError
             If the estimator has no `loss_curve_`.
         """
-        check_is_fitted(estimator)
-        fitted = _final_estimator(estimator)
-        if not hasattr(fitted, "loss_curve_"):
-            raise TypeError(
-                f"{cls.__name__} needs an estimator with a loss_curve_; got {fitted!r}."
-            )
+        fitted = _fitted_with("loss_curve_", estimator, cls)
         display = cls(
             loss_curve=fitted.loss_curve_,
             validation_scores=getattr(fitted, "validation_scores_", None),
@@ -756,10 +751,7 @@ class ADMMConvergenceDisplay(_Display):
         ValueError
             If there is no such hyper-parameter.
         """
-        check_is_fitted(estimator)
-        fitted = _final_estimator(estimator)
-        if not hasattr(fitted, "history_"):
-            raise TypeError(f"{cls.__name__} needs an estimator with a history_; got {fitted!r}.")
+        fitted = _fitted_with("history_", estimator, cls)
         history = fitted.history_
         n_dims = history["theta"].shape[2]
         if parameter not in range(n_dims):
@@ -776,6 +768,17 @@ def _final_estimator(estimator: Any) -> Any:
     """The regressor inside a fitted search or pipeline."""
     estimator = getattr(estimator, "best_estimator_", estimator)
     return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _fitted_with(attribute: str, estimator: Any, display: type) -> Any:
+    """The regressor inside a fitted search or pipeline, if it has what a Display draws."""
+    check_is_fitted(estimator)
+    fitted = _final_estimator(estimator)
+    if not hasattr(fitted, attribute):
+        raise TypeError(
+            f"{display.__name__} needs an estimator with a {attribute}; got {fitted!r}."
+        )
+    return fitted
 
 
 def _draw_rows(

@@ -3,6 +3,7 @@
 import pickle
 import warnings
 
+import distributed
 import joblib
 import numpy as np
 import pytest
@@ -45,17 +46,16 @@ def make_fold(P=2, T=14, V=9, weighted=True):
     return Fold(3.0 * normal(n, 1, seed=1), normal(n, P, seed=2), weight.to(F64), T)
 
 
-def make_problem(keeps=True, kernel=PERIODIC, learns_noise=True, **options):
-    fold = make_fold(**options)
-    bounds = (1e-6, 1e2) if learns_noise else (0.2, 0.2)
-    theta = np.append(kernel.theta, [np.log(0.2)] * learns_noise)
-    return HoldOut(fold, torch.from_numpy(theta), kernel, 0.2, bounds, keeps)
+THETA = torch.from_numpy(np.append(PERIODIC.theta, np.log(0.2)))
 
 
-def dense(problem, theta=None):
+def make_problem(keeps=True):
+    return HoldOut(make_fold(), THETA, PERIODIC, 0.2, True, keeps)
+
+
+def dense(problem, theta=THETA):
     """C and K_VT, differentiable by a θ that is given."""
-    kernel = from_sklearn(problem.kernel.sklearn_kernel)
-    theta = problem.theta if theta is None else theta
+    kernel = from_sklearn(PERIODIC)
     fold, T = problem.fold, problem.fold.n_trained
     sizes = [p.numel() for p in kernel.parameters()]
     names = [name for name, _ in kernel.named_parameters()]
@@ -140,7 +140,7 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
     problem = make_problem(keeps)
     z, dual, rho = normal(14, 2, seed=5), normal(14, 2, seed=6), 3.0
     at = problem.lagrangian(z, dual, rho)
-    theta = problem.theta.clone().requires_grad_()
+    theta = THETA.clone().requires_grad_()
     value = dense_lagrangian(problem, theta, z, dual, rho)
     (expected,) = torch.autograd.grad(value, theta)
     assert_close(at.value, value.detach(), rtol=1e-12, atol=0.0)
@@ -149,8 +149,7 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
     for j in range(len(expected)):
         moved = torch.eye(len(expected), dtype=F64)[j] * step
         up, down = (
-            dense_lagrangian(problem, problem.theta + sign * moved, z, dual, rho)
-            for sign in (1.0, -1.0)
+            dense_lagrangian(problem, THETA + sign * moved, z, dual, rho) for sign in (1.0, -1.0)
         )
         assert float((up - down) / (2.0 * step)) == pytest.approx(float(expected[j]), rel=1e-5)
 
@@ -185,7 +184,7 @@ def test_consistent_weights_have_no_constraint_left(keeps, small_blocks):
         errors = problem.y_V - K_VT @ torch.linalg.solve(C, problem.y_T)
         return (problem.weight_V * errors.square()).sum()
 
-    theta = problem.theta.clone().requires_grad_()
+    theta = THETA.clone().requires_grad_()
     (expected,) = torch.autograd.grad(of_theta(theta), theta)
     assert_close(problem.gradient(z, at.slope), expected, rtol=1e-5, atol=1e-6)
 
@@ -470,7 +469,6 @@ def test_jobs_give_the_same_model(scheme, backend, sine):
 
 
 def test_jobs_of_dask(sine):
-    distributed = pytest.importorskip("distributed")
     alone = ADMMGaussianProcessRegressor(random_state=0).fit(*sine)
     with (
         distributed.Client(
@@ -490,6 +488,41 @@ def test_restarts_keep_the_least_error(sine):
     several = ADMMGaussianProcessRegressor(kernel, n_restarts=5, **options).fit(*sine)
     assert several.loss_curve_[-1] < 0.5 * one.loss_curve_[-1]
     assert several.score(*sine) > 0.9
+
+
+def test_nothing_to_learn(sine):
+    X, y = sine
+    kernel = sk.RBF(0.8, "fixed") + sk.WhiteKernel(0.1, "fixed")
+    model = ADMMGaussianProcessRegressor(kernel, normalize_y=False, random_state=0).fit(X, y)
+    gp = SklearnGP(kernel, optimizer=None).fit(X, y)
+    assert model.n_iter_ == 1
+    assert_allclose(model.predict(X), gp.predict(X), atol=1e-8)
+    assert_allclose(model.predict_std(X), gp.predict(X, return_std=True)[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.0, 3.0])
+@pytest.mark.parametrize("normalize_y", [True, False])
+def test_a_constant_target(level, normalize_y, sine):
+    model = ADMMGaussianProcessRegressor(normalize_y=normalize_y, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mean, std = model.fit(sine[0], np.full(90, level)).predict(sine[0], return_std=True)
+    assert_allclose(mean, level, atol=1e-3)
+    assert np.isfinite(std).all()
+
+
+def test_means_of_many_rows_need_no_variances(sine, monkeypatch):
+    model = ADMMGaussianProcessRegressor(sk.RBF(0.8), block_size=10, random_state=0).fit(*sine)
+    mean, _ = model.predict(sine[0], return_std=True)
+    monkeypatch.setattr(IterativePosterior, "solve", None)
+    assert_allclose(model.predict(sine[0]), mean, rtol=1e-12)
+    with pytest.raises(ValueError, match="exposure"):
+        model.predict(sine[0], exposure=2.0)
+
+
+def test_covariances_are_made_by_blocks_where_there_is_no_memory(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *_: torch.empty(10**8, 10**8))
+    assert make_problem().covariances.whole is None
 
 
 def test_weights_are_repetitions(sine):

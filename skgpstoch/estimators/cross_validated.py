@@ -208,6 +208,15 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         of_outputs = self.likelihood_.noise_variance.detach().numpy()
         self.noise_variance_ = float(of_outputs[0]) if self._y_shape == () else of_outputs
 
+    def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
+        if isinstance(self.posterior_, ExactPosterior):
+            return super()._mean(X, latent, exposure, y_std)
+        rows, posterior = self._query(X)  # noise has no mean, and variances are dear
+        self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
+        (mean,) = self._collect(len(rows), lambda block: (posterior.mean(rows[block]),))
+        offset, scale = self._y_scaling
+        return mean * scale + offset
+
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)
         if len(X) > self.block_size:

@@ -123,6 +123,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         offset, scale = self._y_scaling
         return mean * scale + offset, std * scale
 
+    def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
+        """Mean of y, or of f, in the units of y, (n, P)."""
+        return self._moments(X, latent, exposure, y_std)[0]
+
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(n, P, ...) → the shape of the user's y."""
         return a[:, 0] if self._y_shape == () else a
@@ -167,10 +171,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
         if return_cov:
             return self._mean_and_covariance(X, latent, y_std)
-        mean, std = self._moments(X, latent, exposure, y_std)
         if return_std:
+            mean, std = self._moments(X, latent, exposure, y_std)
             return self._shaped(mean), self._shaped(std)
-        return self._shaped(mean)
+        return self._shaped(self._mean(X, latent, exposure, y_std))
 
     def _mean_and_covariance(
         self, X: Any, latent: bool, y_std: Any

@@ -15,9 +15,9 @@ min_z L_ρ, by L-BFGS whose every evaluation finds the best z anew, from the las
 0 there, the gradient by θ is the one at fixed z. That is the method of multipliers, to which
 Theorem 1 applies; ρ grows tenfold where the gap does not shrink fourfold.
 
-K folds are hold-outs of their own whose θ are averaged ("naive"), or have a θ in common, by local
-copies that are drawn together ("consensus", eq. 16; Boyd et al., "Distributed optimization and
-statistical learning via ADMM", 2011, sec. 7.1.1 and, for the penalty, 3.4.1).
+K folds are hold-outs of their own whose θ are averaged ("naive"), or have one θ, at which the sum
+of their losses is least ("consensus", eq. 15). The paper's local copies of θ (eq. 16) are
+eliminated: the minimum is the same, and nothing has to come to agree.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ from ..estimators.cross_validated import CrossValidatedGPRegressor
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import POSITIVE
 from ..estimators.plan import Plan
-from ..kernels import from_sklearn
 from ..likelihoods.real import Gaussian
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from ..objectives.hold_out import Fold, HoldOut
-from ..posteriors.covariance import set_theta
+from ..objectives.hold_out import Fold, HoldOut, at_theta
 from ..posteriors.exact import ExactPosterior
 from ..posteriors.iterative import IterativePosterior
 from ..training.loop import History
@@ -133,8 +131,6 @@ class CrossValidationObjective(Objective):
         Whether the scale of kernel and noise is found at the end, which no loss here depends on.
     max_iter : int
         Iterations at most.
-    n_jobs : int or None
-        Of joblib.
     """
 
     n_iter: Tensor  # ()
@@ -242,10 +238,7 @@ class CrossValidationObjective(Objective):
         """The posterior of all rows at θ̄."""
         options = self.options
         theta = torch.stack([search.theta for search in self.best]).mean(0)
-        kernel = from_sklearn(options.kernel)
-        learns_noise = options.noise_bounds[0] < options.noise_bounds[1]
-        set_theta(kernel.parameters(), theta[: len(theta) - learns_noise])
-        noise = float(theta[-1].exp()) if learns_noise else options.noise_variance
+        kernel, noise = at_theta(*options[:3], theta)
         kernel, rows = kernel.to(X.device), rows.to(torch.float64)
         if rows.weight is not None:
             X, rows = X[rows.weight > 0], rows[rows.weight > 0]
@@ -307,8 +300,8 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
     max_iter : int or "auto", default="auto"
         Iterations of ADMM; "auto" is 100.
     tol : float, default=0.01
-        Iterations end where no log-hyper-parameter moves by more, and the constraint is met to this
-        share of y.
+        Iterations end where no log-hyper-parameter moves by more, and the augmented Lagrangian is
+        the loss up to this share of it.
 
     Attributes
     ----------
@@ -408,7 +401,7 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
         options = Options(
             start.kernel,
             start.noise,
-            start.noise_bounds,
+            start.learns_noise,
             keeps=len(X) <= self.block_size,
             solver=plan.solver,
             dual_step=self.dual_step,

@@ -164,9 +164,9 @@ class RelevanceObjective(BlockwiseObjective):
         sweep = rest.begin(torch.Generator(X.device).manual_seed(0))
         blocks = torch.arange(R, device=X.device).split(max(R if whole else BLOCK, 1))
         values = [torch.inf]
-        while len(values) <= NEWTON_STEPS:
+        while len(values) <= (NEWTON_STEPS if whole else MOST_ROUNDS):
             values.append(float(torch.stack([rest.step(sweep, b) for b in blocks])[-1]))
-            if values[-2] - values[-1] < CLOSED or (len(values) > MOST_ROUNDS and not whole):
+            if values[-2] - values[-1] < CLOSED:
                 break
         return ChevronPosterior(closing, self.rows.n_effective)
 

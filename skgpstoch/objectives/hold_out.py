@@ -20,14 +20,13 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
-from ..kernels import from_sklearn
+from ..kernels import Kernel, from_sklearn
 from ..maths.conjugate_gradients import Solved, conjugate_gradients
-from ..maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
+from ..maths.pivoted_cholesky import LowRankInverse
 from ..posteriors.covariance import set_theta
-from ..posteriors.kernel_products import KernelRows
+from ..posteriors.kernel_products import KernelRows, low_rank
 
 RANK = 200  # of what conjugate gradients are preconditioned with, at most
-RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
 COLUMNS = 256  # systems that are solved together
 TINY = 1e-300
 TOL = 1e-8  # of conjugate gradients, relative
@@ -56,6 +55,15 @@ class Gap(NamedTuple):
     slope: Tensor  # of L_ρ by Az for the covariances A of all rows with T, (T + V, P)
 
 
+def at_theta(
+    kernel: sk.Kernel, noise_variance: float, learns_noise: bool, theta: Tensor
+) -> tuple[Kernel, float]:
+    """k and σ² at θ, (D,), whose last is log σ² where that is learned."""
+    module, theta = from_sklearn(kernel), theta.cpu()
+    set_theta(module.parameters(), theta[: len(theta) - learns_noise])
+    return module, math.exp(float(theta[-1])) if learns_noise else noise_variance
+
+
 class HoldOut:
     """L_ρ of one fold, at hyper-parameters θ of a kernel and of the noise.
 
@@ -64,13 +72,13 @@ class HoldOut:
     fold : Fold
         The rows.
     theta : Tensor of shape (D,)
-        Where θ is: what the kernel has free, and log σ² unless its bounds are equal.
+        θ: what the kernel has free, and log σ² where it is learned.
     kernel : sklearn kernel
         k.
     noise_variance : float
-        σ², where it is fixed.
-    noise_bounds : tuple of float
-        Its interval; equal ends keep it as it is.
+        σ², where it is not learned.
+    learns_noise : bool
+        Whether it is.
     keeps : bool
         Whether covariances are kept, T(T + V) numbers, or made again for every product.
     """
@@ -81,51 +89,25 @@ class HoldOut:
         theta: Tensor,
         kernel: sk.Kernel,
         noise_variance: float,
-        noise_bounds: tuple[float, float],
+        learns_noise: bool,
         keeps: bool,
     ) -> None:
-        self.fold, self.kernel = fold, from_sklearn(kernel).to(fold.y.device)
-        log_noise = torch.tensor(math.log(noise_variance), dtype=torch.float64, device="cpu")
-        self.log_noise = log_noise.to(fold.y.device)
-        self.learns_noise = noise_bounds[0] < noise_bounds[1]
-        of_noise = torch.tensor([noise_bounds], dtype=torch.float64, device="cpu").log()
-        self.bounds = torch.cat([self.kernel.bounds.cpu(), of_noise[: int(self.learns_noise)]])
         T = fold.n_trained
+        self.fold, self.learns_noise = fold, learns_noise
+        self.kernel, variance = at_theta(kernel, noise_variance, learns_noise, theta)
+        self.kernel.to(fold.y.device)
         self.y_T, self.y_V = fold.y[:T], fold.y[T:]
+        self.noise_T, self.noise_V = (variance / fold.weight).tensor_split([T])  # (T, 1), (V, 1)
         self.weight_V = fold.weight[T:]
-        self.n_numbers = fold.n_held_out * fold.y.shape[1]
+        X = fold.X[:T].double()
+        self.inverse = LowRankInverse(low_rank(self.kernel, X, self.noise_T, RANK), self.noise_T)
         self.covariances = KernelRows(self.kernel, fold.X, fold.X[:T], keeps)
-        self.move_to(theta)
-
-    @property
-    def theta(self) -> Tensor:
-        """θ, (D,)."""
-        noise = self.log_noise.reshape(-1)[: int(self.learns_noise)]
-        return torch.cat([self.kernel.theta.detach().to(noise), noise])
-
-    @torch.no_grad()
-    def move_to(self, theta: Tensor) -> None:
-        """Other hyper-parameters, within bounds: covariances, and LLᵀ + σ²I ≈ C."""
-        theta = theta.cpu().clamp(*self.bounds.T)
-        set_theta(self.kernel.parameters(), theta[: len(theta) - self.learns_noise])
-        if self.learns_noise:
-            self.log_noise.copy_(theta[-1])
-        self.covariances.refresh()
-        X = self.fold.X[: self.fold.n_trained].double()
-        self.noise = self.log_noise.exp() / self.fold.weight[: len(X)]  # (T, 1)
-        L, _ = pivoted_cholesky(
-            self.kernel.diag(X),
-            lambda i: self.kernel(X[i][None], X)[0],
-            min(RANK, len(X)),
-            tol=RESIDUE * float(self.noise.min()),
-        )
-        self.inverse = LowRankInverse(L, self.noise)
 
     # ---- products ----------------------------------------------------------------------------
 
     def training_product(self, V: Tensor) -> Tensor:
         """CV, (T, R)."""
-        return self.covariances.product(V, len(V)) + self.noise * V
+        return self.covariances.product(V, len(V)) + self.noise_T * V
 
     def weighted_square(self, V: Tensor, rho: float) -> Tensor:
         """(2K_VTᵀK_VT + ρC²)V in one pass over the covariances: (T, R)."""
@@ -134,8 +116,8 @@ class HoldOut:
         def between(rows: slice, AV: Tensor) -> Tensor:
             inner = slice(rows.start, min(rows.stop, T))
             n_inner = max(inner.stop - inner.start, 0)
-            CV = AV[:n_inner] + self.noise[inner] * V[inner]
-            back[inner] = rho * self.noise[inner] * CV
+            CV = AV[:n_inner] + self.noise_T[inner] * V[inner]
+            back[inner] = rho * self.noise_T[inner] * CV
             outer = slice(max(rows.start - T, 0), max(rows.stop - T, 0))
             return torch.cat([rho * CV, 2.0 * self.weight_V[outer] * AV[n_inner:]])
 
@@ -151,7 +133,7 @@ class HoldOut:
         """The z that is best given θ and λ (eq. 13, 14)."""
         T = len(dual)
         target = torch.cat([rho * self.y_T - dual, 2.0 * self.weight_V * self.y_V])
-        b = self.covariances.transposed(target) + self.noise * target[:T]
+        b = self.covariances.transposed(target) + self.noise_T * target[:T]
         return conjugate_gradients(
             lambda V: self.weighted_square(V, rho),
             b,
@@ -172,7 +154,7 @@ class HoldOut:
     def lagrangian(self, z: Tensor, dual: Tensor, rho: float) -> Gap:
         """L_ρ."""
         fitted, T = self.covariances.product(z), len(z)
-        residual, errors = fitted[:T] + self.noise * z - self.y_T, self.y_V - fitted[T:]
+        residual, errors = fitted[:T] + self.noise_T * z - self.y_T, self.y_V - fitted[T:]
         loss = (self.weight_V * errors.square()).sum()
         value = loss + (dual * residual).sum() + 0.5 * rho * residual.square().sum()
         slope = torch.cat([dual + rho * residual, -2.0 * self.weight_V * errors])
@@ -181,9 +163,9 @@ class HoldOut:
     def gradient(self, z: Tensor, slope: Tensor) -> Tensor:
         """∂L_ρ/∂θ at fixed z, (D,)."""
         found = self.covariances.gradients(z, slope, list(self.kernel.parameters()))
-        of_noise = (slope[: len(z)] * self.noise * z).sum()
-        parts = [*found, *[of_noise][: int(self.learns_noise)]]
-        return torch.cat([part.reshape(-1).to(z) for part in parts])
+        of_noise = (slope[: len(z)] * self.noise_T * z).sum()
+        parts = [*found, *[of_noise] * self.learns_noise]
+        return torch.cat([z.new_empty(0), *(part.reshape(-1).to(z) for part in parts)])
 
     @torch.no_grad()
     def squared_scores(self, n_rows: int) -> tuple[Tensor, Tensor]:
@@ -193,9 +175,9 @@ class HoldOut:
         some = torch.linspace(0, V - 1, min(n_rows, V), device=X.device).round().long()
         scores = []
         for part in some.split(COLUMNS):
-            rows, weight = X[T + part], self.weight_V[part]
+            rows = X[T + part]
             K = self.kernel(rows, X[:T])  # (b, T)
             explained = (K.mT * self.solve(K.mT).solution).sum(0)
-            var = self.kernel.diag(rows) - explained + (self.log_noise.exp() / weight)[:, 0]
+            var = self.kernel.diag(rows) - explained + self.noise_V[part, 0]
             scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(TINY)[:, None])
         return torch.cat(scores), self.weight_V[some]

@@ -27,6 +27,10 @@ class Posterior(nn.Module):
         """q(f) at each row of X: X (N, d), mean and var (1, N, P)."""
         raise NotImplementedError
 
+    def mean(self, X: Tensor) -> Tensor:
+        """E f at each row of X, which may be cheaper without variances: (N, P)."""
+        return self.marginals(X).mixture_moments()[0]
+
     def covariance(self, X: Tensor) -> Tensor:
         """Joint covariance of f at the rows of X, one for each output: (P, N, N)."""
         raise NotImplementedError

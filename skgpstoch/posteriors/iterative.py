@@ -23,12 +23,11 @@ from ..likelihoods.real import Gaussian
 from ..maths.conjugate_gradients import conjugate_gradients
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, cholesky
-from ..maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
+from ..maths.pivoted_cholesky import LowRankInverse
 from .base import Posterior
-from .kernel_products import KernelRows
+from .kernel_products import KernelRows, low_rank
 
 RANK = 500  # of the preconditioner
-RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
 MOST_ITERATIONS = 5_000
 COLUMNS = 256  # systems that are solved together
@@ -61,12 +60,7 @@ class IterativePosterior(Posterior):
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
             weight = torch.ones(len(X), 1).to(variance) if rows.weight is None else rows.weight
             noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
-            factor, _ = pivoted_cholesky(
-                kernel.diag(X.double()),
-                lambda i: kernel(X[i][None].double(), X.double())[0],
-                min(RANK, len(X)),
-                tol=RESIDUE * float(noise.min()),
-            )
+            factor = low_rank(kernel, X.double(), noise, RANK)
         for name, value in {"X": X, "noise": noise, "factor": factor}.items():
             self.register_buffer(name, value)
         self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)
@@ -114,6 +108,9 @@ class IterativePosterior(Posterior):
     def cross(self, X: Tensor) -> Tensor:
         """k(X*, X), (N*, N), float64."""
         return self.kernel(X.to(self.X), self.X).double()
+
+    def mean(self, X: Tensor) -> Tensor:
+        return torch.cat([self.cross(part) @ self.alpha for part in X.split(COLUMNS)])
 
     def marginals(self, X: Tensor) -> Marginals:
         mean, var = X.new_empty(len(X), self.alpha.shape[1]), X.new_empty(len(X), 1)

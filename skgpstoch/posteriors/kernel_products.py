@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
 from ..kernels import Kernel
+from ..maths.pivoted_cholesky import pivoted_cholesky
 from .covariance import BLOCK_ELEMENTS, LEAST_ROWS
+
+RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
 
 
 class KernelRows:
@@ -24,22 +27,26 @@ class KernelRows:
     X, Z : Tensor of shape (N, d) and (M, d)
         Rows.
     keeps : bool
-        Whether A is kept, NM numbers; else it is made for every product, in little memory.
+        Whether A is kept, NM numbers, where there is memory for it; else it is made for every
+        product, in little memory.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor, keeps: bool) -> None:
         self.kernel = kernel
         self.X, self.Z = X, Z
-        self.whole = X.new_empty(len(X), len(Z)) if keeps else None
         self.block_rows = max(LEAST_ROWS, BLOCK_ELEMENTS[X.device.type] // len(Z))
-        self.refresh()
+        self.whole = self._made() if keeps else None
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """After the kernel's hyper-parameters have changed."""
-        if self.whole is not None:
-            for rows in row_blocks(len(self.X), self.block_rows):
-                self.whole[rows] = self.kernel(self.X[rows], self.Z)
+    def _made(self) -> Tensor | None:
+        """A; None where there is no memory for it."""
+        try:
+            whole = self.X.new_empty(len(self.X), len(self.Z))
+        except RuntimeError:  # torch's, of a CPU and of a GPU
+            return None
+        for rows in row_blocks(len(self.X), self.block_rows):
+            whole[rows] = self.kernel(self.X[rows], self.Z)
+        return whole
 
     def blocks(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows, and A of these: all, or the first ones."""
@@ -83,3 +90,17 @@ class KernelRows:
             for total, part in zip(totals, parts, strict=True):
                 total += part
         return totals
+
+
+@torch.no_grad()
+def low_rank(kernel: Kernel, X: Tensor, noise: Tensor, rank: int) -> Tensor:
+    """L of LLᵀ + diag(noise), which is like k(X, X) + diag(noise): (N, r), r ≤ rank.
+
+    Pivots end where no conditional variance is more than a share of the noise (N, 1).
+    """
+    return pivoted_cholesky(
+        kernel.diag(X),
+        lambda i: kernel(X[i][None], X)[0],
+        min(rank, len(X)),
+        tol=RESIDUE * float(noise.min()),
+    )[0]

@@ -26,6 +26,7 @@ ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
+TINY = torch.finfo(torch.float64).tiny
 ARMIJO, SHORTER, SHORTEST = 0.5, 0.5, 1e-6  # the paper's, and the step where a line search ends
 
 
@@ -33,8 +34,8 @@ class Options(NamedTuple):
     """What does not change in the course of a fit."""
 
     kernel: sk.Kernel
-    noise_variance: float
-    noise_bounds: tuple[float, float]
+    noise_variance: float  # where it is not learned
+    learns_noise: bool
     keeps: bool  # covariances
     solver: str
     dual_step: float | None  # ρ′; None: ρ
@@ -112,7 +113,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
-    gap = float(at.residual.norm() / problem.y_T.norm())
+    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(TINY))
     return Found(float(at.value), float(at.loss), gap, at.residual, slope, local)
 
 
@@ -157,7 +158,7 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
     found = Together(state, options)(state.theta, Asked(consistent=True))
     locals_ = [one.local for one in found if one.local is not None]
     failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
-    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), 1e-300)
+    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), TINY)
     return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
 
 
@@ -166,7 +167,9 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     together = Together(state, options)
     n = n_numbers(state.locals)
     together.unit = SLOPE * n * state.scale
-    theta = STEPS[options.solver](together, state.theta.clone(), bounds)
+    theta = state.theta.clone()
+    if len(theta):
+        theta = STEPS[options.solver](together, theta, bounds)
     found = together(theta, Asked(weights=True))
     gap = max(one.gap for one in found)
     value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
@@ -189,10 +192,10 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
 
 
 def mean_square(locals_: list[Local]) -> float:
-    """Of the numbers that are held out."""
+    """Of the numbers that are held out; 1 where these are 0."""
     folds = [local.fold for local in locals_]
     total = sum(float((f.weight * f.y.square())[f.n_trained :].sum()) for f in folds)
-    return max(total / n_numbers(locals_), torch.finfo(torch.float64).tiny)
+    return total / n_numbers(locals_) or 1.0
 
 
 def n_numbers(locals_: list[Local]) -> float:

@@ -96,7 +96,16 @@ def scaling(args: argparse.Namespace, n: int) -> list[Row]:
     one = torch.ones(n, 1, dtype=torch.float64)
     nothing = torch.empty(0, 1, dtype=torch.float64)
     local = Local(Fold(X, y[:, None], one, n // 2), nothing, nothing)
-    options = Options(RBF(0.5), NOISE, (NOISE, NOISE), True, "joint", None, 0.01, 1)
+    options = Options(
+        kernel=RBF(0.5),
+        noise_variance=NOISE,
+        learns_noise=False,
+        keeps=True,
+        solver="joint",
+        dual_step=None,
+        tol=0.01,
+        n_jobs=1,
+    )
     theta, rho = torch.tensor([np.log(0.5)]), 100.0
     begun = visit(local, theta, rho, Asked(consistent=True), options)
     seconds = []

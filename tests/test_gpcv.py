@@ -1,5 +1,6 @@
 """GPCV-ADMM: the identities of methods.md E, schemes, and what users must never meet."""
 
+import math
 import pickle
 import warnings
 
@@ -14,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor as SklearnGP
 from sklearn.gaussian_process import kernels as sk
-from sklearn.model_selection import KFold, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from torch.testing import assert_close
 
 from skgpstoch import ADMMGaussianProcessRegressor
@@ -155,7 +156,11 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
 
 
 @both_memories
-def test_best_weights_are_the_dense_solution(keeps, small_blocks):
+@pytest.mark.parametrize("dense_rows", [0, 500])
+@pytest.mark.parametrize("squared", [0, 60])
+def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_blocks, monkeypatch):
+    monkeypatch.setattr(hold_out, "DENSE", dense_rows)
+    monkeypatch.setattr(hold_out, "SQUARED", squared)  # 0: by the errors of rows held out
     problem = make_problem(keeps)
     dual, rho = normal(14, 2, seed=6), 3.0
     C, K_VT = dense(problem)
@@ -163,8 +168,41 @@ def test_best_weights_are_the_dense_solution(keeps, small_blocks):
     A = 2.0 * K_VT.mT @ (W * K_VT) + rho * C @ C
     b = 2.0 * K_VT.mT @ (W * problem.y_V) + C @ (rho * problem.y_T - dual)
     found = problem.best_weights(dual, rho, torch.zeros_like(dual))
-    assert found.converged
-    assert_close(found.solution, torch.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
+    assert problem.ended
+    assert_close(found, torch.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dense_rows", [0, 500])
+def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
+    """The square of C has twice the digits that there are: by its parts, least squares have not."""
+    monkeypatch.setattr(hold_out, "DENSE", dense_rows)
+    monkeypatch.setattr(hold_out, "RANK", 20)
+    X, y, rho = normal(300, 2), normal(300, 1, seed=1), 100.0
+    fold = Fold(X, torch.sin(2.0 * X[:, :1]) + 0.01 * y, torch.ones(300, 1, dtype=F64), 220)
+    kernel = sk.Matern(1.0, nu=1.5)
+    problem = HoldOut(fold, torch.zeros(1, dtype=F64), kernel, 1e-4, False, True)
+    K = from_sklearn(kernel)(X, X[:220]).detach()
+    C, K_VT = K[:220] + 1e-4 * torch.eye(220, dtype=F64), K[220:]
+    dual = normal(220, 1, seed=2)
+    A = torch.cat([2.0**0.5 * K_VT, rho**0.5 * C])
+    b = torch.cat([2.0**0.5 * problem.y_V, rho**0.5 * (problem.y_T - dual / rho)])
+    found = problem.best_weights(dual, rho, torch.zeros_like(dual))
+    assert problem.ended
+    expected = torch.linalg.lstsq(A, b).solution
+    assert float((A @ (found - expected)).norm() / (A @ expected).norm()) < 1e-6
+
+
+def test_systems_that_do_not_end_are_reported(monkeypatch, sine):
+    monkeypatch.setattr(hold_out, "DENSE", 0)
+    monkeypatch.setattr(hold_out, "RANK", 1)
+    monkeypatch.setattr(
+        hold_out,
+        "conjugate_gradients",
+        lambda *args, **_: conjugate_gradients(*args[:4], tol=1e-12, max_iter=2),
+    )
+    with pytest.warns(ConvergenceWarning) as found:
+        ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), max_iter=1).fit(*sine)
+    assert any("did not come to an end" in str(warning.message) for warning in found)
 
 
 @both_memories
@@ -278,7 +316,8 @@ def test_scale_is_that_of_errors_held_out(sine):
         gp = SklearnGP(kernel.k1, alpha=kernel.k2.noise_level, optimizer=None)
         mean, std = gp.fit(X[trained], z[trained]).predict(X[out], return_std=True)
         scores.append((z[out] - mean) ** 2 / (std**2 + kernel.k2.noise_level))
-    assert np.mean(np.concatenate(scores)) == pytest.approx(1.0, rel=1e-4)
+    n = len(y)  # of which the two hyper-parameters take two
+    assert np.sum(np.concatenate(scores)) == pytest.approx(n - 2.0, rel=1e-4)
     gp = SklearnGP(kernel, alpha=0.0, optimizer=None, normalize_y=True).fit(X, y)
     assert_allclose(model.predict(X), gp.predict(X), atol=1e-7)
     assert model.log_marginal_likelihood(X, y) == pytest.approx(
@@ -379,6 +418,16 @@ def test_folds_of_any_kind(cv, sine):
         ({"n_restarts": 1, "kernel": sk.RBF(1.0, (1e-3, np.inf))}, "n_restarts=1 needs"),
         ({"kernel": sk.PairwiseKernel()}, "kernel"),
         ({"block_size": 0}, "'block_size' parameter"),
+        ({"n_jobs": 0}, "'n_jobs' parameter"),
+        ({"cv": [(np.arange(60), np.arange(59, 90))]}, "number 59"),
+        ({"cv": [([0, 1], [2, 100])]}, "from 0 to 89"),
+        ({"cv": [([0, 1], [2, -1])]}, "from 0 to 89"),
+        ({"cv": [([0.5, 1.2], [3.0])]}, "row numbers"),
+        ({"cv": [1, 2, 3]}, "gives no folds"),
+        ({"cv": [("a", "b")]}, "row numbers"),
+        ({"cv": GroupKFold(3)}, "cv.split.X, y, groups"),
+        ({"cv": 0.999}, "cv=0.999"),
+        ({"kernel": 2.0 * (sk.RBF() + sk.WhiteKernel(0.2))}, "term of its own"),
     ],
 )
 def test_bad_parameters(params, match, sine):
@@ -535,6 +584,127 @@ def test_weights_are_repetitions(sine):
         assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("times", [0.2, 5.0])
+def test_noise_is_that_of_a_single_row(times, sine):
+    """Weights that are all the same leave the noise what it is."""
+    X, y = sine
+    folds = list(KFold(3).split(X))
+    weight = np.full(len(X), times)
+    model = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), cv=folds).fit(X, y)
+    noise = model.noise_variance_
+    model.fit(X, y, sample_weight=weight)
+    assert 0.6 * noise < model.noise_variance_ < 1.6 * noise
+
+
+def test_weights_are_repetitions_of_both_sides():
+    """Whatever the splitter does with rows that are there several times."""
+    X, y = normal(50, 1).numpy(), normal(50, seed=1).numpy()
+    weight = 1 + np.arange(50) % 3
+    number = np.arange(50).repeat(weight)
+    pair = np.arange(30), np.arange(30, 50)
+    options = {"learn_noise": True, "normalize_y": False, "kernel": 1.0 * sk.RBF(1.0, "fixed")}
+    weighted = ADMMGaussianProcessRegressor(cv=[pair], **options).fit(X, y, sample_weight=weight)
+    pair = tuple(np.flatnonzero(np.isin(number, part)) for part in pair)
+    repeated = ADMMGaussianProcessRegressor(cv=[pair], **options).fit(X[number], y[number])
+    assert_allclose(weighted.predict(X), repeated.predict(X), atol=1e-3)
+    assert weighted.noise_variance_ == pytest.approx(repeated.noise_variance_, rel=1e-2)
+
+
+def test_few_rows_held_out_do_not_decide_alone(sine):
+    X, y = sine
+    model = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), cv=0.001, random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert 0.5 < np.sqrt(np.mean(((y - mean) / std) ** 2)) < 2.0
+
+
+def test_the_scale_stays_within_bounds(sine):
+    X, y = sine
+    bounded = sk.ConstantKernel(1.0, (0.99, 1.01)) * sk.RBF(0.8) + sk.WhiteKernel(0.1, (0.05, 0.2))
+    with pytest.warns(ConvergenceWarning, match="close to the specified"):
+        kernel = ADMMGaussianProcessRegressor(bounded, random_state=0).fit(X, y).kernel_
+    assert 0.99 <= kernel.k1.k1.constant_value <= 1.01
+    assert 0.05 <= kernel.k2.noise_level <= 0.2
+    fixed = sk.ConstantKernel(2.0, "fixed") * sk.RBF(0.8) + sk.WhiteKernel(0.1)
+    kernel = ADMMGaussianProcessRegressor(fixed, random_state=0).fit(X, y).kernel_
+    assert kernel.k1.k1.constant_value == 2.0
+
+
+def test_masks_are_rows(sine):
+    trained = np.arange(90) % 3 > 0
+    masks, numbers = (trained, ~trained), (np.flatnonzero(trained), np.flatnonzero(~trained))
+    fits = [ADMMGaussianProcessRegressor(cv=[pair]).fit(*sine) for pair in (masks, numbers)]
+    assert_array_equal(*(model.predict(sine[0]) for model in fits))
+
+
+def test_draws_of_many_rows_where_conjugate_gradients_are_inexact():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (90, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.05 * rng.standard_normal(90)
+    kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)
+    model = ADMMGaussianProcessRegressor(kernel, block_size=10, random_state=0).fit(X, y)
+    grid = np.linspace(-4, 4, 150)[:, None]
+    assert np.isfinite(model.sample_y(grid, 3, random_state=0)).all()
+    _, cov = model.predict(grid, return_cov=True)
+    assert np.linalg.eigvalsh(cov).min() > 0.0
+
+
+# ---- steps -----------------------------------------------------------------------------------
+
+
+def one_state(sine, rho=3.0):
+    """A fold, away from its optimum."""
+    X, y = (torch.from_numpy(a) for a in sine)
+    fold = Fold(X, y[:, None], torch.ones(90, 1, dtype=F64), 60)
+    nothing, theta = torch.empty(0, 1, dtype=F64), torch.tensor([math.log(1.2)], dtype=F64)
+    options = multipliers.Options(sk.RBF(1.2), 0.01, False, True, "joint", None, 1e-3, 1)
+    state = multipliers.State(theta, [multipliers.Local(fold, nothing, nothing)], rho, 1.0)
+    return multipliers.begin(state, options)[0], options
+
+
+def test_multipliers_become_those_of_the_constrained_optimum(sine):
+    state, options = one_state(sine)
+    bounds = torch.tensor([[-5.0, 5.0]], dtype=F64)
+    gaps = []
+    for _ in range(8):
+        state = multipliers.iterate(state._replace(rho=3.0), bounds, options)
+        gaps.append(state.gap)
+    assert gaps[-1] < 1e-3 * gaps[0]
+    (local,) = state.locals
+    _, dual = HoldOut(local.fold, state.theta, *options[:4]).consistent()
+    assert_close(local.dual, dual, rtol=1e-2, atol=1e-3 * float(dual.abs().max()))
+
+
+def test_dual_step_is_that_of_the_multipliers(sine):
+    state, options = one_state(sine)
+    bounds = torch.tensor([[0.0, 0.0]], dtype=F64)
+    full, half = (
+        multipliers.iterate(state, bounds, options._replace(dual_step=step)).locals[0].dual
+        for step in (3.0, 1.5)
+    )
+    assert_close(full - state.locals[0].dual, 2.0 * (half - state.locals[0].dual))
+    assert float((full - state.locals[0].dual).abs().max()) > 0.0
+
+
+def test_a_search_has_settled_where_nothing_moves_and_constraints_are_met(sine):
+    state, _ = one_state(sine)
+    met = state._replace(value=1.0, loss=1.0, moved=0.0)
+    assert met.has_settled(0.01)
+    assert not met._replace(moved=0.1).has_settled(0.01)
+    assert not met._replace(value=1.5, gap=1e-2).has_settled(0.01)
+    assert not met._replace(descends=True).has_settled(0.01)
+
+
+def test_coordinates_stay_within_bounds_and_do_not_end_where_they_can_descend(sine):
+    X, y = sine
+    kernel = sk.RBF(3.0, (2.5, 9.0)) + sk.WhiteKernel(0.01, "fixed")
+    model = ADMMGaussianProcessRegressor(kernel, solver="coordinate", random_state=0)
+    with pytest.warns(ConvergenceWarning, match="lower bound 2.5"):
+        model.fit(X, y)
+    assert model.n_iter_ > 1
+    assert np.exp(model.history_["theta"]).min() == pytest.approx(2.5)  # from above
+    assert model.history_["rho"].max() == 5.0
+
+
 def test_outputs_share_the_kernel(sine):
     X, y = sine
     Y = np.c_[y, 3.0 * y + 1.0]
@@ -601,7 +771,7 @@ def test_ctrl_c_leaves_a_usable_model(sine, monkeypatch):
 def test_unfinished_searches_and_bounds_get_warnings(sine):
     with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         ADMMGaussianProcessRegressor(random_state=0, tol=0.0, max_iter=1).fit(*sine)
-    kernel = 1.0 * sk.RBF(5.0, (4.0, 10.0))
+    kernel = sk.RBF(5.0, (4.0, 10.0))
     with pytest.warns(ConvergenceWarning, match="close to the specified lower bound"):
         ADMMGaussianProcessRegressor(kernel, random_state=0).fit(*sine)
 

@@ -12,6 +12,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.model_selection import KFold, ShuffleSplit, check_cv
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from ..data.rows import Data, Rows
@@ -70,10 +71,13 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         rows. Hyper-parameters refer to the scaled y.
     cv : int, float, splitter or iterable, default=2
         Folds. An int: so many, of shuffled rows; a float between 0 and 1: one, with this fraction
-        of the rows held out; or a scikit-learn splitter, or pairs of row numbers.
+        of the rows held out; or a scikit-learn splitter, or pairs of row numbers or masks; None is
+        5.
     learn_noise : bool, default=True
         Whether the noise is learned, and the scale of all variances is that of the errors of rows
-        held out. False: it is that of the WhiteKernel, or `noise_variance`.
+        held out, within bounds of the kernel, unless a ConstantKernel is fixed. Outputs have the
+        same noise, relative to their variance. False: it is that of the WhiteKernel, or
+        `noise_variance`.
     noise_variance : float, default=0.1
         Where the noise starts, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0
@@ -81,7 +85,7 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         the one with the least error is kept.
     block_size : int, default=8192
         Rows up to which covariances are kept, and the final posterior has a Cholesky factor. Of
-        more rows, products with covariances are made by blocks, in memory of the order of the data,
+        more rows, products with covariances are made by blocks, in memory of some hundred numbers a row,
         and the posterior is found by conjugate gradients.
     n_jobs : int or None, default=None
         Folds and restarts that are computed at a time, by joblib; None is 1, unless in a
@@ -122,7 +126,7 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         "noise_variance": [POSITIVE],
         "n_restarts": [Interval(Integral, 0, None, closed="left")],
         "block_size": [POSITIVE_INTEGER],
-        "n_jobs": [Integral, None],
+        "n_jobs": [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None],
         "normalize_y": ["boolean"],
     }
 
@@ -143,10 +147,17 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
             cv = KFold(int(cv), shuffle=True, random_state=seed)
         elif isinstance(cv, Real):
             cv = ShuffleSplit(1, test_size=float(cv), random_state=seed)
-        pairs = list(check_cv(cv).split(X.cpu().numpy(), rows.y[:, 0].cpu().numpy()))[:n_folds]
+        try:
+            given = list(check_cv(cv).split(X.cpu().numpy(), rows.y[:, 0].cpu().numpy()))
+            pairs = [(trained, held_out) for trained, held_out in given]
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"cv={self.cv!r} gives no folds of {len(X)} rows: {error} A splitter that asks for "
+                "more than X and y can be given as its pairs, list(cv.split(X, y, groups))."
+            ) from error
         if not pairs:
             raise ValueError(f"cv={self.cv!r} must give one fold at least.")
-        return [fold_of(X, rows, *pair) for pair in pairs]
+        return [fold_of(X, rows, *row_numbers(pair, len(X))) for pair in pairs[:n_folds]]
 
     # ---- hyper-parameters --------------------------------------------------------------------
 
@@ -154,8 +165,11 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         """Where to start: from a posterior that was fitted before, or None."""
         expression, _ = self._split_kernel()
         kernel, noise = expression or default_kernel(X.shape[1]), self._initial_noise()
+        if "WhiteKernel" in repr(kernel):
+            raise ValueError(f"A WhiteKernel must be a term of its own, got kernel={self.kernel}.")
         low, high = self._noise_bounds()
-        calibrates = self.learn_noise and low < high
+        is_scaled = has_free_scale(kernel) or not has_fixed_scale(kernel)
+        calibrates = self.learn_noise and low < high and is_scaled
         if posterior is not None:
             kernel, noise = self._fitted_before(posterior, kernel, X)
         elif expression is None:
@@ -209,6 +223,7 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         self.noise_variance_ = float(of_outputs[0]) if self._y_shape == () else of_outputs
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
+        check_is_fitted(self)
         if isinstance(self.posterior_, ExactPosterior):
             return super()._mean(X, latent, exposure, y_std)
         rows, posterior = self._query(X)  # noise has no mean, and variances are dear
@@ -238,6 +253,49 @@ def has_free_scale(kernel: sk.Kernel) -> bool:
     if isinstance(kernel, sk.Exponentiation):
         return has_free_scale(kernel.kernel)
     return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
+
+
+def has_fixed_scale(kernel: sk.Kernel) -> bool:
+    """Whether there is a constant that is to stay as it is."""
+    constants = (sk.ConstantKernel,)
+    if isinstance(kernel, constants):
+        return bool(kernel.hyperparameter_constant_value.fixed)
+    parts = [getattr(kernel, name, None) for name in ("k1", "k2", "kernel")]
+    return any(has_fixed_scale(part) for part in parts if isinstance(part, sk.Kernel))
+
+
+def scale_bounds(
+    kernel: sk.Kernel, noise: float, noise_bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Of the c for which c·σ², and the constant in front of c·k, are within their bounds."""
+    low, high = (bound / noise for bound in noise_bounds)
+    constant = kernel.k1 if isinstance(kernel, sk.Product) else None
+    if isinstance(constant, sk.ConstantKernel):
+        least, most = (bound / constant.constant_value for bound in constant.constant_value_bounds)
+        low, high = max(low, least), min(high, most)
+    return (low, high) if low <= high else (1.0, 1.0)
+
+
+def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:
+    """Numbers of the rows that are trained on, and of those held out, from numbers or masks."""
+    found = []
+    for part in pair:
+        part = np.asarray(part)
+        if part.dtype == bool and part.shape == (n_rows,):
+            part = np.flatnonzero(part)
+        is_number = part.ndim == 1 and (part.dtype.kind in "iu" or not len(part))
+        if not is_number or (len(part) and not 0 <= part.min() <= part.max() < n_rows):
+            raise ValueError(
+                f"cv must give pairs of row numbers from 0 to {n_rows - 1}, or of masks of "
+                f"{n_rows} rows, got {part!r}."
+            )
+        found.append(part.astype(np.int64))
+    if len(both := np.intersect1d(*found)):
+        raise ValueError(
+            f"cv must hold out rows that are not trained on, got {len(both)} on either side, the "
+            f"first of them number {both[0]}."
+        )
+    return found
 
 
 def fold_of(X: Tensor, rows: Rows, trained: np.ndarray, held_out: np.ndarray) -> Fold:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-TINY = 1e-300
+ROUNDING = 1e-15  # of the largest variance
 
 
 @torch.no_grad()
@@ -37,7 +37,7 @@ def pivoted_cholesky(
     pivots : Tensor of shape (r,)
         Row numbers, no two the same.
     """
-    variance = diagonal.clone()
+    variance, least = diagonal.clone(), ROUNDING * diagonal.max()
     factor = variance.new_zeros(rank, len(variance))
     pivots = torch.zeros(rank, dtype=torch.long, device=variance.device)
     for j in range(rank):
@@ -46,7 +46,8 @@ def pivoted_cholesky(
             return factor[:j].mT, pivots[:j]
         pivots[j] = pivot
         column = row(pivot) - factor[:j, pivot] @ factor[:j]
-        factor[j] = column / variance[pivot].clamp_min(TINY).sqrt()
+        if bool(variance[pivot] > least):  # else there is nothing left but rounding
+            factor[j] = column / variance[pivot].sqrt()
         variance = (variance - factor[j].square()).clamp_min(0.0)
         variance[pivots[: j + 1]] = -1.0  # no row twice, even where none explains anything more
     return factor.mT, pivots

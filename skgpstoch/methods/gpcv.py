@@ -37,10 +37,11 @@ from torch import Tensor, nn
 from ..data.rows import Data, Rows
 from ..estimators.base import Run
 from ..estimators.callbacks import FitCallbacks
-from ..estimators.cross_validated import CrossValidatedGPRegressor
+from ..estimators.cross_validated import CrossValidatedGPRegressor, scale_bounds
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import POSITIVE
+from ..estimators.parameters import AUTO, POSITIVE
 from ..estimators.plan import Plan
+from ..kernels import to_sklearn
 from ..likelihoods.real import Gaussian
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
@@ -48,66 +49,14 @@ from ..objectives.hold_out import Fold, HoldOut, at_theta
 from ..posteriors.exact import ExactPosterior
 from ..posteriors.iterative import IterativePosterior
 from ..training.loop import History
-from ..training.multipliers import STEPS, Failure, Local, Options, State, begin, iterate
+from ..training.multipliers import RECORDED, STEPS, Failure, Options, Search, begin, iterate
 from ..training.optimizers import constant
 
 MAX_ITER = 100
-RECORDED = ("objective", "loss", "gap", "rho", "z_norm")
 CALIBRATED = 512  # rows held out, of all folds, that the scale of variances is found from
+FEW = 50  # numbers held out, for which those trained on have a say in that scale too
 LEAST_SCALE = 1e-12
-
-
-class Search(nn.Module):
-    """Folds with a θ in common, and where they were after every iteration."""
-
-    theta: Tensor  # (D,)
-    numbers: Tensor  # RECORDED, at present
-    records: Tensor  # the same and θ after each iteration, (max_iter, len(RECORDED) + D)
-    done: Tensor  # ()
-    failed: Tensor  # (K,)
-
-    def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
-        super().__init__()
-        self.folds = folds
-        numbers = torch.tensor([0.0, 0.0, 1.0, rho, 0.0], dtype=torch.float64)
-        self.register_buffer("theta", theta.clone())
-        self.register_buffer("numbers", numbers)
-        self.register_buffer("records", torch.zeros(max_iter, len(numbers) + len(theta)).double())
-        self.register_buffer("done", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("failed", torch.zeros(len(folds), dtype=torch.bool))
-        for k, fold in enumerate(folds):
-            for name in ("z", "dual"):
-                self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
-
-    @property
-    def alive(self) -> list[int]:
-        """Numbers of the folds that have not failed."""
-        return (~self.failed).nonzero()[:, 0].tolist()
-
-    def number(self, name: str) -> float:
-        """One of RECORDED."""
-        return float(self.numbers[RECORDED.index(name)])
-
-    def state(self) -> State:
-        """As iterations have it."""
-        locals_ = [
-            Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
-            for k in self.alive
-        ]
-        value, loss, gap, rho, _ = self.numbers.tolist()
-        return State(self.theta, locals_, rho, gap, value, loss)
-
-    def take(self, state: State, n_iter: int, tol: float) -> None:
-        """What an iteration found."""
-        for k, local in zip(self.alive, state.locals, strict=True):
-            getattr(self, f"z_{k}").copy_(local.z)
-            getattr(self, f"dual_{k}").copy_(local.dual)
-        norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
-        found = (state.value, state.loss, state.gap, state.rho, norm)
-        self.numbers.copy_(torch.tensor(found, dtype=torch.float64))
-        self.theta.copy_(state.theta)
-        self.records[n_iter] = torch.cat([self.numbers, self.theta])
-        self.done.fill_(state.has_settled(tol))
+RHO = {"joint": 100.0, "coordinate": 5.0}  # the latter the paper's
 
 
 class CrossValidationObjective(Objective):
@@ -127,8 +76,9 @@ class CrossValidationObjective(Objective):
         What does not change.
     shares : bool
         Whether folds have a θ in common.
-    calibrates : bool
-        Whether the scale of kernel and noise is found at the end, which no loss here depends on.
+    noise_bounds : tuple of float or None
+        Where the scale of kernel and noise is found at the end, which no loss here depends on, the
+        interval that the noise is to be in; None: it is not.
     max_iter : int
         Iterations at most.
     """
@@ -144,7 +94,7 @@ class CrossValidationObjective(Objective):
         options: Options,
         *,
         shares: bool,
-        calibrates: bool,
+        noise_bounds: tuple[float, float] | None,
         max_iter: int,
     ) -> None:
         super().__init__()
@@ -153,7 +103,7 @@ class CrossValidationObjective(Objective):
             nn.ModuleList(Search(group, theta, rho, max_iter) for group in groups)
             for theta in starts
         )
-        self.bounds, self.options, self.calibrates = bounds, options, calibrates
+        self.bounds, self.options, self.noise_bounds = bounds, options, noise_bounds
         self.register_buffer("n_iter", torch.zeros((), dtype=torch.int64))
 
     def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
@@ -248,21 +198,30 @@ class CrossValidationObjective(Objective):
             posterior = ExactPosterior(kernel, nn.Identity(), likelihood, X.double(), rows)
         else:
             posterior = IterativePosterior(kernel, likelihood, X, rows)
-        return posterior.scale_(self.variance_scale(theta)) if self.calibrates else posterior
+        if self.noise_bounds is None:
+            return posterior
+        low, high = scale_bounds(to_sklearn(kernel), noise, self.noise_bounds)
+        return posterior.scale_(min(max(self.variance_scale(theta), low), high))
 
     def variance_scale(self, theta: Tensor) -> float:
         """The c for which rows held out have the variances that c·k and c·σ² predict.
 
-        Means do not depend on c, so that the loss says nothing of it.
+        Means do not depend on c, so that the loss says nothing of it. θ is what suits these rows,
+        which therefore count for as many less.
         """
         total = count = 0.0
         folds = [search.folds[k] for search in self.best for k in search.alive]
+        n = sum(fold.n_held_out * fold.y.shape[1] for fold in folds)
         for fold in folds:
             problem = HoldOut(fold, theta, *self.options[:4])
             scores, weight = problem.squared_scores(math.ceil(CALIBRATED / len(folds)))
             total += float((weight * scores).sum())
             count += float(weight.sum()) * scores.shape[1]
-        return max(total / count, LEAST_SCALE)
+            if n < FEW:
+                total += float(problem.training_score().sum())
+                count += float(fold.weight[: fold.n_trained].sum()) * fold.y.shape[1]
+        n = max(n, count)
+        return max(total / count * n / max(n - len(theta), 0.5 * n), LEAST_SCALE)
 
 
 def loss_of(searches: list[Any]) -> float:
@@ -293,15 +252,17 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
         "joint": L-BFGS for all hyper-parameters, whose evaluations find the best weights anew;
         "coordinate": one after another at fixed weights, as in [1]_, which takes hundreds of
         iterations where the other takes a few.
-    rho : float, default=100.0
-        Penalty ρ to begin with; [1]_ has 5. It grows where constraints are not met fast enough.
+    rho : float or "auto", default="auto"
+        Penalty ρ to begin with. It grows where constraints are not met fast enough. "auto" is 100
+        for "joint" and 5, as [1]_ has it, for "coordinate".
     dual_step : float or None, default=None
         Step ρ' of the multipliers; None: ρ.
     max_iter : int or "auto", default="auto"
         Iterations of ADMM; "auto" is 100.
     tol : float, default=0.01
-        Iterations end where no log-hyper-parameter moves by more, and the augmented Lagrangian is
-        the loss up to this share of it.
+        Iterations end where no log-hyper-parameter moves by more (and, with "coordinate", the loss
+        has no slope), and the augmented Lagrangian is the loss up to this share of it, or the gap
+        is 1e-5; or where the loss is 1e-6 of the mean square of y.
 
     Attributes
     ----------
@@ -341,14 +302,14 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
 
     scheme: str = "consensus"
     solver: str = "joint"
-    rho: float = 100.0
+    rho: float | str = "auto"
     dual_step: float | None = None
     tol: float = 0.01
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
         "solver": [StrOptions(set(STEPS))],
-        "rho": [POSITIVE],
+        "rho": [POSITIVE, AUTO],
         "dual_step": [POSITIVE, None],
     }
 
@@ -412,16 +373,24 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
             self._folds(X, rows, seed, 1 if self.scheme == "holdout" else None),
             self._starts(start, seed),
             torch.from_numpy(start.bounds),
-            self.rho,
+            RHO[self.solver] if self.rho == "auto" else float(self.rho),
             options,
             shares=self.scheme == "consensus",
-            calibrates=start.calibrates,
+            noise_bounds=self._noise_bounds() if start.calibrates else None,
             max_iter=plan.max_iter,
         )
 
     def _train(self, run: Run, callbacks: FitCallbacks) -> History:
-        history, objective = super()._train(run, callbacks), run.objective
-        self.history_ = cast(CrossValidationObjective, objective).history(history.n_iter)
+        history = super()._train(run, callbacks)
+        objective = cast(CrossValidationObjective, run.objective)
+        self.history_ = objective.history(history.n_iter)
+        if not all(bool(search.ended) for search in objective.best):
+            warnings.warn(
+                "Conjugate gradients did not come to an end, so that steps are inexact: the noise "
+                "is too small beside the kernel. Raise the lower bound of a WhiteKernel.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
         if history.status == "max_iter":
             warnings.warn(
                 f"ADMM did not converge in {run.plan.max_iter} iterations: raise max_iter or tol.",

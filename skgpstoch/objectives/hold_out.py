@@ -8,7 +8,10 @@ and V, and with C(θ) = K_TT + σ²I the mean of V is K_VT z at z = C⁻¹y_T, w
     L_ρ = ‖y_V − K_VT z‖² + λᵀ(Cz − y_T) + (ρ/2)‖Cz − y_T‖²                        (sec. 3.1)
 
 For given θ and λ the best z solves (2K_VTᵀK_VT + ρC²) z = 2K_VTᵀy_V + C(ρy_T − λ) (eq. 13), by
-conjugate gradients: products with K alone, O(n²). Nothing is inverted.
+conjugate gradients: products with K alone, O(n²). Where the square of C is too ill-conditioned, by
+the errors e = y_V − K_VT z instead: with G = C⁻¹K_TV, each product with C⁻¹ a system of its own,
+
+    (I + (2/ρ)GᵀG)e = y_V − Gᵀ(y_T − λ/ρ),      Cz = y_T + (2Ge − λ)/ρ.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..kernels import Kernel, from_sklearn
-from ..maths.conjugate_gradients import Solved, conjugate_gradients
+from ..maths.conjugate_gradients import Product, conjugate_gradients
+from ..maths.linalg import cholesky
 from ..maths.pivoted_cholesky import LowRankInverse
 from ..posteriors.covariance import set_theta
 from ..posteriors.kernel_products import KernelRows, low_rank
 
 RANK = 200  # of what conjugate gradients are preconditioned with, at most
+DENSE = 500  # rows up to which that is C⁻¹ itself
+SQUARED = 60  # iterations with C², before those without
 COLUMNS = 256  # systems that are solved together
 TINY = 1e-300
 TOL = 1e-8  # of conjugate gradients, relative
@@ -94,14 +100,24 @@ class HoldOut:
     ) -> None:
         T = fold.n_trained
         self.fold, self.learns_noise = fold, learns_noise
-        self.kernel, variance = at_theta(kernel, noise_variance, learns_noise, theta)
+        self.kernel, self.noise = at_theta(kernel, noise_variance, learns_noise, theta)
         self.kernel.to(fold.y.device)
+        self.ended = True  # whether all conjugate gradients did
         self.y_T, self.y_V = fold.y[:T], fold.y[T:]
-        self.noise_T, self.noise_V = (variance / fold.weight).tensor_split([T])  # (T, 1), (V, 1)
+        self.noise_T = self.noise / fold.weight[:T]  # (T, 1)
         self.weight_V = fold.weight[T:]
-        X = fold.X[:T].double()
-        self.inverse = LowRankInverse(low_rank(self.kernel, X, self.noise_T, RANK), self.noise_T)
         self.covariances = KernelRows(self.kernel, fold.X, fold.X[:T], keeps)
+        self.inverse = self.preconditioner()
+
+    @torch.no_grad()
+    def preconditioner(self) -> Product:
+        """V ↦ C⁻¹V, or about that."""
+        X = self.fold.X[: len(self.y_T)].double()
+        if len(X) > DENSE:
+            return LowRankInverse(low_rank(self.kernel, X, self.noise_T, RANK), self.noise_T)
+        C = self.kernel(X, X) + self.noise_T[:, 0].diag()
+        L = cholesky(C, "covariance of the rows trained on")
+        return lambda V: torch.cholesky_solve(V, L)
 
     # ---- products ----------------------------------------------------------------------------
 
@@ -125,30 +141,53 @@ class HoldOut:
 
     # ---- steps -------------------------------------------------------------------------------
 
-    def solve(self, B: Tensor, start: Tensor | None = None) -> Solved:
+    def solve(self, B: Tensor) -> Tensor:
         """C⁻¹B."""
-        return conjugate_gradients(self.training_product, B, start, self.inverse, TOL)
+        found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL)
+        self.ended &= found.converged
+        return found.solution
 
-    def best_weights(self, dual: Tensor, rho: float, start: Tensor) -> Solved:
+    def best_weights(self, dual: Tensor, rho: float, start: Tensor) -> Tensor:
         """The z that is best given θ and λ (eq. 13, 14)."""
         T = len(dual)
         target = torch.cat([rho * self.y_T - dual, 2.0 * self.weight_V * self.y_V])
         b = self.covariances.transposed(target) + self.noise_T * target[:T]
-        return conjugate_gradients(
+        found = conjugate_gradients(
             lambda V: self.weighted_square(V, rho),
             b,
             start,
             lambda V: self.inverse(self.inverse(V)) / rho,
             TOL,
+            SQUARED,
         )
+        return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
+
+    def best_weights_by_errors(self, dual: Tensor, rho: float) -> Tensor:
+        """The same, without a square of C: by e, in units of 1/√w."""
+        T, root = len(dual), self.weight_V.sqrt()
+
+        def explained(U: Tensor) -> Tensor:  # G√w U
+            held_out = torch.cat([U.new_zeros(T, U.shape[1]), root * U])
+            return self.solve(self.covariances.transposed(held_out))
+
+        def predicted(B: Tensor) -> Tensor:  # √w GᵀB
+            return root * self.covariances.product(self.solve(B))[T:]
+
+        found = conjugate_gradients(
+            lambda U: U + 2.0 / rho * predicted(explained(U)),
+            root * self.y_V - predicted(self.y_T - dual / rho),
+            tol=TOL,
+        )
+        self.ended &= found.converged
+        return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)
 
     def consistent(self) -> tuple[Tensor, Tensor]:
         """z = C⁻¹y_T, and the λ of the best loss at this θ: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
-        z = self.solve(self.y_T).solution
+        z = self.solve(self.y_T)
         fitted = self.covariances.product(z)
         errors = 2.0 * self.weight_V * (self.y_V - fitted[len(z) :])
         slope = torch.cat([torch.zeros_like(z), errors])
-        return z, self.solve(self.covariances.transposed(slope)).solution
+        return z, self.solve(self.covariances.transposed(slope))
 
     @torch.no_grad()
     def lagrangian(self, z: Tensor, dual: Tensor, rho: float) -> Gap:
@@ -169,15 +208,22 @@ class HoldOut:
 
     @torch.no_grad()
     def squared_scores(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """(y − E y)²/var y of some of the rows held out, (M, P), what each counts for, (M, 1)."""
-        T, z = self.fold.n_trained, self.solve(self.y_T).solution
+        """(y − E y)²/var y of some of the rows held out, (M, P), what each counts for, (M, 1).
+
+        A row that counts for several is so many observations, each with a noise of its own.
+        """
+        T, z = self.fold.n_trained, self.solve(self.y_T)
         V, X = len(self.y_V), self.fold.X.double()
         some = torch.linspace(0, V - 1, min(n_rows, V), device=X.device).round().long()
         scores = []
         for part in some.split(COLUMNS):
             rows = X[T + part]
             K = self.kernel(rows, X[:T])  # (b, T)
-            explained = (K.mT * self.solve(K.mT).solution).sum(0)
-            var = self.kernel.diag(rows) - explained + self.noise_V[part, 0]
+            explained = (K.mT * self.solve(K.mT)).sum(0)
+            var = self.kernel.diag(rows) - explained + self.noise
             scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(TINY)[:, None])
         return torch.cat(scores), self.weight_V[some]
+
+    def training_score(self) -> Tensor:
+        """y_TᵀC⁻¹y_T of each output, which is T where variances are right, (P,)."""
+        return (self.y_T * self.solve(self.y_T)).sum(0)

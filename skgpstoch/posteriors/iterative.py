@@ -71,6 +71,11 @@ class IterativePosterior(Posterior):
         return self._n_rows
 
     @torch.no_grad()
+    def product(self, V: Tensor) -> Tensor:
+        """CV, (N, R)."""
+        return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
+
+    @torch.no_grad()
     def solve(self, B: Tensor, tol: float) -> Tensor:
         """C⁻¹B, (N, R).
 
@@ -79,9 +84,8 @@ class IterativePosterior(Posterior):
         NotPositiveDefiniteError
             If conjugate gradients do not come to an end.
         """
-        covariances = KernelRows(self.kernel, self.X, self.X, keeps=False)
         found = conjugate_gradients(
-            lambda V: covariances.product(V) + self.noise * V,
+            self.product,
             B,
             precondition=LowRankInverse(self.factor, self.noise),
             tol=tol,
@@ -123,8 +127,10 @@ class IterativePosterior(Posterior):
 
     def covariance(self, X: Tensor) -> Tensor:
         K_star = self.cross(X)
-        parts = [self.solve(part.mT, TOL_VARIANCE) for part in K_star.split(COLUMNS)]
-        K = self.kernel(X) - K_star @ torch.cat(parts, 1)
+        S = torch.cat([self.solve(part.mT, TOL_VARIANCE) for part in K_star.split(COLUMNS)], 1)
+        KS = K_star @ S
+        # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
+        K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)
         return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:

@@ -26,8 +26,11 @@ ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
+RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
 TINY = torch.finfo(torch.float64).tiny
-ARMIJO, SHORTER, SHORTEST = 0.5, 0.5, 1e-6  # the paper's, and the step where a line search ends
+ARMIJO, SHORTER = 0.5, 0.5
+SHORTEST = 1e-9  # share of the first step, where a line search ends
+FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
 
 
 class Options(NamedTuple):
@@ -60,6 +63,7 @@ class Found(NamedTuple):
     residual: Tensor = torch.empty(0)  # Cz − y_T
     slope: Tensor = torch.empty(0)  # ∂L_ρ/∂θ, (D,)
     local: Local | None = None
+    ended: bool = True  # whether conjugate gradients did
     failure: str = ""
 
 
@@ -74,6 +78,8 @@ class State(NamedTuple):
     loss: float = math.nan  # squared error, a number held out
     moved: float = math.inf  # the most of θ in the last iteration
     diverged: bool = False
+    ended: bool = True  # whether conjugate gradients did
+    descends: bool = False  # whether θ still had far to go when its step ended
 
     @property
     def scale(self) -> float:
@@ -82,8 +88,8 @@ class State(NamedTuple):
 
     def has_settled(self, tol: float) -> bool:
         """Whether another iteration would change little."""
-        is_still = self.moved <= tol or self.loss < self.scale  # which is as good as none
-        return is_still and self.is_met(tol)
+        is_still = self.moved <= tol and not self.descends
+        return (is_still or self.loss < self.scale) and self.is_met(tol)  # which is as good as none
 
     def is_met(self, tol: float) -> bool:
         """Whether constraints are, as far as the loss, or conjugate gradients, can tell."""
@@ -106,7 +112,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
             z, dual = problem.consistent()
             local = local._replace(z=z, dual=dual)
         if asked.weights:
-            local = local._replace(z=problem.best_weights(local.dual, rho, local.z).solution)
+            local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
         at = problem.lagrangian(local.z, local.dual, rho)
         slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else torch.empty(0)
     except (NotPositiveDefiniteError, torch.linalg.LinAlgError, MemoryError) as error:
@@ -114,7 +120,9 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
     gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(TINY))
-    return Found(float(at.value), float(at.loss), gap, at.residual, slope, local)
+    return Found(
+        float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
+    )
 
 
 class Together:
@@ -170,7 +178,8 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     theta = state.theta.clone()
     if len(theta):
         theta = STEPS[options.solver](together, theta, bounds)
-    found = together(theta, Asked(weights=True))
+    # Short steps at fixed z are no sign of an end: that is the slope at the best one.
+    found = together(theta, Asked(weights=True, slope=options.solver == "coordinate"))
     gap = max(one.gap for one in found)
     value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
     if any(one.failure for one in found) or gap > max(1.0, 2.0 * state.gap):
@@ -185,6 +194,11 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     ]
     moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
     after = State(theta, locals_, state.rho, gap, value, loss, moved)
+    after = after._replace(ended=all(one.ended for one in found))
+    if options.solver == "coordinate" and len(theta):
+        slope = torch.stack([one.slope for one in found]).sum(0) / together.unit
+        stays = (theta - slope).clamp(*bounds.T) == theta  # at a bound
+        after = after._replace(descends=bool((slope.abs() > FLAT)[~stays].any()))
     is_slow = gap > SHRINKS * state.gap and not after.is_met(options.tol)
     if options.solver == "joint" and is_slow:
         after = after._replace(rho=min(GROWTH * state.rho, MOST_RHO))
@@ -201,6 +215,65 @@ def mean_square(locals_: list[Local]) -> float:
 def n_numbers(locals_: list[Local]) -> float:
     """Numbers that are held out."""
     return sum(local.fold.n_held_out * local.fold.y.shape[1] for local in locals_)
+
+
+# ---- a search ---------------------------------------------------------------------------------
+
+
+class Search(nn.Module):
+    """Folds with a θ in common, and where they were after every iteration."""
+
+    theta: Tensor  # (D,)
+    numbers: Tensor  # RECORDED, at present
+    records: Tensor  # the same and θ after each iteration, (max_iter, len(RECORDED) + D)
+    done: Tensor  # ()
+    ended: Tensor  # whether all conjugate gradients did, ()
+    failed: Tensor  # (K,)
+
+    def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
+        super().__init__()
+        self.folds = folds
+        numbers = torch.tensor([0.0, 0.0, 1.0, rho, 0.0], dtype=torch.float64)
+        self.register_buffer("theta", theta.clone())
+        self.register_buffer("numbers", numbers)
+        self.register_buffer("records", torch.zeros(max_iter, len(numbers) + len(theta)).double())
+        self.register_buffer("done", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("ended", torch.ones((), dtype=torch.bool))
+        self.register_buffer("failed", torch.zeros(len(folds), dtype=torch.bool))
+        for k, fold in enumerate(folds):
+            for name in ("z", "dual"):
+                self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
+
+    @property
+    def alive(self) -> list[int]:
+        """Numbers of the folds that have not failed."""
+        return (~self.failed).nonzero()[:, 0].tolist()
+
+    def number(self, name: str) -> float:
+        """One of RECORDED."""
+        return float(self.numbers[RECORDED.index(name)])
+
+    def state(self) -> State:
+        """As iterations have it."""
+        locals_ = [
+            Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
+            for k in self.alive
+        ]
+        value, loss, gap, rho, _ = self.numbers.tolist()
+        return State(self.theta, locals_, rho, gap, value, loss)
+
+    def take(self, state: State, n_iter: int, tol: float) -> None:
+        """What an iteration found."""
+        for k, local in zip(self.alive, state.locals, strict=True):
+            getattr(self, f"z_{k}").copy_(local.z)
+            getattr(self, f"dual_{k}").copy_(local.dual)
+        norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
+        found = (state.value, state.loss, state.gap, state.rho, norm)
+        self.numbers.copy_(torch.tensor(found, dtype=torch.float64))
+        self.theta.copy_(state.theta)
+        self.records[n_iter] = torch.cat([self.numbers, self.theta])
+        self.done.fill_(state.has_settled(tol))
+        self.ended &= state.ended
 
 
 # ---- (11a) and (11b) ---------------------------------------------------------------------------
@@ -226,17 +299,18 @@ def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor
     for j in range(len(theta)):
         for _ in range(ITERATIONS):
             value, slope = together.value(theta, Asked(slope=True))
-            length = 1.0 / max(1.0, abs(float(slope[j])))
             if abs(float(slope[j])) <= 1.0:
                 break
-            while length > SHORTEST:
+            length = 1.0 / abs(float(slope[j]))
+            shortest = SHORTEST * length
+            while length > shortest:
                 target = theta.clone()
                 target[j] = (theta[j] - length * slope[j]).clamp(*bounds[j])
                 promised = float(slope[j] * (target[j] - theta[j]))
                 if together.value(target, Asked())[0] <= value + ARMIJO * promised:
                     break
                 length *= SHORTER
-            if length <= SHORTEST or promised == 0.0:
+            if length <= shortest or promised == 0.0:
                 break
             theta = target
     return theta

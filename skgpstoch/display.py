@@ -755,7 +755,10 @@ class ADMMConvergenceDisplay(_Display):
         history = fitted.history_
         n_dims = history["theta"].shape[2]
         if parameter not in range(n_dims):
-            raise ValueError(f"parameter must be between 0 and {n_dims - 1}, got {parameter}.")
+            raise ValueError(
+                f"parameter must be one of the {n_dims} hyper-parameters that were learned, "
+                f"counted from 0, got {parameter!r}."
+            )
         display = cls(
             theta=history["theta"][..., parameter],
             **{name: history[name] for name in ("z_norm", "gap", "objective")},

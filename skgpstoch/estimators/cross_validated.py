@@ -85,8 +85,8 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         the one with the least error is kept.
     block_size : int, default=8192
         Rows up to which covariances are kept, and the final posterior has a Cholesky factor. Of
-        more rows, products with covariances are made by blocks, in memory of some hundred numbers a row,
-        and the posterior is found by conjugate gradients.
+        more rows, products with covariances are made by blocks, in memory of some hundred numbers a
+        row, and the posterior is found by conjugate gradients.
     n_jobs : int or None, default=None
         Folds and restarts that are computed at a time, by joblib; None is 1, unless in a
         :func:`joblib.parallel_config`.

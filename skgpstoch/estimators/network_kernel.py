@@ -43,6 +43,27 @@ class KernelChoice:
             return Scaling.identity(X.shape[1])
         return Scaling.centered(X, weight)
 
+    def _network(
+        self, X: Tensor, generator: torch.Generator, n_members: int = 1
+    ) -> tuple[nn.Module, int]:
+        """g, and the width of its output."""
+        return nn.Identity(), X.shape[1]
+
+    def _has_network(self) -> bool:
+        return False
+
+    def _has_user_module(self) -> bool:
+        return False
+
+    def _check_network(self) -> None:
+        """Raise a ValueError where parameters do not agree."""
+
+    def _freeze_network(self, network: nn.Module) -> None:
+        """Train what is to be trained of it."""
+
+    def _weight_decay(self, n_rows: float) -> float:
+        return 0.0
+
     def _split_kernel(self) -> tuple[sk.Kernel | None, sk.WhiteKernel | None]:
         """The kernel without its top-level WhiteKernel, which is the noise."""
         if self.kernel is None:
@@ -116,6 +137,19 @@ class NetworkKernel(KernelChoice):
 
     def _has_network(self) -> bool:
         return self.feature_map is not None or bool(self._layers())
+
+    def _has_user_module(self) -> bool:
+        return self.feature_map is not None
+
+    def _check_network(self) -> None:
+        if self.feature_map is not None and self._layers():
+            raise ValueError(
+                f"hidden_layer_sizes={self.hidden_layer_sizes!r} and feature_map are two networks; "
+                "give one of them."
+            )
+
+    def _freeze_network(self, network: nn.Module) -> None:
+        freeze_as(list(network.parameters()), self.feature_map)
 
     def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """Standard for networks of ours."""

@@ -24,7 +24,7 @@ from ..objectives.variational import VariationalObjective
 from ..posteriors.base import Posterior
 from ..posteriors.sparse import SparseModel, SparsePosterior
 from .base import BaseGP
-from .network_kernel import NetworkKernel, freeze_as
+from .network_kernel import KernelChoice
 from .parameters import InducingParameters, LossParameters, TrainingParameters
 from .partial_fit import StreamsMixin
 from .persistence import changed_shape
@@ -61,7 +61,7 @@ class Start(NamedTuple):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SparseGP(NetworkKernel, InducingParameters, TrainingParameters, StreamsMixin, BaseGP):
+class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixin, BaseGP):
     """What regressors and classifiers of the sparse variational family share.
 
     Attributes
@@ -136,11 +136,7 @@ class SparseGP(NetworkKernel, InducingParameters, TrainingParameters, StreamsMix
 
     def _check_choices(self, likelihood: Likelihood, loss: Loss, data: Data) -> None:
         """Raise a ValueError where parameters do not agree."""
-        if self.feature_map is not None and self._layers():
-            raise ValueError(
-                f"hidden_layer_sizes={self.hidden_layer_sizes!r} and feature_map are two networks; "
-                "give one of them."
-            )
+        self._check_network()
         loss.check(likelihood)
         follows = loss.covariance(likelihood) == "prior"
         white = self._split_kernel()[1]
@@ -241,7 +237,7 @@ class SparseGP(NetworkKernel, InducingParameters, TrainingParameters, StreamsMix
             cast(Any, features.kernel).k1.requires_grad_(False)
         model.mean.requires_grad_(self.mean == "constant")
         features.learn_points(self.learn_inducing_points and len(features.points) < n_rows)
-        freeze_as(list(features.network.parameters()), self.feature_map)
+        self._freeze_network(features.network)
 
     def _build(
         self, model: SparseModel, n_rows: float, rows: Rows, plan: Plan
@@ -257,7 +253,7 @@ class SparseGP(NetworkKernel, InducingParameters, TrainingParameters, StreamsMix
             weight_decay=self._weight_decay(n_rows),
             noise_bounds=self._noise_bounds(),
         )
-        objective.has_user_module = self.feature_map is not None
+        objective.has_user_module = self._has_user_module()
         return objective
 
     # ---- streams -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,10 @@ class FeatureMap(nn.Module):
         """Joint covariance of r at rows, (N, N); None where there is none."""
         return None
 
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """K and L⁻¹ of every block of points; none of finite features, whose weights are white."""
+        return ()
+
     def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
         """What the shift costs, in nats: a KL divergence; an estimate of it, given a generator."""
         return None
@@ -73,10 +77,10 @@ class FeatureMap(nn.Module):
     # ---- for training and after it -----------------------------------------------------------
 
     def clamp_(self) -> None:
-        """Bring hyper-parameters of the kernel, if there is one, back within their bounds."""
-        kernel = getattr(self, "kernel", None)
-        if kernel is not None:
-            kernel.clamp_()
+        """Bring hyper-parameters of kernels back within their bounds."""
+        for part in self.children():
+            if hasattr(part, "clamp_"):
+                cast(Any, part).clamp_()
 
     def is_sound(self) -> bool:
         """Whether no factorisation has failed since the last :meth:`forgive`."""
@@ -113,9 +117,6 @@ class JoinedFeatures(FeatureMap):
 
     def members(self, X: Tensor) -> Tensor:
         return self.features(X)[None]
-
-    def clamp_(self) -> None:
-        self.features.clamp_()
 
 
 def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..kernels import Kernel, from_sklearn, to_sklearn
+from ..kernels import Kernel
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 from .base import Basis, FeatureMap, check_length_scales
+from .covariances import Covariances
 
 TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
@@ -77,8 +77,8 @@ class InducingFeatures(FeatureMap):
 
     Parameters
     ----------
-    kernel : Kernel
-        k, on the outputs of the network.
+    kernel : Kernel or Covariances
+        k, on the outputs of the network; or the covariances of points that are not inputs.
     network : nn.Module
         g: (N, d) → (N, n_inputs), of rows and of inducing points alike.
     points : Tensor of shape (M, d)
@@ -95,11 +95,16 @@ class InducingFeatures(FeatureMap):
     """Multiple of the prior variance that is added to K_uu; None for as little as it takes."""
 
     def __init__(
-        self, kernel: Kernel, network: nn.Module, points: Tensor, unit: Tensor, width: int
+        self,
+        kernel: Kernel | Covariances,
+        network: nn.Module,
+        points: Tensor,
+        unit: Tensor,
+        width: int,
     ) -> None:
         super().__init__()
-        check_length_scales(kernel, width)
-        self.kernel = kernel
+        self.covariances = Covariances(kernel) if isinstance(kernel, Kernel) else kernel
+        check_length_scales(self.kernel, width)
         self.network = network
         self.points = nn.Parameter(points / unit)
         self.register_buffer("unit", unit)
@@ -108,7 +113,11 @@ class InducingFeatures(FeatureMap):
         self.n_features = len(points)
         self.blocks = (len(points),)
         self.n_frozen = 0
-        self.trained_kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """k."""
+        return self.covariances.kernel
 
     @property
     def inducing_points(self) -> Tensor:
@@ -128,22 +137,31 @@ class InducingFeatures(FeatureMap):
         G = self.network(torch.cat(rows)) if len(rows) > 1 else self.network(rows[0])
         return list(G.reshape(-1, G.shape[-1]).split([len(r) for r in rows]))
 
+    def embedded_points(self) -> list[Tensor]:
+        """Every set of points as the kernel has them."""
+        points = self.all_points()
+        return self.embed(*points) if self.covariances.has_inputs else points
+
     def basis(self, X: Tensor) -> Basis:
         if self.n_frozen:
             (G,) = self.embed(X)
             state = [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
         else:
-            G, *points = self.embed(X, *self.all_points())
+            points = self.all_points()
+            if self.covariances.has_inputs:
+                G, *points = self.embed(X, *points)
+            else:
+                (G,) = self.embed(X)
             state = [*points, *self.condition(*points)]
         return self.project(G, *state)
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """K and L⁻¹ of every block."""
-        return self.basis(self.inducing_points[:1]).factors
+        K, inverse = self.condition(*self.embedded_points())
+        return ((K, inverse),)
 
     def freeze(self) -> None:
         with torch.no_grad():
-            points = self.embed(*self.all_points())
+            points = self.embedded_points()
             state = [*points, *self.condition(*points)]
         for i, value in enumerate(state):
             self.register_buffer(f"frozen_{i}", value)
@@ -154,9 +172,8 @@ class InducingFeatures(FeatureMap):
             delattr(self, f"frozen_{i}")
         self.n_frozen = 0
         self.jitter = TRAINING_JITTER[self.points.dtype]
-        if self.trained_kernel is not None and not keep_variance:
-            self.kernel = self.trained_kernel
-        self.trained_kernel = None
+        if not keep_variance:
+            self.covariances.unscale()
 
     def close(self) -> None:
         self.jitter = None
@@ -168,14 +185,14 @@ class InducingFeatures(FeatureMap):
         self.failed.fill_(False)
 
     def scale_variance(self, factor: float) -> None:
-        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
+        self.covariances.scale_variance(factor)
 
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu and L⁻¹, in float64."""
         (Z,) = points
         Z = Z.double()
-        K = self.kernel(Z)  # (M, M)
-        return [K, self.inverse_factor(K, self.kernel.diag(Z).mean())]
+        K = self.covariances.among(Z)  # (M, M)
+        return [K, self.inverse_factor(K, K.diagonal().mean())]
 
     @torch.no_grad()
     def inverse_factor(self, K: Tensor, scale: Tensor) -> Tensor:
@@ -193,43 +210,12 @@ class InducingFeatures(FeatureMap):
     def project(self, G: Tensor, *state: Tensor) -> Basis:
         """The basis at rows g(X), given what :meth:`condition` has found."""
         Z, K, inverse = state
-        P = whiten(self.kernel(G, Z), K, inverse)
-        return Basis(P, self.kernel.diag(G), factors=((K, inverse),))
+        P = whiten(self.covariances.cross(G, Z), K, inverse)
+        return Basis(P, self.covariances.prior(G), factors=((K, inverse),))
 
     def members(self, X: Tensor) -> Tensor:
         return self.basis(X).phi[None]
 
     def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor:
         (G,) = self.embed(X)
-        return self.kernel(G) - phi @ phi.mT
-
-
-def scaled(module: Kernel, factor: float) -> Kernel:
-    """A new kernel, `factor` times that of a module.
-
-    Parameters
-    ----------
-    module : Kernel
-        On any device.
-    factor : float
-        Greater than 0. A constant in front of the kernel takes it in; else there will be one.
-
-    Returns
-    -------
-    Kernel
-        On the same device.
-
-    Examples
-    --------
-    >>> from sklearn.gaussian_process.kernels import RBF
-    >>> from skgpstoch.features.inducing import scaled
-    >>> from skgpstoch.kernels import from_sklearn, to_sklearn
-    >>> to_sklearn(scaled(from_sklearn(2.0 * RBF(length_scale=1.0)), 8.0))
-    4**2 * RBF(length_scale=1)
-    """
-    expression = to_sklearn(module)
-    if isinstance(expression, sk.Product) and isinstance(expression.k1, sk.ConstantKernel):
-        expression.k1.constant_value *= factor
-    else:
-        expression = sk.ConstantKernel(factor, "fixed") * expression
-    return from_sklearn(expression).to(module.theta.device)
+        return self.covariances.gram(G) - phi @ phi.mT

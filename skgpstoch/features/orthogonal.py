@@ -47,29 +47,33 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         self.blocks = (len(self.points), len(self.others))
         self.n_features = sum(self.blocks)
 
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        K, inverse, _, _, C, inverse_v = self.condition(*self.embedded_points())
+        return (K, inverse), (C, inverse_v)
+
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu, L_u⁻¹, K_oo; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
         Z, Z_v = (p.double() for p in points)
         K, inverse = super().condition(Z)
-        K_oo = self.kernel(Z_v)  # (M₂, M₂)
+        K_oo = self.covariances.among(Z_v)  # (M₂, M₂)
         with torch.no_grad():
-            P_o = self.kernel(Z_v, Z) @ inverse.mT  # (M₂, M)
+            P_o = self.covariances.among(Z_v, Z) @ inverse.mT  # (M₂, M)
             C = K_oo - P_o @ P_o.mT
-            inverse_v = self.inverse_factor(C, self.kernel.diag(Z_v).mean())
+            inverse_v = self.inverse_factor(C, K_oo.diagonal().mean())
         return [K, inverse, K_oo, P_o, C, inverse_v]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
         Z, Z_v, K, inverse, K_oo, P_o, C, inverse_v = state
-        K_fu = self.kernel(G, Z)  # (N, M)
+        K_fu = self.covariances.cross(G, Z)  # (N, M)
         if torch.is_grad_enabled():  # O as more rows: the gradient in their type, in one go
-            rows = torch.cat([K_fu, self.kernel(Z_v, Z)])
+            rows = torch.cat([K_fu, self.covariances.among(Z_v, Z)])
             P_u, P_o = whiten(rows, K, inverse).split([len(G), len(Z_v)])
             C = _Residual.apply(K_oo, P_o, C)
         else:
             P_u = whiten(K_fu, K, inverse)
-        C_fv = self.kernel(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
+        C_fv = self.covariances.cross(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
         phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
-        return Basis(phi, self.kernel.diag(G), factors=((K, inverse), (C, inverse_v)))
+        return Basis(phi, self.covariances.prior(G), factors=((K, inverse), (C, inverse_v)))
 
 
 class _Residual(torch.autograd.Function):
@@ -109,34 +113,39 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         self.coefficients = nn.Parameter(self.others.new_zeros(len(self.others), n_outputs))
         self.n_columns = min(n_columns, len(self.others))
 
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        K, inverse, _ = self.condition(*self.embedded_points())
+        return ((K, inverse),)
+
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu, L_u⁻¹ in float64, and aᵀP_u(O), (P, M)."""
         Z, Z_v = points
         K, inverse = super().condition(Z)
-        weighted = self.coefficients.mT @ self.kernel(Z_v, Z)  # aᵀK_ou, (P, M)
+        weighted = self.coefficients.mT @ self.covariances.among(Z_v, Z)  # aᵀK_ou, (P, M)
         return [K, inverse, whiten(weighted, K, inverse)]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
         Z, Z_v, K, inverse, weighted = state
-        P_u = whiten(self.kernel(G, Z), K, inverse)
-        shift = self.kernel(G, Z_v) @ self.coefficients - P_u @ weighted.mT  # c(x, O)a, (N, P)
-        return Basis(P_u, self.kernel.diag(G), shift, ((K, inverse),))
+        P_u = whiten(self.covariances.cross(G, Z), K, inverse)
+        shift = (
+            self.covariances.cross(G, Z_v) @ self.coefficients - P_u @ weighted.mT
+        )  # c(x, O)a, (N, P)
+        return Basis(P_u, self.covariances.prior(G), shift, ((K, inverse),))
 
     def scale_variance(self, factor: float) -> None:
         super().scale_variance(factor)
         self.coefficients.data /= factor  # C_vv a stays as it is
 
     def reopen(self, keep_variance: bool = False) -> None:
-        if self.trained_kernel is not None and not keep_variance:
-            x = self.inducing_points[:1]
-            (G,) = self.embed(x)
-            self.coefficients.data *= self.kernel.diag(G) / self.trained_kernel.diag(G)
+        z = self.embedded_points()[0][:1]
+        scaled = self.covariances.among(z)
         super().reopen(keep_variance)
+        self.coefficients.data *= scaled / self.covariances.among(z)
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""
         n, a = len(self.others), self.coefficients
-        Z, Z_v = self.embed(*self.all_points())
+        Z, Z_v = self.embedded_points()
         weighted = self.condition(Z, Z_v)[-1]
         if generator is None:
             columns = torch.arange(n, device=a.device)
@@ -144,5 +153,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
             order = torch.randperm(n, generator=generator, device=generator.device)
             columns = order[: self.n_columns]
         parts = columns.split(self.n_columns)
-        square = sum((a[part] * (self.kernel(Z_v[part], Z_v) @ a)).sum() for part in parts)
+        square = sum(
+            (a[part] * (self.covariances.among(Z_v[part], Z_v) @ a)).sum() for part in parts
+        )
         return 0.5 * (n / len(columns) * square - weighted.square().sum())

@@ -32,6 +32,7 @@ from torch import Tensor
 from ..data.arrays import resolve_seed
 from ..data.rows import Data
 from ..estimators.docs import public_estimator
+from ..estimators.network_kernel import NetworkKernel
 from ..estimators.orthogonal import WithOrthogonalPoints
 from ..estimators.plan import Plan
 from ..estimators.sparse import LossChoice, SparseGP, Start
@@ -143,7 +144,7 @@ def split_rows(
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DirectLossGP(LossChoice, WithOrthogonalPoints):
+class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
     """What regressor and classifier share.
 
     Parameters

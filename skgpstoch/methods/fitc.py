@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
+from ..estimators.network_kernel import NetworkKernel
 from ..estimators.sparse_estimators import SparseGPRegressor
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
@@ -29,7 +30,7 @@ from ..posteriors.base import Posterior
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class FITCRegressor(SparseGPRegressor):
+class FITCRegressor(NetworkKernel, SparseGPRegressor):
     """Sparse Gaussian-process regression with the FITC approximation.
 
     A baseline: its noise variance is often underestimated, as residuals explain some of the noise.

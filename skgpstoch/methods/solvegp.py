@@ -21,13 +21,14 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators.docs import public_estimator
+from ..estimators.network_kernel import NetworkKernel
 from ..estimators.orthogonal import WithOrthogonalPoints
 from ..estimators.sparse import LossChoice, SparseGP
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGP(LossChoice, WithOrthogonalPoints):
+class SolveGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
     """What regressor and classifier share.
 
     Parameters

@@ -18,13 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..estimators.docs import public_estimator
+from ..estimators.network_kernel import NetworkKernel
 from ..estimators.sparse import LossChoice
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(LossChoice, SparseGPRegressor):
+class SVGPRegressor(LossChoice, NetworkKernel, SparseGPRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -60,7 +61,7 @@ class SVGPRegressor(LossChoice, SparseGPRegressor):
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPClassifier(LossChoice, SparseGPClassifier):
+class SVGPClassifier(LossChoice, NetworkKernel, SparseGPClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.

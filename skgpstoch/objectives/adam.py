@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures, whiten
+from ..features.inducing import whiten
 from ..posteriors.blocks import (
     VariationalWeights,
     WeightMoments,
@@ -43,14 +43,9 @@ class GradientObjective(VariationalObjective):
 
     def factors(self) -> list[Tensor]:
         """L of every block: I in the coordinates of w."""
-        if self.whiten or not (factors := self.present_factors()):
+        if self.whiten or not (factors := self.model.features.factors()):
             return identities(self.model.features.blocks, self.model.mean.value)
         return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
-
-    def present_factors(self) -> Factors:
-        """K and L⁻¹ of every block; none of finite features, whose weights are white."""
-        features = self.model.features
-        return features.factors() if isinstance(features, InducingFeatures) else ()
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
@@ -98,4 +93,4 @@ class GradientObjective(VariationalObjective):
 
     @torch.no_grad()
     def q(self) -> WeightMoments:
-        return moments_of(self.weights(self.present_factors()))
+        return moments_of(self.weights(self.model.features.factors()))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.inducing import scaled
+from ..features.covariances import scaled
 from ..kernels import Kernel
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
@@ -51,17 +52,23 @@ def choose_points(
     if method == "conditional_variance":
         G = network(candidates).reshape(len(candidates), -1)
         return candidates[largest_conditional_variances(kernel, G, n_points)]
-    seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
     rows = candidates.cpu().double().numpy()
     counts = None if weight is None else weight[: len(rows)].cpu().double().numpy()
     offset, unit = Scaling.standard(rows, counts)
+    centres = centres_of_clusters((rows - offset) / unit, n_points, generator, counts)
+    return torch.from_numpy(centres * unit + offset).to(X)
+
+
+def centres_of_clusters(
+    rows: np.ndarray, n_clusters: int, generator: torch.Generator, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """Of k-means on rows (N, d), each of which counts for some: (n_clusters, d)."""
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     kmeans = MiniBatchKMeans(
-        n_points, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
+        n_clusters, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
     )
     # Of fewer distinct rows than points this one does not warn: no filter, which threads share.
-    kmeans.fit((rows - offset) / unit, sample_weight=counts)
-    centres = kmeans.cluster_centers_ * unit + offset
-    return torch.from_numpy(centres).to(X)
+    return kmeans.fit(rows, sample_weight=counts).cluster_centers_
 
 
 def largest_conditional_variances(kernel: Kernel, X: Tensor, n_points: int) -> Tensor:

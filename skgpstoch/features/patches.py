@@ -1,0 +1,277 @@
+"""Responses of patches: the covariances of convolutional Gaussian processes.
+
+van der Wilk, Rasmussen & Hensman, "Convolutional Gaussian processes", NeurIPS 2017. An image x has
+patches x^[p], p = 1 … J, and f is a weighted sum of the responses of one function to them,
+
+    f(x) = Σ_p w_p g(x^[p]),   g ~ GP(0, k_g)
+    k(x, x') = Σ_p Σ_q w_p w_q k_g(x^[p], x'^[q]),   k(x, z) = Σ_p w_p k_g(x^[p], z),           (F9)
+
+with values g(z) of patches z as inducing variables. Where g depends on the place t of a patch too
+(Blomqvist et al., 2018; Dutordoir et al., 2019), there is k_g · k_loc for k_g, and z has a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..data.arrays import row_blocks
+from ..kernels import Kernel
+from .covariances import Covariances
+from .isotropic import is_isotropic, of_distances, squared_distances
+from .points import centres_of_clusters
+
+BLOCK_VALUES = 1 << 20
+"""Covariances of patches at a time, which a cache has room for; made again for gradients."""
+
+
+PLACES = 3.0  # pixels, the unit of places
+MOST_IMAGES = 1000  # that inducing patches are chosen from
+SEARCHED = 100  # patches of these, for each inducing patch
+
+
+class Geometry(NamedTuple):
+    """Patches of images that are rows of X, in the order (row, column, channel)."""
+
+    image_shape: tuple[int, int, int]  # H, W, C
+    patch_shape: tuple[int, int]  # h, w
+    stride: int = 1
+    by_channel: bool = False  # whether each channel of a patch is one of its own
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches from top to bottom and from left to right."""
+        (H, W, _), (h, w) = self.image_shape, self.patch_shape
+        return (H - h) // self.stride + 1, (W - w) // self.stride + 1
+
+    @property
+    def n_patches(self) -> int:
+        """J."""
+        return self.grid[0] * self.grid[1] * (self.image_shape[2] if self.by_channel else 1)
+
+    @property
+    def size(self) -> int:
+        """Numbers of a patch, L."""
+        depth = 1 if self.by_channel else self.image_shape[2]
+        return self.patch_shape[0] * self.patch_shape[1] * depth
+
+    def corners(self) -> Tensor:
+        """Row and column of the first pixel of every place, (rows · columns, 2)."""
+        rows, columns = (self.stride * torch.arange(n) for n in self.grid)
+        return torch.cartesian_prod(rows, columns)
+
+    def columns(self) -> Tensor:
+        """Columns of X that are a patch, (J, L)."""
+        _, W, C = self.image_shape
+        inner = torch.cartesian_prod(*(torch.arange(n) for n in self.patch_shape))  # (hw, 2)
+        pixels = self.corners()[:, None] + inner  # (rows · columns, hw, 2)
+        index = C * (W * pixels[..., 0] + pixels[..., 1])[..., None] + torch.arange(C)
+        return index.transpose(1, 2).reshape(-1, self.size) if self.by_channel else index.flatten(1)
+
+    def places(self) -> Tensor:
+        """Row and column of the centre of every patch, (J, 2)."""
+        middle = (torch.tensor(self.patch_shape).double() - 1.0) / 2.0
+        copies = self.image_shape[2] if self.by_channel else 1
+        return (self.corners() + middle).repeat_interleave(copies, 0)
+
+
+class PatchCovariances(Covariances):
+    """Of inducing patches, with the responses to them.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k_g, on patches.
+    geometry : Geometry
+        Where patches are.
+    location : Kernel or None, default=None
+        k_loc, on rows and columns of pixels.
+    learn_weights : bool, default=True
+        Whether w is learned; else w_p = 1/J.
+    """
+
+    has_inputs = False
+    columns: Tensor
+    places: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        geometry: Geometry,
+        location: Kernel | None = None,
+        learn_weights: bool = True,
+    ) -> None:
+        super().__init__(kernel)
+        self.geometry = geometry
+        self.location = location
+        one = torch.ones(geometry.n_patches, dtype=torch.float64)
+        self.relative_weights = nn.Parameter(one, requires_grad=learn_weights)
+        self.register_buffer("columns", geometry.columns())
+        self.register_buffer("places", geometry.places())
+
+    @property
+    def weights(self) -> Tensor:
+        """w, (J,)."""
+        return self.relative_weights / len(self.relative_weights)
+
+    def patches(self, X: Tensor) -> Tensor:
+        """x^[p], (N, J, L)."""
+        return X[:, self.columns]
+
+    def split(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Patches (M, L) and places (M, 2) of points."""
+        return Z[:, : self.geometry.size], Z[:, self.geometry.size :]
+
+    def unit(self, Z: Tensor) -> Tensor:
+        """Scale of each column of points."""
+        z = self.split(Z)[0]
+        spread = z.std(correction=0).clamp_min(1e-12).expand(z.shape[1])
+        if self.location is None:
+            return spread.clone()
+        return torch.cat([spread, spread.new_full((2,), PLACES)])
+
+    # ---- covariances ---------------------------------------------------------------------------
+
+    def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:
+        z, t = self.split(Z)
+        z2, t2 = (None, None) if Z2 is None else self.split(Z2)
+        K = self.kernel(z, z2)
+        return K if self.location is None else K * self.location(t, t2)
+
+    def cross(self, G: Tensor, Z: Tensor) -> Tensor:
+        z, t = self.split(Z)
+        mixing = self.weights[:, None]  # (J, M), or (J, 1)
+        if self.location is not None:
+            mixing = mixing * self.location(self.places.to(t), t)
+        return self.by_blocks(self.responses, G, len(z), z, mixing.to(G))
+
+    def responses(self, G: Tensor, z: Tensor, mixing: Tensor) -> Tensor:
+        """Σ_p w_p k_g(x^[p], z) k_loc(t_p, t), (N, M)."""
+        patches = self.patches(G)
+        if is_isotropic(self.kernel):
+            K = of_distances(self.kernel, squared_distances(patches, z))  # (N, J, M)
+        else:
+            K = self.kernel(patches.flatten(0, 1), z).view(len(G), len(mixing), len(z))
+        return (mixing.mT @ K)[:, 0] if mixing.shape[1] == 1 else (K * mixing).sum(1)
+
+    def prior(self, G: Tensor) -> Tensor:
+        mixing = self.pair_weights().to(G)
+        if is_isotropic(self.kernel):
+            return self.by_blocks(self.variances, G, len(mixing), mixing)
+        within = [mixing * self.kernel(patches) for patches in self.patches(G)]
+        return torch.stack([K.sum() for K in within]) if within else G.new_zeros(0)
+
+    def pair_weights(self) -> Tensor:
+        """w_p w_q k_loc(t_p, t_q), (J, J)."""
+        outer = torch.outer(self.weights, self.weights)
+        return outer if self.location is None else outer * self.location(self.places)
+
+    def variances(self, G: Tensor, mixing: Tensor) -> Tensor:
+        """Σ_pq w_p w_q k_g(x^[p], x^[q]) k_loc(t_p, t_q), (N,)."""
+        patches = self.patches(G)
+        K = of_distances(self.kernel, squared_distances(patches, patches))  # (N, J, J)
+        return K.flatten(1) @ mixing.flatten()
+
+    def gram(self, G: Tensor) -> Tensor:
+        patches, mixing = self.patches(G), self.pair_weights().to(G)
+        rows = []
+        for one in patches:
+            K = self.kernel(one, patches.flatten(0, 1)).view(len(mixing), len(G), -1)  # (J, N, J)
+            rows.append((K * mixing[:, None]).sum((0, 2)))
+        return torch.stack(rows)
+
+    def by_blocks(
+        self, f: Callable[..., Tensor], G: Tensor, n_points: int, *given: Tensor
+    ) -> Tensor:
+        """f of rows, a block at a time; what gradients need of all but the rows is made again."""
+        size = max(1, BLOCK_VALUES // max(1, n_points * self.geometry.n_patches))
+        if not torch.is_grad_enabled():
+            parts = [f(G[block], *given) for block in row_blocks(len(G), size)]
+        else:
+            parts = [
+                checkpoint(f, G[block], *given, use_reentrant=False, preserve_rng_state=False)
+                for block in row_blocks(len(G), size)
+            ]
+        return torch.cat(parts) if parts else f(G, *given)
+
+    # ---- for training --------------------------------------------------------------------------
+
+    def clamp_(self) -> None:
+        super().clamp_()
+        if self.location is not None:
+            self.location.clamp_()
+
+
+class SinglePatches(Covariances):
+    """Of patches by themselves: rows are patches, with their places, and their weights.
+
+    Parameters
+    ----------
+    covariances : PatchCovariances
+        Those of images.
+    """
+
+    has_inputs = False
+
+    def __init__(self, covariances: PatchCovariances) -> None:
+        super().__init__(covariances.kernel)
+        self.whole = covariances
+
+    def rows_of(self, X: Tensor) -> Tensor:
+        """Patches of images, one after another, (N·J, L + 3)."""
+        whole = self.whole
+        beside = torch.cat([whole.places, whole.weights[:, None]], 1).to(X)  # (J, 3)
+        beside = beside.expand(len(X), -1, -1)
+        return torch.cat([whole.patches(X), beside], 2).flatten(0, 1)
+
+    def cross(self, G: Tensor, Z: Tensor) -> Tensor:
+        width = Z.shape[1]  # with places, or without
+        return G[:, -1:] * self.whole.among(G[:, :width], Z)
+
+    def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:
+        return self.whole.among(Z, Z2)
+
+    def prior(self, G: Tensor) -> Tensor:
+        return G[:, -1].square() * self.kernel.diag(G[:, : self.whole.geometry.size])
+
+
+@torch.no_grad()
+def choose_patches(
+    method: str,
+    covariances: PatchCovariances,
+    X: Tensor,
+    n_points: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Inducing patches, with places if the covariances have these: (M, L) or (M, L + 2).
+
+    They are distinct patches of some images, or, for "kmeans", centres of their clusters, in units
+    of their standard deviation and of three pixels; fewer than n_points where there are no more.
+    """
+    images = X[:MOST_IMAGES]
+    patches = covariances.patches(images).flatten(0, 1)
+    order = torch.randperm(len(patches), generator=generator, device=X.device)
+    patches = patches[order]
+    place = covariances.places.to(X).repeat(len(images), 1)[order]
+    some = slice(None, SEARCHED * n_points)
+    first = first_of_each(patches[some])
+    rows = patches[first]
+    if covariances.location is not None:
+        rows = torch.cat([rows, place[first]], 1)
+    if method == "random" or len(rows) <= n_points:
+        return rows[:n_points].clone()
+    unit = covariances.unit(rows)
+    centres = centres_of_clusters((rows / unit).cpu().double().numpy(), n_points, generator)
+    return torch.from_numpy(centres).to(X) * unit
+
+
+def first_of_each(rows: Tensor) -> Tensor:
+    """Indices of rows that are none of the rows before, in order."""
+    _, inverse = torch.unique(rows, dim=0, return_inverse=True)
+    count = torch.arange(len(rows), device=rows.device)
+    first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)
+    return first.scatter_reduce_(0, inverse, count, "amin").sort().values

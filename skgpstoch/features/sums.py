@@ -1,0 +1,127 @@
+"""Sums of independent functions, each with inducing points of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import Kernel
+from .base import Basis, FeatureMap
+from .inducing import InducingFeatures
+
+
+class SumFeatures(FeatureMap):
+    """The features of f = Σ_i f_i: those of all f_i beside one another.
+
+    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Blocks of q(w) that are the same kind of points
+    in all parts are one block.
+
+    Parameters
+    ----------
+    parts : sequence of InducingFeatures
+        P_i, with the same number of blocks.
+    """
+
+    def __init__(self, parts: Sequence[InducingFeatures]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.blocks = tuple(sum(sizes) for sizes in zip(*(p.blocks for p in parts), strict=True))
+        self.n_features = sum(self.blocks)
+
+    @property
+    def each(self) -> list[InducingFeatures]:
+        """The parts."""
+        return cast(list[InducingFeatures], list(self.parts))
+
+    @property
+    def kernel(self) -> Kernel:
+        """The first part's."""
+        return self.each[0].kernel
+
+    @property
+    def network(self) -> nn.Module:
+        """The first part's."""
+        return self.each[0].network
+
+    @property
+    def points(self) -> Tensor:
+        """The first part's."""
+        return self.each[0].points
+
+    def all_points(self) -> list[Tensor]:
+        """Of every part."""
+        return [points for part in self.each for points in part.all_points()]
+
+    def learn_points(self, learn: bool) -> None:
+        """Whether the points are trained."""
+        for part in self.each:
+            part.learn_points(learn)
+
+    def basis(self, X: Tensor) -> Basis:
+        found = [part.basis(X) for part in self.each]
+        shifts = [basis.shift for basis in found if basis.shift is not None]
+        pieces = [b.phi.split(p.blocks, 1) for b, p in zip(found, self.each, strict=True)]
+        phi = torch.cat(list(itertools.chain(*zip(*pieces, strict=True))), 1)
+        prior = torch.stack([basis.prior for basis in found]).sum(0)
+        return Basis(
+            phi,
+            prior,
+            torch.stack(shifts).sum(0) if shifts else None,
+            joined([basis.factors for basis in found]),
+        )
+
+    def members(self, X: Tensor) -> Tensor:
+        return self.basis(X).phi[None]
+
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        return joined([part.factors() for part in self.each])
+
+    def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor:
+        grams = [part.covariances.gram(part.embed(X)[0]) for part in self.each]
+        return torch.stack(grams).sum(0) - phi @ phi.mT
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
+        found = [part.penalty(generator) for part in self.each]
+        costs = [cost for cost in found if cost is not None]
+        return torch.stack(costs).sum(0) if costs else None
+
+    def is_sound(self) -> bool:
+        return all(part.is_sound() for part in self.each)
+
+    def forgive(self) -> None:
+        for part in self.each:
+            part.forgive()
+
+    def clamp_(self) -> None:
+        for part in self.each:
+            part.clamp_()
+
+    def close(self) -> None:
+        for part in self.each:
+            part.close()
+
+    def freeze(self) -> None:
+        for part in self.each:
+            part.freeze()
+
+    def reopen(self, keep_variance: bool = False) -> None:
+        for part in self.each:
+            part.reopen(keep_variance)
+
+    def scale_variance(self, factor: float) -> None:
+        for part in self.each:
+            part.scale_variance(factor)
+
+
+def joined(
+    factors: Sequence[tuple[tuple[Tensor, Tensor], ...]],
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """K and L⁻¹ of every block, from those of parts that are independent."""
+    return tuple(
+        (torch.block_diag(*(K for K, _ in pairs)), torch.block_diag(*(R for _, R in pairs)))
+        for pairs in zip(*factors, strict=True)
+    )

@@ -4,6 +4,7 @@ from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
+from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv import ADMMGaussianProcessRegressor
@@ -17,6 +18,8 @@ from .methods.svgp import SVGPClassifier, SVGPRegressor
 __all__ = [
     "ADMMGaussianProcessRegressor",
     "BSGDGaussianProcessRegressor",
+    "ConvolutionalGPClassifier",
+    "ConvolutionalGPRegressor",
     "DLMClassifier",
     "DLMRegressor",
     "ExpectedLogLikelihood",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
+from ..features.points import choose_points
 from .parameters import OrthogonalParameters
 from .plan import Plan, given_number, n_others
 from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
+
+COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
+"""Of q at orthogonal points, by the name of a family; None: there are no such points."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -62,17 +66,17 @@ class WithOrthogonalPoints(OrthogonalParameters):
         most = self._make_likelihood().most_prior_variance
         kernel = make_kernel(self._split_kernel()[0], network, X, rows, most)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
-        points, others = both_kinds(
-            method,
-            X,
-            rows,
-            plan.n_inducing,
-            plan.n_orthogonal,
-            self._start_points("inducing_points", X, fitted),
-            self._start_points("orthogonal_points", X, fitted),
-            kernel,
-            network.eval(),
-            generator,
-        )
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(
+                method, X, n_points, kernel, network.eval(), generator, rows.weight
+            )
+
+        given = [
+            self._start_points(name, X, fitted) for name in ("inducing_points", "orthogonal_points")
+        ]
+        best_first = method == "conditional_variance"
+        sizes, shuffles = (plan.n_inducing, plan.n_orthogonal), None if best_first else generator
+        points, others = both_kinds(choose, sizes, given, len(X), shuffles)
         arguments = (kernel, network, points, input_unit(X, rows), width)
-        return orthogonal_features(arguments, others, n_latents, self._is_decoupled())
+        return orthogonal_features(arguments, cast(Tensor, others), n_latents, self._is_decoupled())

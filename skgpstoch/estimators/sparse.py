@@ -292,25 +292,32 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
 
     def _set_fitted(self, plan: Plan) -> None:
         model = self._model
-        features = cast(InducingFeatures, model.features)
+        self._set_points()
+        self.solver_ = plan.solver
+        self.likelihood_ = model.likelihood
+        self.kernel_ = self._fitted_kernel()
+        self.log_marginal_likelihood_value_ = float(self.posterior_.log_evidence().sum())
+
+    def _set_points(self) -> None:
+        """Where inducing points are, in the units of X."""
+        features = cast(InducingFeatures, self._model.features)
         points = [p.detach().double().numpy() for p in features.all_points()]
         offset, scale = self._x_scaling
         self.inducing_points_ = points[0] * scale + offset
         self.__dict__.pop("orthogonal_points_", None)
         if len(points) > 1:
             self.orthogonal_points_ = points[1] * scale + offset
-        self.solver_ = plan.solver
-        self.likelihood_ = model.likelihood
-        self.kernel_ = self._fitted_kernel()
-        self.log_marginal_likelihood_value_ = float(self.posterior_.log_evidence().sum())
+
+    def _length_unit(self) -> Any:
+        """Of the inputs of the default kernel, in those of X."""
+        return self._x_scaling.scale
 
     def _fitted_kernel(self) -> sk.Kernel:
         """In units of the scaled y, and of X where there is no network."""
         model, (_, white) = self._model, self._split_kernel()
         fitted = kernels.to_sklearn(cast(InducingFeatures, model.features).kernel)
         if self.kernel is None and not self._has_network():
-            matern = fitted.k2
-            fitted.k2.length_scale = matern.length_scale * self._x_scaling.scale
+            fitted.k2.length_scale = fitted.k2.length_scale * self._length_unit()
         if not isinstance(model.likelihood, Gaussian):
             return fitted
         noise = float(model.likelihood.noise_variance.mean())

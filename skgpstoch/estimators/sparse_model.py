@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
-from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..objectives.adam import GradientObjective
@@ -78,29 +78,36 @@ def given_points(name: str, points: Any, X: Tensor, scaling: Scaling) -> Tensor:
 
 
 def both_kinds(
-    method: str,
-    X: Tensor,
-    rows: Rows,
-    M: int,
-    M2: int,
-    points: Tensor | None,
-    others: Tensor | None,
-    kernel: kernels.Kernel,
-    network: nn.Module,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Z and O: where neither is given, two parts of one set if there are rows for it."""
+    choose: Callable[[int], Tensor],
+    sizes: tuple[int, int],
+    given: Sequence[Tensor | None],
+    n_rows: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Z and O: where neither is given, two parts of one set if there are rows for it.
 
-    def choose(n_points: int) -> Tensor:
-        return choose_points(method, X, n_points, kernel, network, generator, rows.weight)
-
-    if points is None and others is None and len(X) >= M + M2:
+    Parameters
+    ----------
+    choose : callable
+        Number of points ↦ points, or fewer where there are no more.
+    sizes : tuple of int
+        M and M₂; of 0 there is no O.
+    given : sequence of (Tensor or None)
+        Z, and O if there is any, where they are.
+    n_rows : int
+        Rows to choose from.
+    generator : torch.Generator or None
+        Which part a point is in; None: the first ones are Z.
+    """
+    (M, M2), (points, others) = sizes, (*given, None)[:2]
+    if M2 and points is None and others is None and n_rows >= M + M2:
         both = choose(M + M2)
-        if method != "conditional_variance":  # of which the first are the best
-            both = both[torch.randperm(M + M2, generator=generator, device=X.device)]
+        if generator is not None:
+            both = both[torch.randperm(len(both), generator=generator, device=both.device)]
+        M = min(M, max(1, len(both) * M // (M + M2)))
         return both[:M], both[M:]
     points = choose(M) if points is None else points
-    return points, choose(M2) if others is None else others
+    return points, choose(M2) if M2 and others is None else others
 
 
 def orthogonal_features(

@@ -12,22 +12,15 @@ with values g(z) of patches z as inducing variables. Where g depends on the plac
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from ..data.arrays import row_blocks
 from ..kernels import Kernel
 from .covariances import Covariances
-from .isotropic import is_isotropic, of_distances, squared_distances
+from .isotropic import as_isotropic, left, right, weighted_pairs, weighted_sums
 from .points import centres_of_clusters
-
-BLOCK_VALUES = 1 << 20
-"""Covariances of patches at a time, which a cache has room for; made again for gradients."""
-
 
 PLACES = 3.0  # pixels, the unit of places
 MOST_IMAGES = 1000  # that inducing patches are chosen from
@@ -144,37 +137,30 @@ class PatchCovariances(Covariances):
 
     def cross(self, G: Tensor, Z: Tensor) -> Tensor:
         z, t = self.split(Z)
-        mixing = self.weights[:, None]  # (J, M), or (J, 1)
+        mixing = self.weights[:, None].expand(-1, len(z))  # w_p k_loc(t_p, t), (J, M)
         if self.location is not None:
             mixing = mixing * self.location(self.places.to(t), t)
-        return self.by_blocks(self.responses, G, len(z), z, mixing.to(G))
-
-    def responses(self, G: Tensor, z: Tensor, mixing: Tensor) -> Tensor:
-        """Σ_p w_p k_g(x^[p], z) k_loc(t_p, t), (N, M)."""
-        patches = self.patches(G)
-        if is_isotropic(self.kernel):
-            K = of_distances(self.kernel, squared_distances(patches, z))  # (N, J, M)
-        else:
-            K = self.kernel(patches.flatten(0, 1), z).view(len(G), len(mixing), len(z))
-        return (mixing.mT @ K)[:, 0] if mixing.shape[1] == 1 else (K * mixing).sum(1)
+        mixing, patches = mixing.to(G), self.patches(G)
+        if (kernel := as_isotropic(self.kernel)) is not None:
+            centre = z.detach().mean(0)  # products of what is far from 0 lose digits
+            points = right(z - centre, kernel.length_scale).to(G)
+            weights = (kernel.variance * mixing).to(G)
+            return weighted_sums(left(patches - centre), points, weights, kernel.profile)
+        by_rows = [(mixing * self.kernel(image, z)).sum(0) for image in patches]
+        return torch.stack(by_rows) if by_rows else G.new_zeros(0, len(z))
 
     def prior(self, G: Tensor) -> Tensor:
-        mixing = self.pair_weights().to(G)
-        if is_isotropic(self.kernel):
-            return self.by_blocks(self.variances, G, len(mixing), mixing)
-        within = [mixing * self.kernel(patches) for patches in self.patches(G)]
-        return torch.stack([K.sum() for K in within]) if within else G.new_zeros(0)
+        patches, mixing = self.patches(G), self.pair_weights().to(G)
+        if (kernel := as_isotropic(self.kernel)) is not None:
+            weights = (kernel.variance * mixing).to(G)
+            return weighted_pairs(patches, weights, kernel.length_scale, kernel.profile)
+        by_rows = [(mixing * self.kernel(image)).sum() for image in patches]
+        return torch.stack(by_rows) if by_rows else G.new_zeros(0)
 
     def pair_weights(self) -> Tensor:
         """w_p w_q k_loc(t_p, t_q), (J, J)."""
         outer = torch.outer(self.weights, self.weights)
         return outer if self.location is None else outer * self.location(self.places)
-
-    def variances(self, G: Tensor, mixing: Tensor) -> Tensor:
-        """Σ_pq w_p w_q k_g(x^[p], x^[q]) k_loc(t_p, t_q), (N,)."""
-        patches = self.patches(G)
-        K = of_distances(self.kernel, squared_distances(patches, patches))  # (N, J, J)
-        return K.flatten(1) @ mixing.flatten()
 
     def gram(self, G: Tensor) -> Tensor:
         patches, mixing = self.patches(G), self.pair_weights().to(G)
@@ -183,20 +169,6 @@ class PatchCovariances(Covariances):
             K = self.kernel(one, patches.flatten(0, 1)).view(len(mixing), len(G), -1)  # (J, N, J)
             rows.append((K * mixing[:, None]).sum((0, 2)))
         return torch.stack(rows)
-
-    def by_blocks(
-        self, f: Callable[..., Tensor], G: Tensor, n_points: int, *given: Tensor
-    ) -> Tensor:
-        """f of rows, a block at a time; what gradients need of all but the rows is made again."""
-        size = max(1, BLOCK_VALUES // max(1, n_points * self.geometry.n_patches))
-        if not torch.is_grad_enabled():
-            parts = [f(G[block], *given) for block in row_blocks(len(G), size)]
-        else:
-            parts = [
-                checkpoint(f, G[block], *given, use_reentrant=False, preserve_rng_state=False)
-                for block in row_blocks(len(G), size)
-            ]
-        return torch.cat(parts) if parts else f(G, *given)
 
     # ---- for training --------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from ..data.arrays import resolve_seed
 from ..data.rows import Data
 from ..estimators.docs import public_estimator
 from ..estimators.network_kernel import NetworkKernel
-from ..estimators.orthogonal import WithOrthogonalPoints
+from ..estimators.orthogonal import COVARIANCES, WithOrthogonalPoints
 from ..estimators.plan import Plan
 from ..estimators.sparse import LossChoice, SparseGP, Start
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
@@ -43,7 +43,6 @@ from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
-COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
 VALIDATED = ("n_features_in_", "feature_names_in_", "classes_", "_y_shape", "_fitted_with_exposure")
 
 

@@ -265,7 +265,7 @@ def test_a_channel_twice_with_half_the_weights_is_one():
 
 
 def parts(orthogonal=False):
-    covariances, X, _ = make(place=True)
+    covariances, X, Z = make(place=True)
     plain = Covariances(from_sklearn(0.7 * sk.RBF(4.0)))
     found = []
     for c, points in ((covariances, Z), (plain, X + 0.1)):

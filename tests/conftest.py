@@ -35,11 +35,13 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 PUBLIC = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
 ESTIMATORS = [cls for cls in PUBLIC if is_classifier(cls()) or is_regressor(cls())]
-SPARSE = [cls for cls in ESTIMATORS if "inducing_points" in cls().get_params()]
+INDUCING = [cls for cls in ESTIMATORS if "inducing_points" in cls().get_params()]
+IMAGES = [cls for cls in INDUCING if "image_shape" in cls().get_params()]
+SPARSE = [cls for cls in INDUCING if cls not in IMAGES]
 DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
 BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
 HELD_OUT = [cls for cls in ESTIMATORS if "block_size" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in SPARSE + DROP_IN + BASIS + HELD_OUT]
+FINITE = [cls for cls in ESTIMATORS if cls not in INDUCING + DROP_IN + BASIS + HELD_OUT]
 TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
@@ -68,7 +70,7 @@ def quick_parameters(cls):
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
         return {**QUICK_BASIS, **fourier, "max_iter": 10, "random_state": 0}
     own = QUICK_FINITE if cls in FINITE else QUICK_SPARSE
-    if cls in SPARSE:
+    if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)
     return {**own, "max_iter": 25, "random_state": 0}
 

@@ -341,23 +341,23 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         self.image_shape_, self.patch_shape_ = geometry.image_shape, geometry.patch_shape
         self.stride_ = geometry.stride
 
-    def _responses_of(self: Any, X: Tensor, posterior: SparsePosterior) -> Tensor:
-        """E w_p g(x^[p]) of every patch, (N, J, P)."""
-        model = posterior.model
-        map_ = copy.deepcopy(parts_of(model)[0])
-        single = SinglePatches(cast(PatchCovariances, map_.covariances))
-        map_.covariances = single
-        basis = map_.basis(single.rows_of(X))
-        mean = basis.phi @ self._weights_of(posterior)
-        mean = mean if basis.shift is None else mean + basis.shift
-        return mean.view(len(X), -1, mean.shape[1])
+    def patch_responses(self: Any, X: Any) -> np.ndarray:
+        """Which part of an image speaks for which latent function.
 
-    def _weights_of(self: Any, posterior: SparsePosterior) -> Tensor:
-        """m of the responses, (D, P)."""
-        parts = parts_of(posterior.model)
-        blocks = posterior.weights.mean.split(posterior.model.features.blocks)
-        pieces = [block[: parts[0].blocks[b]] for b, block in enumerate(blocks)]
-        return torch.cat(pieces)
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Images.
+
+        Returns
+        -------
+        responses : ndarray of shape (n_samples, n_rows, n_columns[, n_channels], n_latents)
+            Mean of w_p g(x^[p]) of every patch, in the units of the latent functions, of which it
+            is all but the prior mean and what the function of whole images says.
+        """
+        rows, posterior = self._query(X)
+        found = self._collect(len(rows), lambda block: (responses_of(posterior, rows[block]),))[0]
+        return found.reshape(len(rows), *self.patch_weights_.shape, -1)
 
 
 def parts_of(model: SparseModel | None) -> list[InducingFeatures]:
@@ -397,3 +397,16 @@ def shape_of(name: str, given: Any) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
     return tuple(int(n) for n in given)
+
+
+def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
+    """E w_p g(x^[p]) of every patch, (N, J, P)."""
+    parts = parts_of(posterior.model)
+    blocks = posterior.weights.mean.split(posterior.model.features.blocks)
+    m = torch.cat([block[:n] for block, n in zip(blocks, parts[0].blocks, strict=True)])
+    features = copy.deepcopy(parts[0])
+    features.covariances = single = SinglePatches(cast(PatchCovariances, features.covariances))
+    basis = features.basis(single.rows_of(X))
+    mean = basis.phi @ m
+    mean = mean if basis.shift is None else mean + basis.shift
+    return mean.view(len(X), -1, mean.shape[1])

@@ -1,0 +1,266 @@
+"""Estimators of images: what they share with the family, what is theirs, and wrong uses."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.gaussian_process import kernels as sk
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+from skgpstoch import (
+    ConvolutionalGPClassifier,
+    ConvolutionalGPRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+
+QUICK = {"n_inducing": 16, "max_iter": 15, "random_state": 0}
+BARE = {"location_kernel": None, "global_kernel": None}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(n_class=4, return_X_y=True)
+    return X[:300], y[:300], X[300:500], y[300:500]
+
+
+@pytest.fixture(scope="module")
+def bars():
+    """Images with a short bar somewhere: its direction does not depend on where it is."""
+    rng = np.random.default_rng(0)
+    X, y = np.zeros((240, 8, 10)), np.arange(240) % 2
+    for image, upright in zip(X, y, strict=True):
+        i, j = rng.integers(0, 6, 2)
+        image[i : i + 3, j] = 1.0 if upright else image[i : i + 3, j]
+        image[i, j : j + 3] = image[i, j : j + 3] if upright else 1.0
+    return X.reshape(240, 80), y
+
+
+@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
+@pytest.mark.parametrize("global_kernel", ["auto", None])
+def test_digits(posterior, global_kernel, digits):
+    X, y, X_new, y_new = digits
+    model = ConvolutionalGPClassifier(posterior=posterior, global_kernel=global_kernel, **QUICK)
+    model.fit(X, y)
+    assert model.score(X_new, y_new) > 0.8
+    assert model.inducing_points_.shape == (16, 9)
+    assert model.inducing_places_.shape == (16, 2)
+    assert model.patch_weights_.shape == (6, 6)
+    assert (model.image_shape_, model.patch_shape_, model.stride_) == ((8, 8, 1), (3, 3), 1)
+    assert hasattr(model, "global_points_") == (global_kernel is not None)
+    assert hasattr(model, "orthogonal_points_") == (posterior != "svgp")
+
+
+@pytest.mark.parametrize("solver", ["natural", "adam"])
+@pytest.mark.parametrize("loss", ["elbo", "log"])
+def test_solvers_and_losses(solver, loss, digits):
+    X, y, X_new, y_new = digits
+    model = ConvolutionalGPClassifier(solver=solver, loss=loss, **{**QUICK, "max_iter": 40})
+    assert model.fit(X, y).score(X_new, y_new) > 0.9
+
+
+def test_what_is_learned_does_not_depend_on_where_it_is(bars):
+    """Trained on bars on the left, right about those on the right, which no other kernel is."""
+    X, y = bars
+    on_left = X.reshape(-1, 8, 10)[:, :, :5].sum((1, 2)) > X.reshape(-1, 8, 10)[:, :, 5:].sum(
+        (1, 2)
+    )
+    options = {"image_shape": (8, 10), "patch_weights": "uniform", **BARE, **QUICK}
+    model = ConvolutionalGPClassifier(**{**options, "max_iter": 60}).fit(X[on_left], y[on_left])
+    plain = SVGPClassifier(**{**QUICK, "max_iter": 60}).fit(X[on_left], y[on_left])
+    assert model.score(X[~on_left], y[~on_left]) > plain.score(X[~on_left], y[~on_left]) + 0.1
+
+
+def test_patches_that_are_images_give_the_models_of_rows():
+    """The same estimates, step by step, where the kernel is the same."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 6))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(120)
+    kernel = 1.0 * sk.RBF(2.0) + sk.WhiteKernel(0.1)
+    common = {"kernel": kernel, "random_state": 0, "dtype": "float64", "max_iter": 5}
+    common["learn_inducing_points"] = False
+    image = {"image_shape": (2, 3), "patch_shape": (2, 3), "patch_weights": "uniform", **BARE}
+    X -= X.mean()
+    for solver in ("collapsed", "lbfgs", "adam"):
+        same = {**common, "solver": solver, "inducing_points": X[:12]}
+        plain = SVGPRegressor(**same).fit(X, y)
+        ours = ConvolutionalGPRegressor(**same, **image).fit(X, y)
+        for a, b in zip(ours.predict(X, True), plain.predict(X, True), strict=True):
+            assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert ours.log_marginal_likelihood_value_ == pytest.approx(
+            plain.log_marginal_likelihood_value_, abs=1e-2
+        )
+    same["orthogonal_points"] = X[12:20]
+    plain = SolveGPRegressor(**same).fit(X, y)
+    ours = ConvolutionalGPRegressor(**same, **image, posterior="solve").fit(X, y)
+    assert_allclose(ours.predict(X), plain.predict(X), rtol=1e-4, atol=1e-5)
+
+
+def test_more_points_are_a_better_bound():
+    """SVGP(Z) ≤ SOLVE(Z, O) ≤ SVGP(Z ∪ O), everything else given."""
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:200], (y[:200] >= 5).astype(float)
+    first = ConvolutionalGPRegressor(n_inducing=20, **BARE, max_iter=1, random_state=0).fit(X, y)
+    points = first.inducing_points_
+    kernel = sk.ConstantKernel(first.kernel_.k1.constant_value, "fixed") * sk.RBF(
+        first.kernel_.k2.length_scale, "fixed"
+    ) + sk.WhiteKernel(0.1, "fixed")
+    given = {"kernel": kernel, "learn_inducing_points": False, "patch_weights": "uniform", **BARE}
+    few = ConvolutionalGPRegressor(inducing_points=points[:10], **given)
+    both = ConvolutionalGPRegressor(
+        inducing_points=points[:10], orthogonal_points=points[10:], posterior="solve", **given
+    )
+    many = ConvolutionalGPRegressor(inducing_points=points, **given)
+    bounds = [m.fit(X, y).log_marginal_likelihood_value_ for m in (few, both, many)]
+    assert bounds[0] < bounds[1] < bounds[2]
+
+
+def test_channels(digits):
+    X, y, X_new, y_new = digits
+    rgb = np.repeat(X, 3, axis=1), np.repeat(X_new, 3, axis=1)
+    for channels, width in (("joint", 27), ("separate", 9)):
+        model = ConvolutionalGPClassifier(image_shape=(8, 8, 3), channels=channels, **QUICK)
+        assert model.fit(rgb[0], y).score(rgb[1], y_new) > 0.95
+        assert model.inducing_points_.shape == (16, width)
+    assert model.patch_weights_.shape == (6, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("n", "shape", "patch", "stride"),
+    [(64, (8, 8, 1), (3, 3), 1), (784, (28, 28, 1), (5, 5), 2), (5, (1, 5, 1), (1, 3), 1),
+     (2, (1, 2, 1), (1, 2), 1), (1, (1, 1, 1), (1, 1), 1), (40, (1, 40, 1), (1, 5), 1)],
+)  # fmt: skip
+def test_what_auto_comes_to(n, shape, patch, stride):
+    geometry = ConvolutionalGPRegressor()._geometry(n)
+    assert geometry[:3] == (shape, patch, stride)
+    assert geometry.n_patches <= 200
+
+
+def test_units_of_pixels_do_not_matter(digits):
+    X, y, X_new, _ = digits
+    one, other = (
+        ConvolutionalGPClassifier(**QUICK, dtype="float64").fit(a * X, y) for a in (1.0, 4.0)
+    )
+    assert_allclose(one.predict_proba(X_new), other.predict_proba(4.0 * X_new), atol=1e-8)
+    assert_allclose(4.0 * one.inducing_points_, other.inducing_points_, atol=1e-8)
+    assert other.kernel_.k2.length_scale == pytest.approx(4.0 * one.kernel_.k2.length_scale)
+
+
+def test_predictions_of_rows_do_not_depend_on_others(digits):
+    X, y, X_new, _ = digits
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    p = model.predict_proba(X_new)
+    assert_allclose(np.vstack([model.predict_proba(X_new[i : i + 1]) for i in range(5)]), p[:5])
+    assert_array_equal(model.predict_proba(X_new), p)
+    again = clone(model).fit(X, y)
+    assert_array_equal(again.predict_proba(X_new), p)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X_new), p)
+
+
+def test_covariances_and_draws(bars):
+    X, y = bars
+    model = ConvolutionalGPRegressor(image_shape=(8, 10), **{**QUICK, "max_iter": 1})
+    model.fit(X, y.astype(float))
+    mean, cov = model.predict(X[:20], return_cov=True)
+    _, std = model.predict(X[:20], return_std=True)
+    assert_allclose(np.sqrt(np.diag(cov)), std, rtol=1e-6)
+    draws = model.sample_y(X[:20], 200, random_state=0)
+    assert np.abs(draws.mean(1) - mean).max() < 6.0 * std.max() / 200**0.5
+
+
+def test_sklearn_composes(digits):
+    X, y, _, _ = digits
+    model = make_pipeline(MinMaxScaler(), ConvolutionalGPClassifier(**{**QUICK, "max_iter": 5}))
+    assert cross_val_score(model, X[:120], y[:120], cv=2).min() > 0.7
+    grid = GridSearchCV(model, {"convolutionalgpclassifier__stride": [1, 2]}, cv=2)
+    assert grid.fit(X[:120], y[:120]).best_score_ > 0.7
+
+
+def test_warm_start_and_streams(digits):
+    X, y, X_new, y_new = digits
+    model = ConvolutionalGPClassifier(warm_start=True, **QUICK).fit(X, y)
+    before = model.log_marginal_likelihood_value_
+    assert model.fit(X, y).log_marginal_likelihood_value_ > before
+    with pytest.raises(ValueError, match="stride=2"):
+        model.set_params(stride=2).fit(X, y)
+    stream = ConvolutionalGPClassifier(**QUICK)
+    for part in np.array_split(np.arange(300), 3):
+        for _ in range(5):
+            stream.partial_fit(X[part], y[part], classes=np.arange(4))
+    assert stream.score(X_new, y_new) > 0.9
+
+
+def test_weights_are_repetitions(digits):
+    X, y, X_new, _ = digits
+    weight = np.random.default_rng(0).integers(0, 3, len(X))
+    weighted = ConvolutionalGPClassifier(**QUICK).fit(X, y, sample_weight=weight)
+    repeated = ConvolutionalGPClassifier(**QUICK).fit(X.repeat(weight, 0), y.repeat(weight))
+    assert_array_equal(weighted.predict_proba(X_new), repeated.predict_proba(X_new))
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"image_shape": (7, 7)}, "image_shape must be .* 64 numbers"),
+        ({"image_shape": (8.0, 8)}, "image_shape must be positive integers"),
+        ({"image_shape": (64,)}, "image_shape must be"),
+        ({"patch_shape": (9, 3)}, "patch_shape must be two numbers"),
+        ({"patch_shape": (0, 3)}, "patch_shape must be positive integers"),
+        ({"patch_shape": (3, 3, 1)}, "patch_shape must be two numbers"),
+        ({"stride": 0}, "'stride' parameter"),
+        ({"channels": "both"}, "'channels' parameter"),
+        ({"posterior": "exact"}, "'posterior' parameter"),
+        ({"location_kernel": sk.PairwiseKernel()}, "kernel must be an expression"),
+        ({"inducing_points": np.zeros((16, 9))}, "must have 11 columns"),
+        ({"inducing_points": "conditional_variance"}, "'inducing_points' parameter"),
+        ({"kernel": sk.RBF(np.ones(5))}, "length_scale has 5 entries"),
+        ({"n_inducing": 10**7}, "n_inducing"),
+    ],
+)
+def test_bad_parameters(params, match, digits):
+    X, y, X_new, _ = digits
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    before = model.predict(X_new)
+    with pytest.raises((ValueError, TypeError), match=match):
+        model.set_params(**params).fit(X, y)
+    assert_array_equal(model.predict(X_new), before)
+
+
+def test_wrong_number_of_pixels(digits):
+    X, y, _, _ = digits
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    with pytest.raises(ValueError, match="63 features"):
+        model.predict(X[:, :-1])
+
+
+def test_constant_images_are_no_error():
+    X, y = np.ones((30, 16)), np.arange(30) % 2
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    assert_allclose(model.predict_proba(X[:1]), 0.5, atol=0.05)
+
+
+def test_responses_add_up_to_the_mean(digits):
+    X, y, X_new, _ = digits
+    for options in ({"global_kernel": None}, {}, {"posterior": "solve"}):
+        model = ConvolutionalGPClassifier(**QUICK, **options).fit(X, y)
+        found = model.patch_responses(X_new[:7])
+        assert found.shape == (7, 6, 6, 4)
+        if "global_kernel" in options:
+            mean, _ = model.latent_mean_and_variance(X_new[:7])
+            rest = mean - found.sum((1, 2))
+            assert_allclose(rest, np.broadcast_to(rest[:1], rest.shape), atol=1e-8)
+
+
+def test_nothing_global_changes(digits):
+    X, y, _, _ = digits
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads

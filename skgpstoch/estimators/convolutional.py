@@ -311,9 +311,6 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
 
     # ---- fitted attributes -------------------------------------------------------------------
 
-    def _length_unit(self: Any) -> Any:
-        return self._x_scaling.scale[0]
-
     def _set_points(self: Any) -> None:
         for name in OPTIONAL:
             self.__dict__.pop(name, None)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
@@ -113,7 +114,8 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
 
     def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         likelihood, loss = self._make_likelihood(), self._make_loss()
-        self._check_choices(likelihood, loss, data)
+        self._check_network()
+        check_choices(likelihood, loss, self._split_kernel()[1], data)
         plan = sparse_plan(
             self,
             len(data),
@@ -133,27 +135,6 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
     def _needs_minibatches(self) -> bool:
         """Whether there is no bound of all rows, only estimates."""
         return False
-
-    def _check_choices(self, likelihood: Likelihood, loss: Loss, data: Data) -> None:
-        """Raise a ValueError where parameters do not agree."""
-        self._check_network()
-        loss.check(likelihood)
-        follows = loss.covariance(likelihood) == "prior"
-        white = self._split_kernel()[1]
-        if white is not None and not isinstance(likelihood, Gaussian):
-            raise ValueError(
-                f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
-                f"is {likelihood!r}."
-            )
-        if white is not None and follows and white.hyperparameter_noise_level.fixed:
-            raise ValueError(
-                "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
-                "from beta."
-            )
-        if data.y_std is not None and follows:
-            raise ValueError(
-                "y_std must be None with the square loss, which knows no noise variance."
-            )
 
     def _n_points(
         self, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False
@@ -308,16 +289,14 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         if len(points) > 1:
             self.orthogonal_points_ = points[1] * scale + offset
 
-    def _length_unit(self) -> Any:
-        """Of the inputs of the default kernel, in those of X."""
-        return self._x_scaling.scale
-
     def _fitted_kernel(self) -> sk.Kernel:
         """In units of the scaled y, and of X where there is no network."""
         model, (_, white) = self._model, self._split_kernel()
         fitted = kernels.to_sklearn(cast(InducingFeatures, model.features).kernel)
         if self.kernel is None and not self._has_network():
-            fitted.k2.length_scale = fitted.k2.length_scale * self._length_unit()
+            scale = self._x_scaling.scale
+            scale = scale if np.ndim(fitted.k2.length_scale) else scale[0]
+            fitted.k2.length_scale = fitted.k2.length_scale * scale
         if not isinstance(model.likelihood, Gaussian):
             return fitted
         noise = float(model.likelihood.noise_variance.mean())
@@ -326,6 +305,26 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
         model = cast(SparsePosterior, posterior).model.for_evidence()
         return float(best(model, X, rows).value)
+
+
+def check_choices(
+    likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | None, data: Data
+) -> None:
+    """Raise a ValueError where parameters do not agree."""
+    loss.check(likelihood)
+    follows = loss.covariance(likelihood) == "prior"
+    if white is not None and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
+            f"is {likelihood!r}."
+        )
+    if white is not None and follows and white.hyperparameter_noise_level.fixed:
+        raise ValueError(
+            "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
+            "from beta."
+        )
+    if data.y_std is not None and follows:
+        raise ValueError("y_std must be None with the square loss, which knows no noise variance.")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -161,7 +161,9 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
 @pytest.mark.parametrize("squared", [0, 60])
 def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_blocks, monkeypatch):
     monkeypatch.setattr(hold_out, "DENSE", dense_rows)
-    monkeypatch.setattr(hold_out, "SQUARED", squared)  # 0: by the errors of rows held out
+    monkeypatch.setattr(
+        hold_out, "SQUARED", {True: squared, False: squared}
+    )  # 0: by the errors of rows held out
     problem = make_problem(keeps)
     dual, rho = normal(14, 2, seed=6), 3.0
     C, K_VT = dense(problem)

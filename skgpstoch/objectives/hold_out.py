@@ -32,7 +32,7 @@ from ..posteriors.kernel_products import KernelRows, low_rank
 
 RANK = {True: 200, False: 600}  # of preconditioners, at most, where covariances are kept or not
 DENSE = 500  # rows up to which that is C⁻¹ itself
-SQUARED = 10  # iterations with C², before those without
+SQUARED = {True: 60, False: 10}  # iterations with C², before those without
 COLUMNS = 256  # systems that are solved together
 TINY = 1e-300
 TOL = {torch.float64: 1e-8, torch.float32: 1e-4}  # of conjugate gradients, relative
@@ -99,7 +99,8 @@ class HoldOut:
         keeps: bool,
     ) -> None:
         T = fold.n_trained
-        self.fold, self.learns_noise, self.rank = fold, learns_noise, RANK[keeps]
+        self.fold, self.learns_noise = fold, learns_noise
+        self.rank, self.most_squared = RANK[keeps], SQUARED[keeps]
         self.kernel, self.noise = at_theta(kernel, noise_variance, learns_noise, theta)
         self.kernel.to(fold.y.device)
         self.tol = TOL[fold.X.dtype]
@@ -159,7 +160,7 @@ class HoldOut:
             start,
             lambda V: self.inverse(self.inverse(V)) / rho,
             self.tol,
-            SQUARED,
+            self.most_squared,
         )
         return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
 

@@ -9,7 +9,8 @@ Parts, each job in a process of its own:
     crossing   seconds to a fit, and its test MSE, beside our exact class and scikit-learn's
     co2        monthly carbon dioxide, RBF + locally periodic; the last seven years held out by the
                test, the seven before by the fit
-    large      n = 50,000 rows like kin40k's, hold-out, nothing kept: time and peak memory (Linux)
+    large      n = 50,000 rows like kin40k's, hold-out, nothing kept: seconds of a product and of a
+               gradient, and peak memory (Linux); a fit would take days
 
     python benchmarks/bench_gpcv.py --data ../shared/data --threads 2
 """
@@ -28,7 +29,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor as SklearnGP
 from sklearn.gaussian_process.kernels import RBF, ExpSineSquared, Kernel, WhiteKernel
 
 from skgpstoch import ADMMGaussianProcessRegressor, GaussianProcessRegressor
+from skgpstoch.kernels import from_sklearn
 from skgpstoch.objectives.hold_out import Fold
+from skgpstoch.posteriors.kernel_products import KernelRows
 from skgpstoch.training.multipliers import Asked, Local, Options, visit
 
 NOISE = 0.1
@@ -166,16 +169,17 @@ def co2(args: argparse.Namespace, name: str) -> list[Row]:
 
 
 def large(args: argparse.Namespace, n: int) -> list[Row]:
-    rng = np.random.default_rng(args.seed)
-    X = rng.standard_normal((n + 1000, 8))
-    f = np.sin(X[:, :4].sum(1)) * np.cos(X[:, 4:6].sum(1)) + 0.5 * X[:, 6]
-    y = f + 0.1 * rng.standard_normal(len(X))
-    model = ADMMGaussianProcessRegressor(
-        cv=0.1, scheme="holdout", dtype="float32", max_iter=2, random_state=0
-    )
-    seconds = fitted(model, X[:n], y[:n])
-    mse = np.mean((model.predict(X[n:]) - f[n:]) ** 2)
-    return [{"n": n, "fit_s": seconds, "megabytes": peak(), "test_mse": mse}]
+    X = torch.from_numpy(np.random.default_rng(args.seed).standard_normal((n, 8))).float()
+    kernel = from_sklearn(1.0 * RBF(np.full(8, 2.0)))
+    products = KernelRows(kernel, X, X[: 9 * n // 10], keeps=False)
+    v, u = torch.ones(9 * n // 10, 1).double(), torch.ones(n, 1).double()
+    start = time.perf_counter()
+    products.product(v)
+    middle = time.perf_counter()
+    products.gradients(v, u, list(kernel.parameters()))
+    end = time.perf_counter()
+    row = {"n": n, "product_s": middle - start, "gradient_s": end - middle}
+    return [row | {"megabytes": peak()}]
 
 
 def main() -> None:

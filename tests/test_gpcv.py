@@ -31,6 +31,7 @@ from skgpstoch.objectives.hold_out import Fold, HoldOut
 from skgpstoch.posteriors import iterative
 from skgpstoch.posteriors.exact import ExactPosterior
 from skgpstoch.posteriors.iterative import IterativePosterior
+from skgpstoch.posteriors.kernel_products import KernelRows
 from skgpstoch.training import multipliers
 
 F64 = torch.float64
@@ -160,7 +161,9 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
 @pytest.mark.parametrize("squared", [0, 60])
 def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_blocks, monkeypatch):
     monkeypatch.setattr(hold_out, "DENSE", dense_rows)
-    monkeypatch.setattr(hold_out, "SQUARED", squared)  # 0: by the errors of rows held out
+    monkeypatch.setattr(
+        hold_out, "SQUARED", {True: squared, False: squared}
+    )  # 0: by the errors of rows held out
     problem = make_problem(keeps)
     dual, rho = normal(14, 2, seed=6), 3.0
     C, K_VT = dense(problem)
@@ -176,7 +179,7 @@ def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_b
 def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
     """The square of C has twice the digits that there are: by its parts, least squares have not."""
     monkeypatch.setattr(hold_out, "DENSE", dense_rows)
-    monkeypatch.setattr(hold_out, "RANK", 20)
+    monkeypatch.setattr(hold_out, "RANK", {True: 20, False: 20})
     X, y, rho = normal(300, 2), normal(300, 1, seed=1), 100.0
     fold = Fold(X, torch.sin(2.0 * X[:, :1]) + 0.01 * y, torch.ones(300, 1, dtype=F64), 220)
     kernel = sk.Matern(1.0, nu=1.5)
@@ -192,9 +195,23 @@ def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
     assert float((A @ (found - expected)).norm() / (A @ expected).norm()) < 1e-6
 
 
+@pytest.mark.parametrize("shape", [sk.RBF([0.8, 1.3]), sk.Matern(1.1, nu=1.5)])
+def test_products_of_float32_are_close(shape, small_blocks):
+    """Where distances are products of matrices."""
+    kernel = from_sklearn(1.7 * shape)
+    X, v, u = 3.0 + normal(60, 2), normal(40, 2, seed=1), normal(60, 2, seed=2)
+    exact, ours = (KernelRows(kernel, A, A[:40], keeps=False) for A in (X, X.float()))
+    assert ours.form is not None
+    assert exact.form is None
+    assert_close(ours.product(v), exact.product(v), rtol=1e-4, atol=1e-4)
+    params = list(kernel.parameters())
+    for a, b in zip(ours.gradients(v, u, params), exact.gradients(v, u, params), strict=True):
+        assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
 def test_systems_that_do_not_end_are_reported(monkeypatch, sine):
     monkeypatch.setattr(hold_out, "DENSE", 0)
-    monkeypatch.setattr(hold_out, "RANK", 1)
+    monkeypatch.setattr(hold_out, "RANK", {True: 1, False: 1})
     monkeypatch.setattr(
         hold_out,
         "conjugate_gradients",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..kernels import Kernel
 from .covariances import Covariances
-from .isotropic import as_isotropic, left, right, weighted_pairs, weighted_sums
+from .isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .points import centres_of_clusters
 
 PLACES = 3.0  # pixels, the unit of places
@@ -127,6 +127,11 @@ class PatchCovariances(Covariances):
             return spread.clone()
         return torch.cat([spread, spread.new_full((2,), PLACES)])
 
+    def isotropic(self) -> Isotropic | None:
+        """k_g as a function of distances, if it is one, with one length-scale."""
+        form = as_isotropic(self.kernel)
+        return form if form is not None and form.length_scale.numel() == 1 else None
+
     # ---- covariances ---------------------------------------------------------------------------
 
     def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:
@@ -141,9 +146,9 @@ class PatchCovariances(Covariances):
         if self.location is not None:
             mixing = mixing * self.location(self.places.to(t), t)
         mixing, patches = mixing.to(G), self.patches(G)
-        if (kernel := as_isotropic(self.kernel)) is not None:
+        if (kernel := self.isotropic()) is not None:
             centre = z.detach().mean(0)  # products of what is far from 0 lose digits
-            points = right(z - centre, kernel.length_scale).to(G)
+            points = right(z - centre, kernel.length_scale.reshape(())).to(G)
             weights = (kernel.variance * mixing).to(G)
             return weighted_sums(left(patches - centre), points, weights, kernel.profile)
         by_rows = [(mixing * self.kernel(image, z)).sum(0) for image in patches]
@@ -151,9 +156,9 @@ class PatchCovariances(Covariances):
 
     def prior(self, G: Tensor) -> Tensor:
         patches, mixing = self.patches(G), self.pair_weights().to(G)
-        if (kernel := as_isotropic(self.kernel)) is not None:
+        if (kernel := self.isotropic()) is not None:
             weights = (kernel.variance * mixing).to(G)
-            return weighted_pairs(patches, weights, kernel.length_scale, kernel.profile)
+            return weighted_pairs(patches, weights, kernel.length_scale.reshape(()), kernel.profile)
         by_rows = [(mixing * self.kernel(image)).sum() for image in patches]
         return torch.stack(by_rows) if by_rows else G.new_zeros(0)
 

@@ -30,12 +30,12 @@ from ..maths.pivoted_cholesky import LowRankInverse
 from ..posteriors.covariance import set_theta
 from ..posteriors.kernel_products import KernelRows, low_rank
 
-RANK = 200  # of what conjugate gradients are preconditioned with, at most
+RANK = {True: 200, False: 600}  # of preconditioners, at most, where covariances are kept or not
 DENSE = 500  # rows up to which that is C⁻¹ itself
-SQUARED = 60  # iterations with C², before those without
+SQUARED = {True: 60, False: 10}  # iterations with C², before those without
 COLUMNS = 256  # systems that are solved together
 TINY = 1e-300
-TOL = 1e-8  # of conjugate gradients, relative
+TOL = {torch.float64: 1e-8, torch.float32: 1e-4}  # of conjugate gradients, relative
 
 
 class Fold(NamedTuple):
@@ -100,8 +100,10 @@ class HoldOut:
     ) -> None:
         T = fold.n_trained
         self.fold, self.learns_noise = fold, learns_noise
+        self.rank, self.most_squared = RANK[keeps], SQUARED[keeps]
         self.kernel, self.noise = at_theta(kernel, noise_variance, learns_noise, theta)
         self.kernel.to(fold.y.device)
+        self.tol = TOL[fold.X.dtype]
         self.ended = True  # whether all conjugate gradients did
         self.y_T, self.y_V = fold.y[:T], fold.y[T:]
         self.noise_T = self.noise / fold.weight[:T]  # (T, 1)
@@ -114,7 +116,7 @@ class HoldOut:
         """V ↦ C⁻¹V, or about that."""
         X = self.fold.X[: len(self.y_T)].double()
         if len(X) > DENSE:
-            return LowRankInverse(low_rank(self.kernel, X, self.noise_T, RANK), self.noise_T)
+            return LowRankInverse(low_rank(self.kernel, X, self.noise_T, self.rank), self.noise_T)
         C = self.kernel(X, X) + self.noise_T[:, 0].diag()
         L = cholesky(C, "covariance of the rows trained on")
         return lambda V: torch.cholesky_solve(V, L)
@@ -143,7 +145,7 @@ class HoldOut:
 
     def solve(self, B: Tensor) -> Tensor:
         """C⁻¹B."""
-        found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL)
+        found = conjugate_gradients(self.training_product, B, None, self.inverse, self.tol)
         self.ended &= found.converged
         return found.solution
 
@@ -157,8 +159,8 @@ class HoldOut:
             b,
             start,
             lambda V: self.inverse(self.inverse(V)) / rho,
-            TOL,
-            SQUARED,
+            self.tol,
+            self.most_squared,
         )
         return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
 
@@ -176,7 +178,7 @@ class HoldOut:
         found = conjugate_gradients(
             lambda U: U + 2.0 / rho * predicted(explained(U)),
             root * self.y_V - predicted(self.y_T - dual / rho),
-            tol=TOL,
+            tol=self.tol,
         )
         self.ended &= found.converged
         return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)

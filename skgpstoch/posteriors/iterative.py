@@ -114,7 +114,10 @@ class IterativePosterior(Posterior):
         return self.kernel(X.to(self.X), self.X).double()
 
     def mean(self, X: Tensor) -> Tensor:
-        return torch.cat([self.cross(part) @ self.alpha for part in X.split(COLUMNS)])
+        mean = X.new_empty(len(X), self.alpha.shape[1])
+        for block in torch.arange(len(X), device=X.device).split(COLUMNS):
+            mean[block] = self.cross(X[block]) @ self.alpha
+        return mean
 
     def marginals(self, X: Tensor) -> Marginals:
         mean, var = X.new_empty(len(X), self.alpha.shape[1]), X.new_empty(len(X), 1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
+from ..features.isotropic import Isotropic, as_isotropic, left, right, value, with_gradient
 from ..kernels import Kernel
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from .covariance import BLOCK_ELEMENTS, LEAST_ROWS
@@ -35,7 +36,25 @@ class KernelRows:
         self.kernel = kernel
         self.X, self.Z = X, Z
         self.block_rows = max(LEAST_ROWS, BLOCK_ELEMENTS[X.device.type] // len(Z))
+        # Of float32 the last digits of distances are rounding, so that products do.
+        self.form = as_isotropic(kernel) if X.dtype == torch.float32 else None
+        self.centre = Z.mean(0)
+        with torch.no_grad():
+            self.sides = None if self.form is None else self._sides(self.form, X)
         self.whole = self._made() if keeps else None
+
+    def _sides(self, form: Isotropic, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Whose product are squared distances of rows and Z."""
+        unit = form.length_scale.to(X)
+        return left((X - self.centre) / unit), right((self.Z - self.centre) / unit)
+
+    @torch.no_grad()
+    def covariances(self, rows: slice) -> Tensor:
+        """A of these rows."""
+        if self.form is None or self.sides is None:
+            return self.kernel(self.X[rows], self.Z)
+        A, B = self.sides
+        return value(A[rows] @ B.mT, self.form.profile).mul_(self.form.variance)
 
     @torch.no_grad()
     def _made(self) -> Tensor | None:
@@ -45,7 +64,7 @@ class KernelRows:
         except RuntimeError:  # torch's, of a CPU and of a GPU
             return None
         for rows in row_blocks(len(self.X), self.block_rows):
-            whole[rows] = self.kernel(self.X[rows], self.Z)
+            whole[rows] = self.covariances(rows)
         return whole
 
     def blocks(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -55,12 +74,17 @@ class KernelRows:
             yield slice(0, n_rows), self.whole[:n_rows]
             return
         for rows in row_blocks(n_rows, self.block_rows):
-            yield rows, self.kernel(self.X[rows], self.Z)
+            yield rows, self.covariances(rows)
 
     @torch.no_grad()
     def product(self, V: Tensor, n_rows: int | None = None) -> Tensor:
         """AV of all rows, or of the first ones: (M, R) → (N, R)."""
-        return torch.cat([(A @ V.to(A)).double() for _, A in self.blocks(n_rows)])
+        # Into one array: small ones, kept from each block, would keep the allocator from using the
+        # memory between them again.
+        out = V.new_empty(len(self.X) if n_rows is None else n_rows, V.shape[1])
+        for rows, A in self.blocks(n_rows):
+            out[rows] = (A @ V.to(A)).double()
+        return out
 
     @torch.no_grad()
     def transposed(self, U: Tensor) -> Tensor:
@@ -78,12 +102,20 @@ class KernelRows:
             total += (A.mT @ between(rows, (A @ V.to(A)).double()).to(A)).double()
         return total
 
+    def differentiable(self, rows: slice) -> Tensor:
+        """A of these rows, with a graph to hyper-parameters."""
+        form = None if self.form is None else as_isotropic(self.kernel)
+        if form is None:
+            return self.kernel(self.X[rows], self.Z)
+        A, B = self._sides(form, self.X[rows])
+        return form.variance * with_gradient(A @ B.mT, form.profile)
+
     def gradients(self, V: Tensor, U: Tensor, params: list[nn.Parameter]) -> list[Tensor]:
         """Of Σᵢⱼ Uᵢⱼ (AV)ᵢⱼ by hyper-parameters, for U (N, R) and V (M, R)."""
         totals = [torch.zeros_like(p) for p in params]
         for rows in row_blocks(len(self.X), self.block_rows) if params else ():
             with torch.enable_grad():
-                product = self.kernel(self.X[rows], self.Z) @ V.to(self.Z)
+                product = self.differentiable(rows) @ V.to(self.Z)
             parts = torch.autograd.grad(
                 product, params, U[rows].to(product), allow_unused=True, materialize_grads=True
             )

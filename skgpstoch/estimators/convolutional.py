@@ -20,7 +20,13 @@ from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
 from ..features.covariances import Covariances
 from ..features.inducing import InducingFeatures
-from ..features.patches import Geometry, PatchCovariances, SinglePatches, choose_patches
+from ..features.patches import (
+    PLACES,
+    Geometry,
+    PatchCovariances,
+    SinglePatches,
+    choose_patches,
+)
 from ..features.points import choose_points
 from ..features.sums import SumFeatures
 from ..posteriors.sparse import SparseModel, SparsePosterior
@@ -33,7 +39,6 @@ from .sparse_model import both_kinds, input_unit, orthogonal_features
 SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
 MOST_PATCHES = 200  # for which "auto" is the least stride
 SOME_IMAGES = 64  # that the variance of the default kernel is started from
-PLACE_SCALE = 3.0  # pixels
 OPTIONAL = (
     "orthogonal_points_",
     "inducing_places_",
@@ -206,10 +211,11 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         responses = self._responses(X, geometry, most)
         parts = parts_of(fitted)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
-        given = [
-            getattr(parts[0], name).detach().to(X) if parts else self._given_patches(name, X)
-            for name in ("inducing_points", "orthogonal_points")[: 1 + (plan.n_orthogonal > 0)]
-        ]
+        if parts:
+            given = [points.detach().to(X) for points in parts[0].all_points()]
+        else:
+            names = ("inducing_points", "orthogonal_points")
+            given = [self._given_patches(name, X) for name in names]
 
         def choose(n_points: int) -> Tensor:
             return choose_patches(method, responses, X, n_points, generator)
@@ -221,7 +227,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         if self.global_kernel is None:
             return local
         return SumFeatures(
-            [local, self._global(X, rows, n_latents, plan, parts, method, generator)]
+            [local, self._global(X, rows, n_latents, plan, parts[1:], method, generator)]
         )
 
     def _given_patches(self: Any, name: str, X: Tensor) -> Tensor | None:
@@ -259,7 +265,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         """k of images, before training."""
         location = self.location_kernel
         if isinstance(location, str):
-            location = sk.Matern(PLACE_SCALE, (0.3, 300.0), nu=1.5)
+            location = sk.Matern(PLACES, (0.3, 300.0), nu=1.5)
         place = None if location is None else kernels.from_sklearn(location)
         learned, expression = self.patch_weights == "learned", self._split_kernel()[0]
         if expression is not None:
@@ -289,7 +295,8 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         """Of the function of whole images."""
         expression = self.global_kernel
         if isinstance(expression, str):
-            scale, most = median_distance(X[:SOME_IMAGES].double()), self._most_variance()
+            scale = median_distance(X[:SOME_IMAGES].double())
+            most = self._make_likelihood().most_prior_variance
             shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
             expression = sk.ConstantKernel(1.0, (1e-5, most)) * shape
         kernel = kernels.from_sklearn(expression).to(X.device)
@@ -300,14 +307,11 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         sizes = min(plan.n_inducing, len(X)), min(plan.n_orthogonal, len(X))
         given: list[Tensor | None] = [None, None]
         if parts:
-            given = [points.detach().to(X) for points in parts[1].all_points()]
+            given = [points.detach().to(X) for points in parts[0].all_points()]
         points, others = both_kinds(choose, sizes, given, len(X), generator)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
         return self._map(kernel, points, others, unit, X.shape[1], n_latents)
-
-    def _most_variance(self: Any) -> float:
-        return float(self._make_likelihood().most_prior_variance)
 
     # ---- fitted attributes -------------------------------------------------------------------
 
@@ -351,6 +355,22 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         responses : ndarray of shape (n_samples, n_rows, n_columns[, n_channels], n_latents)
             Mean of w_p g(x^[p]) of every patch, in the units of the latent functions, of which it
             is all but the prior mean and what the function of whole images says.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            If the estimator is not fitted.
+        ValueError
+            If X has not as many features as in `fit`.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_digits
+        >>> from skgpstoch import ConvolutionalGPClassifier
+        >>> X, y = load_digits(n_class=3, return_X_y=True)
+        >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=2, random_state=0)
+        >>> model.fit(X[:100], y[:100]).patch_responses(X[:2]).shape
+        (2, 6, 6, 3)
         """
         rows, posterior = self._query(X)
         found = self._collect(len(rows), lambda block: (responses_of(posterior, rows[block]),))[0]

@@ -107,7 +107,9 @@ def both_kinds(
         M = min(M, max(1, len(both) * M // (M + M2)))
         return both[:M], both[M:]
     points = choose(M) if points is None else points
-    return points, choose(M2) if M2 and others is None else others
+    if not M2:
+        return points, None
+    return points, choose(M2) if others is None else others
 
 
 def orthogonal_features(

@@ -22,7 +22,7 @@ from .covariances import Covariances
 from .isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .points import centres_of_clusters
 
-PLACES = 3.0  # pixels, the unit of places
+PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts
 MOST_IMAGES = 1000  # that inducing patches are chosen from
 SEARCHED = 100  # patches of these, for each inducing patch
 

@@ -1,4 +1,4 @@
-"""GPCV-ADMM: hyper-parameters by cross-validation, in O(n²), without a factorisation.
+"""GPCV-ADMM: hyper-parameters by cross-validation, in O(n²), by products with covariances.
 
 Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
 regression with cross-validation and non-linearly constrained ADMM", 2019. Of each fold the loss of
@@ -240,8 +240,9 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
     """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
 
     The squared error of rows held out is minimised, by the method of multipliers: products with
-    covariances alone, no factorisation. It asks less of a model than the marginal likelihood does,
-    and is at home where the kernel has structure and is not quite right.
+    covariances alone, without a factorisation of more than 500 rows. It asks less of a model than
+    the marginal likelihood does, and is at home where the kernel has structure and is not quite
+    right.
 
     Parameters
     ----------

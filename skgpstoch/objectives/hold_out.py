@@ -35,7 +35,7 @@ DENSE = 500  # rows up to which that is C⁻¹ itself
 SQUARED = {True: 60, False: 10}  # iterations with C², before those without
 COLUMNS = 256  # systems that are solved together
 TINY = 1e-300
-TOL = {torch.float64: 1e-8, torch.float32: 1e-4}  # of conjugate gradients, relative
+TOL = 1e-8  # of conjugate gradients, relative
 
 
 class Fold(NamedTuple):
@@ -103,7 +103,6 @@ class HoldOut:
         self.rank, self.most_squared = RANK[keeps], SQUARED[keeps]
         self.kernel, self.noise = at_theta(kernel, noise_variance, learns_noise, theta)
         self.kernel.to(fold.y.device)
-        self.tol = TOL[fold.X.dtype]
         self.ended = True  # whether all conjugate gradients did
         self.y_T, self.y_V = fold.y[:T], fold.y[T:]
         self.noise_T = self.noise / fold.weight[:T]  # (T, 1)
@@ -145,7 +144,7 @@ class HoldOut:
 
     def solve(self, B: Tensor) -> Tensor:
         """C⁻¹B."""
-        found = conjugate_gradients(self.training_product, B, None, self.inverse, self.tol)
+        found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL)
         self.ended &= found.converged
         return found.solution
 
@@ -159,7 +158,7 @@ class HoldOut:
             b,
             start,
             lambda V: self.inverse(self.inverse(V)) / rho,
-            self.tol,
+            TOL,
             self.most_squared,
         )
         return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
@@ -178,7 +177,7 @@ class HoldOut:
         found = conjugate_gradients(
             lambda U: U + 2.0 / rho * predicted(explained(U)),
             root * self.y_V - predicted(self.y_T - dual / rho),
-            tol=self.tol,
+            tol=TOL,
         )
         self.ended &= found.converged
         return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)

@@ -5,6 +5,7 @@ from .drop_in.regressor import GaussianProcessRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
+from .methods.deep import DeepGPClassifier, DeepGPRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv import ADMMGaussianProcessRegressor
@@ -20,6 +21,8 @@ __all__ = [
     "BSGDGaussianProcessRegressor",
     "ConvolutionalGPClassifier",
     "ConvolutionalGPRegressor",
+    "DeepGPClassifier",
+    "DeepGPRegressor",
     "DLMClassifier",
     "DLMRegressor",
     "ExpectedLogLikelihood",

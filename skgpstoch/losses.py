@@ -14,6 +14,7 @@ expectation of anything under N(μ, v), κ = −2δ for the expected loss and α
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import ClassVar, NamedTuple, cast
@@ -101,6 +102,18 @@ class Loss(BaseEstimator):
             Where draws come from in training; without it, the value is exact.
         """
         raise NotImplementedError(f"{type(self).__name__} must define data_term")
+
+    def of_samples(self, term: DataTerm, n_samples: int) -> DataTerm:
+        """That of rows whose q(f) is known by draws, each row's mean over the draws.
+
+        Parameters
+        ----------
+        term : DataTerm
+            Of S·N rows: all of them S times, as they count for 1/S each.
+        n_samples : int
+            S.
+        """
+        return term
 
     def covariance(self, likelihood: Likelihood) -> str:
         """Where q's covariance comes from: "gradient", "sites" if κ = −2δ, or "prior" if δ = 0."""
@@ -302,6 +315,19 @@ class LogLoss(Loss):
                 y, likelihood, q, self.n_samples, jitter, generator
             )
         return DataTerm(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
+
+    def of_samples(self, term: DataTerm, n_samples: int) -> DataTerm:
+        """The logarithm of the mean density: of each draw, π times as much (F7).
+
+        With π the softmax of the logarithms of a row's S densities. The mean of the logarithms,
+        which is that of one draw at a time, is less than what is reported of predictions.
+        """
+        if n_samples == 1:
+            return term
+        logs = term.value.unflatten(0, (n_samples, -1))  # (S, N)
+        value = logs.logsumexp(0) - math.log(n_samples)
+        pi = n_samples * logs.detach().softmax(0).flatten()[:, None]
+        return DataTerm(value.repeat(n_samples), *(pi * part for part in term[1:]))
 
     def is_noisy(self) -> bool:
         return self.gradient != "exact"

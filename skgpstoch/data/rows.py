@@ -62,6 +62,14 @@ class Rows(_Columns):
             return self.map(lambda column: column.index_select(0, index))
         return self.map(lambda column: column[index])
 
+    def repeated(self, n_times: int) -> Rows:
+        """All rows this many times, each of which counts for that much less."""
+        if n_times == 1:
+            return self
+        weight = torch.ones_like(self.y[:, 0]) if self.weight is None else self.weight
+        rows = replace(self, weight=weight / n_times)
+        return rows.map(lambda column: column.repeat(n_times, *[1] * (column.ndim - 1)))
+
     def to(self, dtype: torch.dtype) -> Rows:
         """In another floating type; folds stay integers."""
         return self.map(lambda column: column.to(dtype) if column.is_floating_point() else column)

@@ -76,6 +76,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
     """
 
     _standardises: ClassVar[bool] = True
+    _model_class: ClassVar[type[SparseModel]] = SparseModel
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         "kernel",
         "hidden_layer_sizes",
@@ -164,7 +165,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         fitted = None if start is None else start.model.for_training()
         features = self._features(X, rows, len(mean.value), plan, fitted, generator)
         blocks, loss = self._prior_blocks(features), self._make_loss()
-        model = SparseModel(features, likelihood, mean, blocks, loss, plan.beta)
+        model = self._model_class(features, likelihood, mean, blocks, loss, plan.beta)
         self._set_trainable(model, len(X))
         if fitted is not None:
             load_fitted(model, fitted, changed_shape(self))
@@ -289,11 +290,15 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         if len(points) > 1:
             self.orthogonal_points_ = points[1] * scale + offset
 
+    def _kernel_has_inputs(self) -> bool:
+        """Whether it is on X."""
+        return not self._has_network()
+
     def _fitted_kernel(self) -> sk.Kernel:
         """In units of the scaled y, and of X where there is no network."""
         model, (_, white) = self._model, self._split_kernel()
         fitted = kernels.to_sklearn(cast(InducingFeatures, model.features).kernel)
-        if self.kernel is None and not self._has_network():
+        if self.kernel is None and self._kernel_has_inputs():
             scale = self._x_scaling.scale
             scale = scale if np.ndim(fitted.k2.length_scale) else scale[0]
             fitted.k2.length_scale = fitted.k2.length_scale * scale

@@ -18,6 +18,7 @@ class Basis(NamedTuple):
     prior: Tensor  # k(x, x), (N,); ‖φ‖² for a finite map, so that the residual is 0
     shift: Tensor | None = None  # a mean that does not depend on w, (N, P)
     factors: tuple[tuple[Tensor, Tensor], ...] = ()  # K and L⁻¹ of every block
+    n_samples: int = 1  # S: of a deep model all rows S times, each time drawn anew
 
     def residual(self) -> Tensor:
         """ρ(x) = diag(K − PPᵀ), what the features leave unexplained, (N,)."""
@@ -26,7 +27,7 @@ class Basis(NamedTuple):
     def detach(self) -> Basis:
         """Without a graph, and without factors."""
         shift = None if self.shift is None else self.shift.detach()
-        return Basis(self.phi.detach(), self.prior.detach(), shift)
+        return Basis(self.phi.detach(), self.prior.detach(), shift, (), self.n_samples)
 
 
 class FeatureMap(nn.Module):

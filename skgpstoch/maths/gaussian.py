@@ -146,13 +146,20 @@ def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
     return torch.cat([z, -z]).T.contiguous().numpy()  # (dim, n_points)
 
 
+def normal_nodes(dim: int, n_points: int) -> Tensor:
+    """Points of the standard normal in this many dimensions, (dim, n_points).
+
+    A scrambled Sobol sequence with a fixed seed, antithetic and whitened: means, variances and,
+    unless there are very many, correlations of the coordinates are exact. Their number is even.
+    """
+    return torch.as_tensor(_sobol_normals(dim, n_points))
+
+
 def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
     """Points μ + √v·z, z jointly normal over the P latents of a row: (S, N, P, n_points).
 
-    A scrambled Sobol sequence with a fixed seed, the same for every row, antithetic and whitened:
-    means, variances and, unless there are very many, correlations of the coordinates are exact.
-    Points come last, so that sums over them round alike whatever the number of rows.
+    Those of :func:`normal_nodes`, the same for every row. Points come last, so that sums over them
+    round alike whatever the number of rows.
     """
-    normals = _sobol_normals(q.mean.shape[-1], n_points)
-    z = torch.as_tensor(normals, dtype=q.mean.dtype, device=q.mean.device)
+    z = normal_nodes(q.mean.shape[-1], n_points).to(q.mean)
     return q.mean[..., None] + q.var.sqrt()[..., None] * z

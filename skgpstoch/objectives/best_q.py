@@ -70,6 +70,18 @@ def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) 
         return survey(bounded, X, rows, q, exact=True)[0] - bounded.penalty()
 
 
+@torch.no_grad()
+def evidence_error(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
+    """Standard error of that bound, (), where it is an estimate from draws of rows; else 0."""
+    bounded, totals = model.for_evidence(), q.kl.new_zeros(1)
+    for basis, block in bounded.bases(X, rows):
+        if (S := basis.n_samples) == 1:
+            return totals.sum()
+        _, term, _ = data_term(bounded, basis, block, q)
+        totals = totals + term.value.unflatten(0, (S, -1)).sum(1)  # (S,), of 1/S each
+    return (len(totals) * totals.var()).sqrt()
+
+
 def conjugate(model: SparseModel, X: Tensor, rows: Rows) -> Solution:
     """In closed form, from sums of squares weighted by κ."""
     gram, cross, square, constant = weighted_sums(model, X, rows)

@@ -39,14 +39,15 @@ FARTHEST_TARGET = 3.0
 
 def weighted_term(
     model: SparseModel,
+    basis: Basis,
     rows: Rows,
     q: Marginals,
     residual: Tensor,
     generator: torch.Generator | None = None,
 ) -> DataTerm:
     """Minus the loss of rows at q(f), and its derivatives, each row as often as it counts."""
-    likelihood = model.likelihood.of(rows)
-    return model.loss.data_term(rows.y, likelihood, q, residual, generator).weighted(rows)
+    term = model.loss.data_term(rows.y, model.likelihood.of(rows), q, residual, generator)
+    return model.loss.of_samples(term, basis.n_samples).weighted(rows)
 
 
 def data_term(
@@ -66,7 +67,7 @@ def data_term(
         products = q.products(phi) if products is None else products
         seen = basis.detach()
         marginals, residual = model.marginals(seen, q, products), seen.residual()
-    term = weighted_term(model, rows, marginals, residual, generator)
+    term = weighted_term(model, basis, rows, marginals, residual, generator)
     mean, explained, unexplained = (part.to(phi) for part in term[1:4])
     phi_bar = mean @ q.mean.mT - 2.0 * unexplained.sum(1, keepdim=True) * phi
     delta = explained.mT if len(products) > 1 else explained.sum(1)[None]  # (B, N)
@@ -82,6 +83,7 @@ def data_term(
 
 def data_term_at(
     model: SparseModel,
+    basis: Basis,
     rows: Rows,
     q: Marginals,
     residual: Tensor,
@@ -89,7 +91,7 @@ def data_term_at(
 ) -> tuple[Tensor, DataTerm]:
     """The same at a q(f) with a graph, which the gradient goes through; and its parts."""
     seen = Marginals(q.mean.detach(), q.var.detach())
-    term = weighted_term(model, rows, seen, residual.detach(), generator)
+    term = weighted_term(model, basis, rows, seen, residual.detach(), generator)
     mean, explained, unexplained = (part.to(q.mean) for part in term[1:4])
     value, beyond = term.value.sum(), (unexplained - explained).sum(1)
     given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))

@@ -107,7 +107,7 @@ class RunningObjective(VariationalObjective):
         return WeightMoments(self.mean, covariances, sizes, self.kl)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        basis = self.model.features.basis(X)
+        basis, rows = self.model.basis(X, rows, generator)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), rows)
             total, _, _ = data_term(self.model, basis, rows, self.q(), generator)
@@ -127,7 +127,7 @@ class RunningObjective(VariationalObjective):
         with torch.no_grad():
             products = q.products(seen.phi)
             _, term, marginals = data_term(self.model, seen, rows, q, generator, products)
-            self.average(sites_of(self.model, seen, term, marginals), len(rows))
+            self.average(sites_of(self.model, seen, term, marginals), len(rows) // seen.n_samples)
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None
         return data_term(self.model, basis, rows, q, generator, known)[0]
@@ -164,7 +164,7 @@ class RunningObjective(VariationalObjective):
         phi = basis.phi.detach()
         left = rows.weighted(phi).mT
         cross = left @ (rows.y - self.model.offset(basis)).to(phi)
-        self.average(Sites((left @ phi)[None], cross), len(rows))
+        self.average(Sites((left @ phi)[None], cross), len(rows) // basis.n_samples)
 
     @torch.no_grad()
     def average(self, sites: Sites, n_batch: int) -> None:
@@ -211,12 +211,12 @@ class ProfiledObjective(RunningObjective):
         return moments_of(self.weights())
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        basis = self.model.features.basis(X)
+        basis, rows = self.model.basis(X, rows, generator)
         weights, residual = self.weights(), basis.residual()
         q = weights.marginals(basis.phi, residual)
         self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
         q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
-        total, _ = data_term_at(self.model, rows, q, residual, generator)
+        total, _ = data_term_at(self.model, basis, rows, q, residual, generator)
         return self.per_row(total, len(X), self.weights().kl().sum(), generator)
 
     @torch.no_grad()
@@ -227,8 +227,8 @@ class ProfiledObjective(RunningObjective):
         residual = seen.residual()
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))
-        term = weighted_term(self.model, rows, q, residual, generator)
-        self.average(sites_of(self.model, seen, term, q), len(rows))
+        term = weighted_term(self.model, seen, rows, q, residual, generator)
+        self.average(sites_of(self.model, seen, term, q), len(rows) // seen.n_samples)
 
     def keep(self, q: WeightMoments) -> None:
         self.register_buffer("mean", q.mean)

@@ -31,7 +31,7 @@ from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
 from ..posteriors.sparse import Solution, SparseModel, SparsePosterior
 from .base import Objective, groups_of
-from .best_q import best, calibrated, evidence_bound
+from .best_q import best, calibrated, evidence_bound, evidence_error
 
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
@@ -111,8 +111,7 @@ class VariationalObjective(Objective):
         """Loss of predictions for the held-out rows, which come first; per row."""
         held_out = rows[: rows.n_held_out]
         q, total = self.q().to(X.dtype), 0.0
-        for basis, block in self.model.bases(X[: len(held_out)], held_out, X.dtype):
-            marginals = self.model.marginals(basis, q, q.products(basis.phi))
+        for marginals, block in self.model.predictions(X[: len(held_out)], held_out, q):
             likelihood = self.model.likelihood.of(block)
             losses = self.model.loss.of_predictions(block.y, likelihood, marginals)
             total += float(block.weighted(losses).sum())
@@ -129,7 +128,8 @@ class VariationalObjective(Objective):
         if model.covariance == "prior":
             model, found = calibrated(model, X, rows, found)
         elbo = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)
-        return SparsePosterior(model, found, elbo, rows.n_effective)
+        error = evidence_error(model, X, rows, found.q)
+        return model.posterior(found, elbo, rows.n_effective, error)
 
     def kept(self) -> WeightMoments | None:
         """The q(w) whose covariances are learned by gradients, if they are, in float64."""
@@ -142,7 +142,7 @@ class VariationalObjective(Objective):
         unknown = torch.full((), torch.nan, dtype=torch.float64, device="cpu")
         sites = cast(Sites, self.present_sites())
         found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
-        return SparsePosterior(self.model.for_predictions(), found, unknown, float(self.n_rows))
+        return self.model.for_predictions().posterior(found, unknown, float(self.n_rows))
 
     def start_from(self, posterior: SparsePosterior) -> None:
         """Go on from a fitted q(w)."""

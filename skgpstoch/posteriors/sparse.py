@@ -162,12 +162,29 @@ class SparseModel(nn.Module):
         var = (products * phi).sum(-1).clamp_min(0.0) + basis.residual()  # (B, N)
         return Marginals(mean[None], var.mT.expand_as(mean)[None])
 
+    def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
+        """Of a minibatch, in training."""
+        return self.features.basis(X), rows
+
     def bases(
         self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
         """All rows, by blocks."""
         for block in row_blocks(len(X), BLOCK_ROWS):
             yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
+
+    def predictions(
+        self, X: Tensor, rows: Rows, q: WeightMoments
+    ) -> Iterator[tuple[Marginals, Rows]]:
+        """q(f) of all rows, by blocks, in the type of X."""
+        for basis, block in self.bases(X, rows, X.dtype):
+            yield self.marginals(basis, q, q.products(basis.phi)), block
+
+    def posterior(
+        self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
+    ) -> SparsePosterior:
+        """What a fit that has found this leaves behind; `error` is that of the bound."""
+        return SparsePosterior(self, found, elbo, n_rows)
 
     def penalty(self) -> float | Tensor:
         """What the shift costs."""

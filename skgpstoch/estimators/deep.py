@@ -1,0 +1,356 @@
+"""Deep models: layers, their kernels, mean functions and points, as parameters say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils import Bunch
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..features.inducing import InducingFeatures
+from ..features.points import choose_points
+from ..posteriors.deep import DeepModel, DeepPosterior
+from ..posteriors.layers import DeepFeatures, GPLayer
+from ..posteriors.sparse import SparseModel
+from .orthogonal import COVARIANCES, WithOrthogonalPoints
+from .parameters import AUTO, POSITIVE_INTEGER
+from .plan import Plan, epochs
+from .sparse import SparseGP
+from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
+
+MOST_POINTS = 128  # of a layer, of "auto"
+MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
+HIDDEN_VARIANCE = 1e-2  # of an inner layer's process, in units of the layer below
+NOISE = 1e-6  # of an inner layer, in these units
+NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
+STEPS = (2000, 30, 20_000)  # at least, times the rows over those of a minibatch, at most
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepParameters:
+    """Layers.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Kernel of the last layer, on what the layer below makes of X. None: a constant times a
+        Matérn kernel (nu=1.5) with a length-scale for each function of the layer below.
+    n_layers : int, default=2
+        Number of layers, the last one included; of 1 it is a shallow model.
+    hidden_dims : int, array-like of int or "auto", default="auto"
+        Number of functions in every inner layer; "auto" is the number of features, at most 30.
+    hidden_kernel : sklearn kernel or None, default=None
+        Kernel of every inner layer. None: a constant, which starts small, times an RBF kernel with
+        a length-scale for each input of the layer.
+    mean_function : {"linear", "zero"}, default="linear"
+        Mean of inner layers, which is not trained: the layer below itself, its principal components
+        where there are fewer functions, or with zeros behind where there are more. Without one,
+        deep processes forget their inputs.
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q in every layer: with inducing points of one kind, or orthogonal ones beside
+        them, with a covariance of q's own there or the prior's.
+    hidden_covariance : {"shared", "full"}, default="shared"
+        Whether functions of an inner layer share the covariance of q, or each has its own.
+    n_inducing : int or "auto", default="auto"
+        Number M of inducing points of every layer; "auto" is 128, as far as there are rows.
+    n_orthogonal : int or "auto", default="auto"
+        Number M₂ of orthogonal ones; "auto" is `n_inducing`, as far as there are rows.
+    inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
+        Where those of the first layer start: centres of clusters, rows of large variance, random
+        rows, or given points in the units of X; those of others start where the mean functions take
+        these.
+    n_samples : int, default=1
+        Draws of hidden layers for each row and step, S. With loss="log" several are one mixture.
+    n_predict_samples : int, default=64
+        Draws of hidden layers in predictions: points of a Sobol sequence, the same for all rows and
+        calls; even.
+    solver : {"auto", "collapsed", "natural", "adam"}, default="auto"
+        Of the last layer: the best q in closed form for a Gaussian likelihood, natural gradients,
+        or gradients as for inner layers, where they are all there is.
+
+    Attributes
+    ----------
+    layers_ : list of Bunch
+        Of every layer: `kernel` (sklearn kernel, in the units of the layer's inputs),
+        `inducing_points` (ndarray of shape (n_inducing, n_inputs)), `orthogonal_points` (or None),
+        and, of inner ones, `mean_map` (ndarray of shape (n_inputs, n_functions)) and `mean`
+        (ndarray of shape (n_points, n_functions)), that of q(w). Inputs of the first layer are in
+        the units of X, those of others as they are inside.
+    inducing_points_ : list of ndarray
+        Of every layer.
+    elbo_ : float
+        The bound on log p(y | X), in nats, summed over all rows, an estimate.
+    elbo_std_ : float
+        Its standard error by the draws of hidden layers, at the closing pass.
+    """
+
+    n_layers: int = 2
+    hidden_dims: Any = "auto"
+    hidden_kernel: sk.Kernel | None = None
+    mean_function: str = "linear"
+    posterior: str = "svgp"
+    hidden_covariance: str = "shared"
+    n_samples: int = 1
+    n_predict_samples: int = 64
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_layers": [POSITIVE_INTEGER],
+        "hidden_dims": ["array-like", POSITIVE_INTEGER, AUTO],
+        "hidden_kernel": [sk.Kernel, None],
+        "mean_function": [StrOptions({"linear", "zero"})],
+        "posterior": [StrOptions(set(COVARIANCES))],
+        "hidden_covariance": [StrOptions({"shared", "full"})],
+        "n_samples": [POSITIVE_INTEGER],
+        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
+        "solver": [StrOptions({"auto", "collapsed", "natural", "adam"})],
+    }
+
+    def _hidden_dims(self, n_features: int) -> tuple[int, ...]:
+        """Functions of every inner layer.
+
+        Raises
+        ------
+        ValueError
+            If these are not as many positive integers as there are inner layers.
+        """
+        n_inner, given = self.n_layers - 1, self.hidden_dims
+        if isinstance(given, str):
+            return (min(n_features, MOST_HIDDEN),) * n_inner
+        if isinstance(given, Integral):
+            return (int(given),) * n_inner
+        dims = tuple(np.asarray(given, dtype=object).ravel())
+        if len(dims) != n_inner or any(
+            isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in dims
+        ):
+            raise ValueError(
+                f"hidden_dims must be a positive integer or {n_inner} of them, one for each of "
+                f"n_layers - 1 inner layers, got {given!r}."
+            )
+        return tuple(int(n) for n in dims)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepGP(DeepParameters, WithOrthogonalPoints):
+    """What regressor and classifier share, before the family in the order of bases."""
+
+    _model_class: ClassVar[type[SparseModel]] = DeepModel
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        *SparseGP._shape_parameters,
+        "n_layers",
+        "hidden_dims",
+        "hidden_kernel",
+        "mean_function",
+        "posterior",
+        "hidden_covariance",
+        "n_orthogonal",
+        "orthogonal_points",
+        "whiten",
+    )
+
+    def _covariance_there(self) -> str | None:
+        return COVARIANCES[self.posterior]
+
+    def _needs_minibatches(self) -> bool:
+        return True
+
+    def _kernel_has_inputs(self) -> bool:
+        return self.n_layers == 1
+
+    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.n_layers == 1:
+            return super()._input_scaling(X, weight)  # type: ignore[misc]
+        return Scaling.standard(X, weight)
+
+    def _n_points(
+        self: Any, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False
+    ) -> tuple[int, int]:
+        sizes = super()._n_points(n_rows, n_given, n_untrained, start, shares)  # type: ignore[misc]
+        asked = (self.n_inducing, self.n_orthogonal)
+        given = (self.inducing_points, self.orthogonal_points)
+        M, M2 = (
+            min(n, MOST_POINTS) if n_asked == "auto" and isinstance(points, str | None) else n
+            for n, n_asked, points in zip(sizes, asked, given, strict=True)
+        )
+        return (M, M2) if start is None else sizes
+
+    def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        if self.n_predict_samples % 2:
+            raise ValueError(
+                f"n_predict_samples must be even, as points come in pairs, got "
+                f"{self.n_predict_samples}."
+            )
+        self._hidden_dims(data.X.shape[1])
+        plan = super()._plan(data, n_given, start, streams)  # type: ignore[misc]
+        if self.max_iter != "auto":
+            return plan
+        n_trained = len(data) - plan.folds.n_untrained
+        least, each, most = STEPS
+        n_steps = int(np.clip(each * n_trained / plan.batch_size, least, most))
+        return replace(plan, max_iter=epochs(n_steps, n_trained, plan.batch_size))
+
+    # ---- features ----------------------------------------------------------------------------
+
+    def _features(
+        self: Any, X: Tensor, rows: Rows, n_latents: int, plan: Plan, fitted: Any, generator: Any
+    ) -> DeepFeatures:
+        method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
+        most = self._make_likelihood().most_prior_variance
+
+        def choose(n_points: int) -> Tensor:
+            kernel = make_kernel(None, nn.Identity(), X, rows, most)
+            return choose_points(
+                method, X, n_points, kernel, nn.Identity(), generator, rows.weight
+            )
+
+        given = [
+            self._start_points(name, X, None) for name in ("inducing_points", "orthogonal_points")
+        ]
+        shuffles = None if method == "conditional_variance" else generator
+        sizes = (plan.n_inducing, plan.n_orthogonal)
+        points = list(both_kinds(choose, sizes, given, len(X), shuffles))
+        layers, H = [], X
+        for n_functions in self._hidden_dims(X.shape[1]):
+            layer = self._inner_layer(H, rows, points, n_functions)
+            layers.append(layer)
+            H = H @ layer.mean_map
+            points = [None if p is None else p @ layer.mean_map for p in points]
+        kernel = make_kernel(self._split_kernel()[0], nn.Identity(), H, rows, most)
+        last = self._map(kernel, points, H, rows, n_latents)
+        return DeepFeatures(layers, last, self.n_samples, self.n_predict_samples)
+
+    def _inner_layer(
+        self: Any, H: Tensor, rows: Rows, points: Sequence[Tensor | None], n_functions: int
+    ) -> GPLayer:
+        """One above H, the means of the layer below."""
+        W = mean_map(H, rows, n_functions)
+        variance = float(rows.mean((H - rows.mean(H)).square()).mean())
+        expression = self.hidden_kernel
+        if expression is None:
+            expression = hidden_kernel(make_kernel(None, nn.Identity(), H, rows, 1.0), variance)
+        features = self._map(
+            kernels.from_sklearn(expression).to(H.device), points, H, rows, n_functions, inner=True
+        )
+        if self.mean_function == "zero":
+            W = torch.zeros_like(W)
+        shares = self.hidden_covariance == "shared"
+        blocks = self._prior_blocks(features)
+        return GPLayer(features, W, NOISE * variance, blocks, shares)
+
+    def _map(
+        self: Any,
+        kernel: kernels.Kernel,
+        points: Sequence[Tensor | None],
+        H: Tensor,
+        rows: Rows,
+        n_outputs: int,
+        inner: bool = False,
+    ) -> InducingFeatures:
+        """P of a layer above H."""
+        unit = input_unit(H, rows)
+        arguments = (kernel, nn.Identity(), cast(Tensor, points[0]), unit, H.shape[1])
+        if points[1] is None:
+            return InducingFeatures(*arguments)
+        decoupled = self._is_decoupled() and not inner
+        return orthogonal_features(arguments, points[1], n_outputs, decoupled)
+
+    # ---- fitted attributes -------------------------------------------------------------------
+
+    def _set_points(self: Any) -> None:
+        features = cast(DeepFeatures, self._model.features)
+        self.layers_ = [layer_of(part) for part in features.each]
+        for layer, fitted in zip(features.inner, self.layers_, strict=False):
+            fitted.mean_map = layer.mean_map.double().numpy()
+            fitted.mean = layer.means.detach().double().numpy()
+        offset, scale = self._x_scaling
+        first = self.layers_[0]
+        for name in ("inducing_points", "orthogonal_points"):
+            if first[name] is not None:
+                first[name] = first[name] * scale + offset
+        if self.n_layers > 1 and self.hidden_kernel is None:
+            first.kernel.k2.length_scale = first.kernel.k2.length_scale * scale
+        self.inducing_points_ = [layer.inducing_points for layer in self.layers_]
+
+    def _set_fitted(self: Any, plan: Plan) -> None:
+        super()._set_fitted(plan)  # type: ignore[misc]
+        self.elbo_ = self.log_marginal_likelihood_value_
+        self.elbo_std_ = float(cast(DeepPosterior, self.posterior_).error)
+
+    def hidden(self: Any, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What inner layers make of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        layers : list of (mean, std)
+            Of every inner layer, arrays of shape (n_samples, n_functions), in the layer's units.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            If the estimator is not fitted.
+        ValueError
+            If X has not as many features as in `fit`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skgpstoch import DeepGPRegressor
+        >>> X = np.linspace(-1, 1, 50)[:, None]
+        >>> model = DeepGPRegressor(n_inducing=10, max_iter=5, random_state=0).fit(X, X[:, 0] > 0)
+        >>> [(mean.shape, std.shape) for mean, std in model.hidden(X)]
+        [((50, 1), (50, 1))]
+        """
+        rows, posterior = self._query(X)
+
+        def compute(block: slice) -> tuple[Tensor, ...]:
+            moments = cast(DeepPosterior, posterior).hidden(rows[block])
+            return tuple(part for mean, var in moments for part in (mean, var.sqrt()))
+
+        found = self._collect(len(rows), compute) if self.n_layers > 1 else []
+        return list(zip(found[::2], found[1::2], strict=True))
+
+
+def hidden_kernel(default: kernels.Kernel, variance: float) -> sk.Kernel:
+    """Of an inner layer: length-scales of the default, and a constant that starts small."""
+    scale = kernels.to_sklearn(default).k2.length_scale
+    least = NARROWEST * math.sqrt(variance)
+    shape = sk.RBF(np.maximum(scale, 2.0 * least), (least, 1e5))
+    bounds = (1e-4 * HIDDEN_VARIANCE * variance, 1e4 * HIDDEN_VARIANCE * variance)
+    return sk.ConstantKernel(HIDDEN_VARIANCE * variance, bounds) * shape
+
+
+def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:
+    """W of a linear mean function: the identity, principal components, or zeros behind."""
+    n_inputs = H.shape[1]
+    if n_functions >= n_inputs:
+        return torch.eye(n_inputs, n_functions, dtype=H.dtype, device=H.device)
+    centred = (H - rows.mean(H)).double()
+    _, V = torch.linalg.eigh(centred.mT @ rows.weighted(centred))
+    W = V.flip(1)[:, :n_functions]
+    signs = W.gather(0, W.abs().argmax(0, keepdim=True)).sign()  # the same on every machine
+    return (W * signs).to(H)
+
+
+def layer_of(features: InducingFeatures) -> Bunch:
+    """What a layer has, as NumPy and scikit-learn have it."""
+    points = [p.detach().double().numpy() for p in features.all_points()]
+    return Bunch(
+        kernel=kernels.to_sklearn(features.kernel),
+        inducing_points=points[0],
+        orthogonal_points=points[1] if len(points) > 1 else None,
+    )

@@ -1,0 +1,255 @@
+"""Layers of a deep Gaussian process, and the features of its last one.
+
+Salimbeni & Deisenroth, "Doubly stochastic variational inference for deep Gaussian processes",
+NeurIPS 2017; Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes",
+2020, section 4. With h⁰ = x and the whitened features P of inducing points in the space of the layer
+below,
+
+    h_p = a_p(h') + P(h') w_p + r_p,   w_p ~ q = N(m_p, S_p),   var r_p = k(h', h') − ‖P(h')‖² + s²,
+
+so that given h' a layer's marginals are
+
+    μ = a + Pm,   v = diag(P S Pᵀ) + ρ + s²,                                                     (F1)
+
+and, as q(f|u) = p(f|u), those of a row depend on that row of the layer below alone:
+
+    h = μ(h') + √v(h') ⊙ ε,   ε ~ N(0, I).                                                       (F2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..features.base import Basis, FeatureMap
+from ..features.inducing import InducingFeatures
+from ..kernels import Kernel
+from ..maths.gaussian import Marginals, normal_nodes
+from ..maths.linalg import cholesky
+from .blocks import VariationalWeights, free_roots, identities, make_roots
+
+START_ROOT = 1e-5  # of S: inner layers start almost without uncertainty
+
+
+class GPLayer(nn.Module):
+    """An inner layer: functions that share a kernel and inducing points.
+
+    Parameters
+    ----------
+    features : InducingFeatures
+        P, of inducing points in the space of the layer below.
+    mean_map : Tensor of shape (D_in, D_out)
+        W of the mean function a(h) = hW, which is fixed.
+    noise : float
+        s².
+    prior_blocks : tuple of bool
+        Whether S_b stays the prior's.
+    shares_covariance : bool
+        Whether all functions have the same S.
+    """
+
+    mean_map: Tensor
+
+    def __init__(
+        self,
+        features: InducingFeatures,
+        mean_map: Tensor,
+        noise: float,
+        prior_blocks: tuple[bool, ...],
+        shares_covariance: bool = True,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("mean_map", mean_map)
+        self.noise, self.prior_blocks = noise, prior_blocks
+        n_outputs = mean_map.shape[1]
+        self.means = nn.Parameter(mean_map.new_zeros(sum(features.blocks), n_outputs))
+        starts = [START_ROOT * root for root in identities(features.blocks, mean_map)]
+        self.roots = make_roots(starts, 1 if shares_covariance else n_outputs, prior_blocks)
+
+    def weights(self) -> VariationalWeights:
+        """q(w)."""
+        roots = free_roots(self.roots, self.prior_blocks)
+        return VariationalWeights(self.means, roots, self.features.blocks)
+
+    def kl(self) -> Tensor:
+        """KL[q(w) ‖ N(0, I)], summed over functions, ()."""
+        return self.weights().kl().sum()
+
+    def moments(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        """μ and v (F1) at rows H of the layer below, each (N, D_out)."""
+        basis = self.features.basis(H)
+        q = self.weights().marginals(basis.phi, basis.residual())
+        return q.mean[0] + H @ self.mean_map, q.var[0] + self.noise
+
+    def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
+        """A joint draw at rows H, (N, D_out): O(N²) memory and O(N³) time."""
+        phi = self.features.basis(H).phi
+        R = self.features.residual_covariance(H, phi)
+        L = cholesky(R, "covariance of the residual process", R.diagonal().mean())
+        shape = (len(H), self.mean_map.shape[1])
+        z, noise = (torch.empty(shape).to(H).normal_(generator=generator) for _ in range(2))
+        drawn = phi @ self.weights().sample(1, generator)[0] + L @ z
+        return H @ self.mean_map + drawn + math.sqrt(self.noise) * noise
+
+
+class DeepFeatures(FeatureMap):
+    """The features of a last layer, at what inner layers make of rows.
+
+    Rows go through the layers; inducing points of the last layer are in its own space.
+
+    Parameters
+    ----------
+    layers : sequence of GPLayer
+        Inner ones, from the inputs on.
+    last : InducingFeatures
+        P of the last.
+    n_samples : int, default=1
+        Draws of a row in training, S.
+    n_nodes : int, default=64
+        Draws of a row in predictions, which are the same for every row: a Sobol sequence.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[GPLayer],
+        last: FeatureMap,
+        n_samples: int = 1,
+        n_nodes: int = 64,
+    ) -> None:
+        super().__init__()
+        self.layers, self.last = nn.ModuleList(layers), last
+        self.n_samples, self.n_nodes = (n_samples, n_nodes) if layers else (1, 1)
+        self.n_features, self.blocks = last.n_features, last.blocks
+
+    @property
+    def inner(self) -> list[GPLayer]:
+        """The layers below the last one."""
+        return cast(list[GPLayer], list(self.layers))
+
+    @property
+    def each(self) -> list[InducingFeatures]:
+        """Features of every layer."""
+        return [*(layer.features for layer in self.inner), cast(InducingFeatures, self.last)]
+
+    # ---- rows through layers -----------------------------------------------------------------
+
+    def normals(self, X: Tensor, S: int, generator: torch.Generator | None) -> list[Tensor]:
+        """ε of every layer, (S, N, D), or the fixed ones, (S, 1, D)."""
+        sizes = [layer.mean_map.shape[1] for layer in self.inner]
+        if not sizes:
+            return []
+        if generator is not None:
+            shapes = [(S, len(X), size) for size in sizes]
+            return [
+                torch.randn(s, generator=generator, dtype=X.dtype, device=X.device) for s in shapes
+            ]
+        return list(normal_nodes(sum(sizes), S).to(X).mT[:, None].split(sizes, -1))
+
+    def propagate(
+        self, X: Tensor, S: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, list[Marginals]]:
+        """Rows through the inner layers, each of them S times.
+
+        Returns
+        -------
+        H : Tensor of shape (S·N, D)
+            What the last layer is given.
+        found : list of Marginals
+            μ and v of every inner layer, (S, N, D), at draws of the one below; (1, N, D) at X.
+        """
+        found, H = [], X
+        for layer, noise in zip(self.inner, self.normals(X, S, generator), strict=True):
+            mean, var = (part.unflatten(0, (-1, len(X))) for part in layer.moments(H))
+            H = (mean + var.sqrt() * noise).flatten(0, 1)  # (F2)
+            found.append(Marginals(mean, var))
+        return H, found
+
+    def basis(
+        self, X: Tensor, generator: torch.Generator | None = None, n_samples: int | None = None
+    ) -> Basis:
+        """The last layer's at draws of all rows, S·N rows; without a generator at the nodes."""
+        S = n_samples or (self.n_nodes if generator is None else self.n_samples)
+        H, _ = self.propagate(X, S, generator)
+        return self.last.basis(H)._replace(n_samples=S)
+
+    def draw(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """A joint draw, at all rows, of what the last layer is given, (N, D)."""
+        for layer in self.inner:
+            X = layer.draw(X, generator)
+        return X
+
+    def members(self, X: Tensor) -> Tensor:
+        return self.basis(X).phi[None]
+
+    # ---- the last layer's --------------------------------------------------------------------
+
+    @property
+    def kernel(self) -> Kernel:
+        """The last layer's."""
+        return self.each[-1].kernel
+
+    @property
+    def network(self) -> nn.Module:
+        """The last layer's: none."""
+        return self.each[-1].network
+
+    @property
+    def points(self) -> Tensor:
+        """The last layer's."""
+        return self.each[-1].points
+
+    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        return self.last.factors()
+
+    def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor | None:
+        """At what the last layer is given."""
+        return self.last.residual_covariance(X, phi)
+
+    def scale_variance(self, factor: float) -> None:
+        self.last.scale_variance(factor)
+
+    # ---- every layer's -----------------------------------------------------------------------
+
+    def all_points(self) -> list[Tensor]:
+        """Of every layer."""
+        return [points for features in self.each for points in features.all_points()]
+
+    def learn_points(self, learn: bool) -> None:
+        """Whether the points are trained."""
+        for features in self.each:
+            features.learn_points(learn)
+
+    def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
+        """Σ KL[q(w) ‖ p(w)] of inner layers, and what the last one's shift costs."""
+        of_shift = self.last.penalty(generator)
+        costs = [layer.kl() for layer in self.inner]
+        costs += [] if of_shift is None else [of_shift]
+        return torch.stack(costs).sum() if costs else None
+
+    def clamp_(self) -> None:
+        for features in self.each:
+            features.clamp_()
+
+    def is_sound(self) -> bool:
+        return all(features.is_sound() for features in self.each)
+
+    def forgive(self) -> None:
+        for features in self.each:
+            features.forgive()
+
+    def close(self) -> None:
+        """Of the last layer alone: q(w) of the others is for features with their jitter."""
+        self.last.close()
+
+    def freeze(self) -> None:
+        for features in self.each:
+            features.freeze()
+
+    def reopen(self, keep_variance: bool = False) -> None:
+        for features in self.each:
+            features.reopen(keep_variance)

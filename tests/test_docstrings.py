@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import DIRECT, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, named
+from conftest import DEEP, DIRECT, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, named
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
@@ -83,7 +83,7 @@ def fitted(request):
     X = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])
     # What is there only of a choice of beta, or of orthogonal points.
     choice = {"beta": [0.1, 1.0], "posterior": "solve"} if request.param in DIRECT else {}
-    if request.param in IMAGES:
+    if request.param in IMAGES + DEEP:
         choice = {"posterior": "solve"}
     if request.param not in DROP_IN + HELD_OUT:
         choice |= {"max_iter": 2}

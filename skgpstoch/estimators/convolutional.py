@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
-from dataclasses import dataclass
-from numbers import Integral
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, readable, row_blocks
 from ..data.rows import Rows
 from ..features.covariances import Covariances
 from ..features.inducing import InducingFeatures
@@ -29,140 +26,34 @@ from ..features.patches import (
 )
 from ..features.points import choose_points
 from ..features.sums import SumFeatures
+from ..maths.linalg import BLOCK_ROWS
 from ..posteriors.sparse import SparseModel, SparsePosterior
+from .images import ImageParameters
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
-from .parameters import AUTO, POSITIVE_INTEGER
+from .persistence import changed_shape
 from .plan import Plan
 from .sparse import SparseGP
-from .sparse_model import both_kinds, input_unit, orthogonal_features
+from .sparse_model import both_kinds, in_units, input_unit, named_kernel, orthogonal_features
 
-SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
-MOST_PATCHES = 200  # for which "auto" is the least stride
 SOME_IMAGES = 64  # that the variance of the default kernel is started from
 OPTIONAL = (
     "orthogonal_points_",
     "inducing_places_",
+    "orthogonal_places_",
     "location_kernel_",
     "global_points_",
     "global_kernel_",
 )
+OF_PATCHES = (  # parameters that a warm start cannot do with others of
+    "image_shape",
+    "patch_shape",
+    "stride",
+    "channels",
+    "patch_weights",
+    "location_kernel",
+    "global_kernel",
+)
 LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class ImageParameters:
-    """Images, and their patches.
-
-    Parameters
-    ----------
-    kernel : sklearn kernel or None, default=None
-        Kernel of the responses, on patches. None: a constant times an RBF kernel, started from the
-        data. A top-level WhiteKernel is the noise.
-    image_shape : tuple of int or "auto", default="auto"
-        (height, width) or (height, width, channels) of the images that rows of X are, in C order;
-        "auto" is a square in grey, or a single line where there is no such square.
-    patch_shape : tuple of int, int or "auto", default="auto"
-        (height, width) of patches; "auto" is 3 by 3 for images up to 12 pixels wide and high, else
-        5 by 5, as far as images reach.
-    stride : int or "auto", default="auto"
-        Pixels from a patch to the next; "auto" is the least for which there are 200 patches or
-        fewer.
-    channels : {"joint", "separate"}, default="joint"
-        Whether a patch has all channels, or each channel has patches of its own.
-    patch_weights : {"learned", "uniform"}, default="learned"
-        Weights of responses in their sum: one for each place, or the same for all.
-    location_kernel : sklearn kernel, "auto" or None, default="auto"
-        Kernel on the place (row, column), in pixels, that a response depends on besides the patch;
-        "auto" is a Matérn kernel (nu=1.5) that starts with a length-scale of 3 pixels; None: a
-        patch has the same response everywhere.
-    global_kernel : sklearn kernel, "auto" or None, default="auto"
-        Kernel of a function of the whole image that is added to the sum; "auto" is a constant times
-        an RBF kernel with one length-scale; None: there is no such function.
-    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q: with inducing patches of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
-        the latter two.
-    n_inducing : int or "auto", default="auto"
-        Number M of inducing patches, and of inducing images of the global function, of which there
-        are no more than rows. "auto" is 512 for a Gaussian likelihood and 256 for others, up to
-        1,000 rows half of that, as far as there are different patches.
-    inducing_points : {"kmeans", "random"} or array-like, default="kmeans"
-        Where inducing patches start: centres of clusters of different patches, some of these, or
-        given ones, a patch a row, in the units of X, with two more columns, row and column of the
-        centre, where there is a location kernel. Images of the global function start alike.
-    n_orthogonal : int or "auto", default="auto"
-        Number M₂ of orthogonal inducing patches; "auto" is `n_inducing`.
-    orthogonal_points : array-like or None, default=None
-        Where these start; None: as `inducing_points`.
-
-    Attributes
-    ----------
-    kernel_ : sklearn kernel
-        The fitted kernel on patches.
-    location_kernel_, global_kernel_ : sklearn kernel
-        The fitted ones, where there are any.
-    patch_weights_ : ndarray of shape (n_rows, n_columns) or (n_rows, n_columns, n_channels)
-        Weights of places, from top to bottom and left to right.
-    inducing_points_ : ndarray of shape (n_inducing, n_pixels)
-        Inducing patches, in the units of X.
-    inducing_places_ : ndarray of shape (n_inducing, 2)
-        Row and column of their centres, with a location kernel.
-    global_points_ : ndarray of shape (n_inducing, n_features)
-        Inducing images of the global function, in the units of X.
-    orthogonal_points_ : ndarray of shape (n_orthogonal, n_pixels)
-        In the units of X; with posterior="solve" or "odvgp".
-    image_shape_, patch_shape_, stride_ : tuple of int, tuple of int, int
-        What was used.
-    """
-
-    image_shape: Any = "auto"
-    patch_shape: Any = "auto"
-    stride: int | str = "auto"
-    channels: str = "joint"
-    patch_weights: str = "learned"
-    location_kernel: sk.Kernel | str | None = "auto"
-    global_kernel: sk.Kernel | str | None = "auto"
-    posterior: str = "svgp"
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "image_shape": [tuple, list, AUTO],
-        "patch_shape": [tuple, list, POSITIVE_INTEGER, AUTO],
-        "stride": [POSITIVE_INTEGER, AUTO],
-        "channels": [StrOptions({"joint", "separate"})],
-        "patch_weights": [StrOptions({"learned", "uniform"})],
-        "location_kernel": [sk.Kernel, AUTO, None],
-        "global_kernel": [sk.Kernel, AUTO, None],
-        "posterior": [StrOptions(set(COVARIANCES))],
-        "inducing_points": [StrOptions({"kmeans", "random"}), "array-like"],
-    }
-
-    def _geometry(self, n_features: int) -> Geometry:
-        """What "auto" comes to for rows of this width.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not agree.
-        """
-        image = as_image(self.image_shape, n_features)
-        sides = image[:2]
-        if self.patch_shape == "auto":
-            side = 3 if max(sides) <= SMALL_IMAGE else 5
-            patch: tuple[int, ...] = (min(side, sides[0]), min(side, sides[1]))
-        else:
-            given = self.patch_shape
-            patch = shape_of("patch_shape", (given,) * 2 if isinstance(given, Integral) else given)
-        if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
-            raise ValueError(
-                f"patch_shape must be two numbers of pixels, at most those of images, {sides}, got "
-                f"{self.patch_shape!r}."
-            )
-        separate = self.channels == "separate"
-        stride = 1 if self.stride == "auto" else int(self.stride)
-        geometry = Geometry(image, cast(Any, patch), stride, separate)
-        while self.stride == "auto" and geometry.n_patches > MOST_PATCHES:
-            geometry = geometry._replace(stride=geometry.stride + 1)
-        return geometry
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -175,6 +66,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         "patch_shape",
         "stride",
         "channels",
+        "patch_weights",
         "location_kernel",
         "global_kernel",
         "posterior",
@@ -187,18 +79,29 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         return COVARIANCES[self.posterior]
 
     def _input_scaling(self: Any, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """The same for all pixels."""
-        n_pixels = X.shape[1]
+        """The same for all pixels; kernels of the user's are on pixels as they are."""
+        n_pixels, pixels = X.shape[1], X.reshape(-1, 1)
         counts = None if weight is None else np.repeat(weight, n_pixels)
-        offset, scale = super()._input_scaling(X.reshape(-1, 1), counts)  # type: ignore[misc]
+        given = [k for k in (self.kernel, self.global_kernel) if isinstance(k, sk.Kernel)]
+        if any("DotProduct" in repr(kernel) for kernel in given):
+            return Scaling.identity(n_pixels)
+        find = Scaling.centered if given else Scaling.standard
+        offset, scale = find(pixels, counts)
         return Scaling(offset.repeat(n_pixels), scale.repeat(n_pixels))
 
     def _n_points(
         self: Any, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False
     ) -> tuple[int, int]:
-        if start is None and isinstance(self.inducing_points, str):
+        if start is None:
             J = self._geometry(self.n_features_in_).n_patches
             n_rows, n_given, n_untrained = J * n_rows, J * n_given, J * n_untrained
+            for name in ("n_inducing", "n_orthogonal"):
+                asked = getattr(self, name)
+                if asked != "auto" and asked > max(n_rows - n_untrained, n_given - n_untrained):
+                    raise ValueError(
+                        f"{name}={asked} must be at most the number of patches in all images to "
+                        f"train on, {n_rows - n_untrained}."
+                    )
         return super()._n_points(n_rows, n_given, n_untrained, start, shares)
 
     # ---- features ----------------------------------------------------------------------------
@@ -210,6 +113,11 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         most = self._make_likelihood().most_prior_variance
         responses = self._responses(X, geometry, most)
         parts = parts_of(fitted)
+        if parts and any(f"{name}=" in changed_shape(self) for name in OF_PATCHES):
+            raise ValueError(
+                "warm_start=True needs patches and kernels as they were fitted before, but "
+                f"{changed_shape(self)} asks for others. Set it back, or fit with warm_start=False."
+            )
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         if parts:
             given = [points.detach().to(X) for points in parts[0].all_points()]
@@ -222,6 +130,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
 
         sizes = (plan.n_inducing, plan.n_orthogonal)
         points, others = both_kinds(choose, sizes, given, len(X) * geometry.n_patches, generator)
+        plan = replace(plan, n_orthogonal=0 if others is None else len(others))
         unit = responses.unit(points)
         local = self._map(responses, points, others, unit, geometry.size, n_latents)
         if self.global_kernel is None:
@@ -266,10 +175,12 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         location = self.location_kernel
         if isinstance(location, str):
             location = sk.Matern(PLACES, (0.3, 300.0), nu=1.5)
-        place = None if location is None else kernels.from_sklearn(location)
+        place = None
+        if location is not None:
+            place = named_kernel("location_kernel", location, 2, "a place")
         learned, expression = self.patch_weights == "learned", self._split_kernel()[0]
         if expression is not None:
-            kernel = kernels.from_sklearn(expression)
+            kernel = named_kernel("kernel", expression, geometry.size, "a patch")
             return PatchCovariances(kernel, geometry, place, learned).to(X.device)
         some = X[:SOME_IMAGES].double()
         patches = some[:, geometry.columns().to(X.device)].flatten(0, 1)
@@ -299,12 +210,13 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
             most = self._make_likelihood().most_prior_variance
             shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
             expression = sk.ConstantKernel(1.0, (1e-5, most)) * shape
-        kernel = kernels.from_sklearn(expression).to(X.device)
+        kernel = named_kernel("global_kernel", expression, X.shape[1], "an image").to(X.device)
 
         def choose(n_points: int) -> Tensor:
             return choose_points(method, X, n_points, kernel, nn.Identity(), generator, rows.weight)
 
-        sizes = min(plan.n_inducing, len(X)), min(plan.n_orthogonal, len(X))
+        M, M2, n = plan.n_inducing, plan.n_orthogonal, len(X)
+        sizes = (min(M, n), 0) if not M2 else (min(M, max(1, n * M // (M + M2))), min(M2, n // 2))
         given: list[Tensor | None] = [None, None]
         if parts:
             given = [points.detach().to(X) for points in parts[0].all_points()]
@@ -312,6 +224,19 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
         return self._map(kernel, points, others, unit, X.shape[1], n_latents)
+
+    def _set_trainable(self: Any, model: SparseModel, n_rows: int) -> None:
+        super()._set_trainable(model, n_rows)  # type: ignore[misc]
+        local, *others = parts_of(model)
+        responses = cast(PatchCovariances, local.covariances)
+        n_patches = responses.geometry.n_patches * n_rows
+        local.learn_points(self.learn_inducing_points and len(local.points) < n_patches)
+        if model.covariance == "prior":  # no scale of f can be learned, as for other kernels
+            if responses.constant is None:
+                responses.relative_weights.requires_grad_(False)
+            if isinstance(self.global_kernel, str):
+                for part in others:
+                    cast(Any, part.kernel).k1.requires_grad_(False)
 
     # ---- fitted attributes -------------------------------------------------------------------
 
@@ -327,14 +252,16 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         if len(patches) > 1:
             self.orthogonal_points_ = patches[1]
         if responses.location is not None:
-            self.inducing_places_ = points[0][:, geometry.size :]
+            self.inducing_places_, *more = (p[:, geometry.size :] for p in points)
+            if more:
+                self.orthogonal_places_ = more[0]
             self.location_kernel_ = kernels.to_sklearn(responses.location)
         if others:
             self.global_points_ = others[0].inducing_points.detach().double().numpy()
             self.global_points_ = self.global_points_ * scale + offset
             self.global_kernel_ = kernels.to_sklearn(others[0].kernel)
             if isinstance(self.global_kernel, str):
-                self.global_kernel_.k2.length_scale *= scale[0]
+                in_units(self.global_kernel_.k2, scale[0])
         of_channels = (-1,) if geometry.by_channel else ()
         self.patch_weights_ = (
             responses.weights.detach().numpy().reshape(*geometry.grid, *of_channels)
@@ -352,9 +279,10 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
 
         Returns
         -------
-        responses : ndarray of shape (n_samples, n_rows, n_columns[, n_channels], n_latents)
-            Mean of w_p g(x^[p]) of every patch, in the units of the latent functions, of which it
-            is all but the prior mean and what the function of whole images says.
+        responses : ndarray of shape (n_samples, n_down, n_across[, n_channels], n_latents)
+            Mean of w_p g(x^[p]) of every patch, in the units of the latent functions (of a
+            regressor those of y), of which it is all but the prior mean and what the function of
+            whole images says.
 
         Raises
         ------
@@ -374,6 +302,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         """
         rows, posterior = self._query(X)
         found = self._collect(len(rows), lambda block: (responses_of(posterior, rows[block]),))[0]
+        found *= self._y_scaling.scale
         return found.reshape(len(rows), *self.patch_weights_.shape, -1)
 
 
@@ -394,28 +323,6 @@ def median_distance(rows: Tensor) -> float:
     return float(distances.median()) if len(distances) else 1.0
 
 
-def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
-    """(H, W, C) of rows of this width."""
-    if shape == "auto":
-        side = math.isqrt(n_features)
-        return (side, side, 1) if side * side == n_features else (1, n_features, 1)
-    given = shape_of("image_shape", shape)
-    H, W, C = given if len(given) == 3 else (*given, 1) if len(given) == 2 else (0, 0, 0)
-    if n_features != H * W * C:
-        raise ValueError(
-            "image_shape must be (height, width) or (height, width, channels) of images of "
-            f"{n_features} numbers, as rows of X are, got {shape!r}."
-        )
-    return H, W, C
-
-
-def shape_of(name: str, given: Any) -> tuple[int, ...]:
-    """As a tuple of positive integers."""
-    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
-        raise ValueError(f"{name} must be positive integers, got {given!r}.")
-    return tuple(int(n) for n in given)
-
-
 def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
     """E w_p g(x^[p]) of every patch, (N, J, P)."""
     parts = parts_of(posterior.model)
@@ -423,7 +330,10 @@ def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
     m = torch.cat([block[:n] for block, n in zip(blocks, parts[0].blocks, strict=True)])
     features = copy.deepcopy(parts[0])
     features.covariances = single = SinglePatches(cast(PatchCovariances, features.covariances))
-    basis = features.basis(single.rows_of(X))
-    mean = basis.phi @ m
-    mean = mean if basis.shift is None else mean + basis.shift
-    return mean.view(len(X), -1, mean.shape[1])
+    J, found = single.whole.geometry.n_patches, []
+    for block in row_blocks(len(X), max(1, BLOCK_ROWS // J)):
+        basis = features.basis(single.rows_of(X[block]))
+        mean = basis.phi @ m
+        mean = mean if basis.shift is None else mean + basis.shift
+        found.append(mean.view(-1, J, mean.shape[1]))
+    return torch.cat(found)

@@ -27,7 +27,7 @@ from .orthogonal import COVARIANCES, WithOrthogonalPoints
 from .parameters import AUTO, POSITIVE_INTEGER
 from .plan import Plan, epochs
 from .sparse import SparseGP
-from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
+from .sparse_model import both_kinds, in_units, input_unit, make_kernel, orthogonal_features
 
 MOST_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
@@ -87,8 +87,8 @@ class DeepParameters:
         and, of inner ones, `mean_map` (ndarray of shape (n_inputs, n_functions)) and `mean`
         (ndarray of shape (n_points, n_functions)), that of q(w). Inputs of the first layer are in
         the units of X, those of others as they are inside.
-    inducing_points_ : list of ndarray
-        Of every layer.
+    inducing_points_, orthogonal_points_ : list of ndarray
+        Of every layer; orthogonal ones with posterior="solve" or "odvgp".
     elbo_ : float
         The bound on log p(y | X), in nats, summed over all rows, an estimate.
     elbo_std_ : float
@@ -164,10 +164,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
     def _needs_minibatches(self) -> bool:
         return True
 
-    def _kernel_has_inputs(self) -> bool:
-        return self.n_layers == 1
-
-    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+    def _input_scaling(self: Any, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.n_layers == 1:
             return super()._input_scaling(X, weight)  # type: ignore[misc]
         return Scaling.standard(X, weight)
@@ -175,7 +172,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
     def _n_points(
         self: Any, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False
     ) -> tuple[int, int]:
-        sizes = super()._n_points(n_rows, n_given, n_untrained, start, shares)  # type: ignore[misc]
+        sizes = super()._n_points(n_rows, n_given, n_untrained, start, shares)
         asked = (self.n_inducing, self.n_orthogonal)
         given = (self.inducing_points, self.orthogonal_points)
         M, M2 = (
@@ -203,15 +200,13 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
 
     def _features(
         self: Any, X: Tensor, rows: Rows, n_latents: int, plan: Plan, fitted: Any, generator: Any
-    ) -> DeepFeatures:
+    ) -> Any:
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         most = self._make_likelihood().most_prior_variance
 
         def choose(n_points: int) -> Tensor:
             kernel = make_kernel(None, nn.Identity(), X, rows, most)
-            return choose_points(
-                method, X, n_points, kernel, nn.Identity(), generator, rows.weight
-            )
+            return choose_points(method, X, n_points, kernel, nn.Identity(), generator, rows.weight)
 
         given = [
             self._start_points(name, X, None) for name in ("inducing_points", "orthogonal_points")
@@ -278,8 +273,11 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
             if first[name] is not None:
                 first[name] = first[name] * scale + offset
         if self.n_layers > 1 and self.hidden_kernel is None:
-            first.kernel.k2.length_scale = first.kernel.k2.length_scale * scale
+            in_units(first.kernel.k2, scale)
         self.inducing_points_ = [layer.inducing_points for layer in self.layers_]
+        self.__dict__.pop("orthogonal_points_", None)
+        if first.orthogonal_points is not None:
+            self.orthogonal_points_ = [layer.orthogonal_points for layer in self.layers_]
 
     def _set_fitted(self: Any, plan: Plan) -> None:
         super()._set_fitted(plan)  # type: ignore[misc]

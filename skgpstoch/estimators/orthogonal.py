@@ -14,6 +14,7 @@ from ..features.points import choose_points
 from .parameters import OrthogonalParameters
 from .plan import Plan, given_number, n_others
 from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
+from .warm_start import fitted_number
 
 COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
 """Of q at orthogonal points, by the name of a family; None: there are no such points."""
@@ -51,7 +52,7 @@ class WithOrthogonalPoints(OrthogonalParameters):
                     "warm_start=True goes on from a model without orthogonal points, but they are "
                     "asked for now; set that back, or fit with warm_start=False."
                 )
-            return M, given_number(self.n_orthogonal, "n_orthogonal", len(others))
+            return M, fitted_number(self, "n_orthogonal", len(others))
         if self.orthogonal_points is not None:
             given = len(self.orthogonal_points)
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)

@@ -32,13 +32,14 @@ from .persistence import changed_shape
 from .plan import Plan, given_number, n_points, sparse_plan
 from .sparse_model import (
     given_points,
+    in_units,
     input_unit,
     make_kernel,
     make_objective,
     start_likelihood,
     start_mean,
 )
-from .warm_start import load_fitted
+from .warm_start import fitted_number, load_fitted
 
 
 class Start(NamedTuple):
@@ -143,7 +144,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         """M and M₂; `shares`: whether orthogonal points want rows of their own."""
         if start is not None:
             fitted = len(start.model.features.points)
-            return given_number(self.n_inducing, "n_inducing", fitted), 0
+            return fitted_number(self, "n_inducing", fitted), 0
         if not isinstance(self.inducing_points, str):
             given = len(self.inducing_points)
             return given_number(self.n_inducing, "n_inducing", given), 0
@@ -290,18 +291,15 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         if len(points) > 1:
             self.orthogonal_points_ = points[1] * scale + offset
 
-    def _kernel_has_inputs(self) -> bool:
-        """Whether it is on X."""
-        return not self._has_network()
-
     def _fitted_kernel(self) -> sk.Kernel:
         """In units of the scaled y, and of X where there is no network."""
         model, (_, white) = self._model, self._split_kernel()
-        fitted = kernels.to_sklearn(cast(InducingFeatures, model.features).kernel)
-        if self.kernel is None and self._kernel_has_inputs():
+        features = cast(InducingFeatures, model.features)
+        fitted = kernels.to_sklearn(features.kernel)
+        if self.kernel is None and not list(features.network.parameters()):
             scale = self._x_scaling.scale
             scale = scale if np.ndim(fitted.k2.length_scale) else scale[0]
-            fitted.k2.length_scale = fitted.k2.length_scale * scale
+            in_units(fitted.k2, scale)
         if not isinstance(model.likelihood, Gaussian):
             return fitted
         noise = float(model.likelihood.noise_variance.mean())

@@ -63,6 +63,41 @@ def make_kernel(
     return kernels.from_sklearn(expression).to(X.device)
 
 
+def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:
+    """That of a parameter, for `inputs` that are `n_inputs` numbers; without noise.
+
+    Raises
+    ------
+    ValueError
+        If it is not a kernel for these; it says which parameter it is of.
+    """
+    try:
+        kernel = kernels.from_sklearn(expression)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    for part in kernel.modules():
+        if isinstance(part, kernels.WhiteNoise):
+            raise ValueError(
+                f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
+                "likelihood, or a term of kernel at its top level."
+            )
+        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        if n_scales not in (1, n_inputs):
+            raise ValueError(
+                f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
+                f"numbers, got {expression}."
+            )
+    return kernel
+
+
+def in_units(kernel: sk.Kernel, scale: np.ndarray | float) -> None:
+    """Give length-scales, and their bounds, in other units: `scale` times as large."""
+    kernel.length_scale = kernel.length_scale * scale
+    if not isinstance(kernel.length_scale_bounds, str):
+        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
+        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)
+
+
 def given_points(name: str, points: Any, X: Tensor, scaling: Scaling) -> Tensor:
     """Points of the user's, scaled as X is.
 
@@ -91,7 +126,7 @@ def both_kinds(
     choose : callable
         Number of points ↦ points, or fewer where there are no more.
     sizes : tuple of int
-        M and M₂; of 0 there is no O.
+        M and M₂; of 0, or of a single point to choose, there is no O.
     given : sequence of (Tensor or None)
         Z, and O if there is any, where they are.
     n_rows : int
@@ -102,6 +137,8 @@ def both_kinds(
     (M, M2), (points, others) = sizes, (*given, None)[:2]
     if M2 and points is None and others is None and n_rows >= M + M2:
         both = choose(M + M2)
+        if len(both) == 1:
+            return both, None
         if generator is not None:
             both = both[torch.randperm(len(both), generator=generator, device=both.device)]
         M = min(M, max(1, len(both) * M // (M + M2)))

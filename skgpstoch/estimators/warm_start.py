@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+
+from ..kernels import Kernel
+from .persistence import representations
+from .plan import given_number
+
+
+def fitted_number(estimator: Any, name: str, n_fitted: int) -> int:
+    """Of points that were fitted before, unless a parameter asks for others since."""
+    before = getattr(estimator, "_fitted_parameters", {}).get(name)
+    if representations(estimator)[name] == before:  # there may have been fewer to choose from
+        return n_fitted
+    return given_number(getattr(estimator, name), name, n_fitted)
 
 
 def load_fitted(module: nn.Module, fitted: nn.Module, changed: str) -> None:
@@ -25,9 +39,11 @@ def load_fitted(module: nn.Module, fitted: nn.Module, changed: str) -> None:
             "warm_start=False."
         )
     buffers = dict(module.named_buffers())
+    of_kernels = tuple(f"{name}." for name, m in module.named_modules() if isinstance(m, Kernel))
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(given[name])
         for name, buffer in fitted.named_buffers():
-            if "kernel." not in name and name in buffers and buffers[name].shape == buffer.shape:
+            fits = name in buffers and buffers[name].shape == buffer.shape
+            if fits and not name.startswith(of_kernels):
                 buffers[name].copy_(buffer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
@@ -84,4 +86,5 @@ def scaled(module: Kernel, factor: float) -> Kernel:
         expression.k1.constant_value *= factor
     else:
         expression = sk.ConstantKernel(factor, "fixed") * expression
-    return from_sklearn(expression).to(module.theta.device)
+    where = next(itertools.chain(module.parameters(), module.buffers()), module.theta)
+    return from_sklearn(expression).to(where.device)

@@ -91,6 +91,14 @@ def weighted_pairs(X: Tensor, W: Tensor, length_scale: Tensor, profile: Profile)
     return _WeightedPairs.apply(X, W, length_scale.to(X), profile)
 
 
+def pair_distances(X: Tensor, length_scale: Tensor) -> Tensor:
+    """r² of all pairs in rows of X (N, J, L), (N, J, J): of each with itself exactly 0."""
+    X = X - X.mean(1, keepdim=True)  # products of what is far from 0 lose digits
+    r2 = left(X) @ right(X, length_scale).mT
+    r2.diagonal(dim1=-2, dim2=-1).zero_()
+    return r2
+
+
 def value(r2: Tensor, profile: Profile) -> Tensor:
     """κ; r² is overwritten."""
     r2 = r2.clamp_(min=0.0)
@@ -156,7 +164,7 @@ class _WeightedPairs(torch.autograd.Function):
         ctx.profile = profile
         out = X.new_empty(len(X))
         for rows in blocks_of(X, len(W)):
-            K = value(left(X[rows]) @ right(X[rows], length_scale).mT, profile)
+            K = value(pair_distances(X[rows], length_scale), profile)
             out[rows] = K.flatten(1) @ W.flatten()
         return out
 
@@ -168,7 +176,7 @@ class _WeightedPairs(torch.autograd.Function):
         W_bar, length_bar = torch.zeros_like(W), X.new_zeros(())
         for rows in blocks_of(X, len(W)):
             out_bar, x = grads[0][rows], X[rows]
-            r2 = (left(x) @ right(x, length_scale).mT).clamp_(min=0.0)
+            r2 = pair_distances(x, length_scale).clamp_(min=0.0)
             K, slope = ctx.profile(r2)
             W_bar += (out_bar @ K.flatten(1)).view_as(W)
             of_r2 = slope.mul_(W)  # (b, J, J)

@@ -112,6 +112,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         super().__init__(*args, **kwargs)
         self.coefficients = nn.Parameter(self.others.new_zeros(len(self.others), n_outputs))
         self.n_columns = min(n_columns, len(self.others))
+        self.scale = 1.0  # of k now, in units of that in training
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         K, inverse, _ = self.condition(*self.embedded_points())
@@ -135,12 +136,13 @@ class DecoupledFeatures(_WithOrthogonalPoints):
     def scale_variance(self, factor: float) -> None:
         super().scale_variance(factor)
         self.coefficients.data /= factor  # C_vv a stays as it is
+        self.scale *= factor
 
     def reopen(self, keep_variance: bool = False) -> None:
-        z = self.embedded_points()[0][:1]
-        scaled = self.covariances.among(z)
         super().reopen(keep_variance)
-        self.coefficients.data *= scaled / self.covariances.among(z)
+        if not keep_variance:
+            self.coefficients.data *= self.scale
+            self.scale = 1.0
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor:
         """½ aᵀC_vv a = ½ (aᵀK_oo a − ‖P_u(O)ᵀa‖²); unbiased from a random set of columns."""

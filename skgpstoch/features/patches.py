@@ -12,18 +12,20 @@ with values g(z) of patches z as inducing variables. Where g depends on the plac
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Kernel
+from ..kernels import Constant, Kernel, Product
 from .covariances import Covariances
 from .isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .points import centres_of_clusters
 
 PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts
 MOST_IMAGES = 1000  # that inducing patches are chosen from
+MOST_PATCHES = 200_000  # of these
+FARTHEST = 1e15  # length-scales, whose squares float32 has
 SEARCHED = 100  # patches of these, for each inducing patch
 
 
@@ -111,9 +113,20 @@ class PatchCovariances(Covariances):
         """w, (J,)."""
         return self.relative_weights / len(self.relative_weights)
 
+    @property
+    def constant(self) -> Constant | None:
+        """What the responses' kernel has in front, if anything."""
+        first = self.kernel.k1 if isinstance(self.kernel, Product) else None
+        return first if isinstance(first, Constant) else None
+
     def patches(self, X: Tensor) -> Tensor:
         """x^[p], (N, J, L)."""
         return X[:, self.columns]
+
+    def within_reach(self, X: Tensor, kernel: Isotropic) -> Tensor:
+        """Patches, (N, J, L), brought to where squares of distances are finite."""
+        farthest = FARTHEST * kernel.length_scale.detach().reshape(()).to(X)
+        return self.patches(X).clamp(-farthest, farthest)
 
     def split(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Patches (M, L) and places (M, 2) of points."""
@@ -122,7 +135,8 @@ class PatchCovariances(Covariances):
     def unit(self, Z: Tensor) -> Tensor:
         """Scale of each column of points."""
         z = self.split(Z)[0]
-        spread = z.std(correction=0).clamp_min(1e-12).expand(z.shape[1])
+        spread = z.std(correction=0)
+        spread = torch.where(spread > 1e-12, spread, 1.0).expand(z.shape[1])
         if self.location is None:
             return spread.clone()
         return torch.cat([spread, spread.new_full((2,), PLACES)])
@@ -145,21 +159,22 @@ class PatchCovariances(Covariances):
         mixing = self.weights[:, None].expand(-1, len(z))  # w_p k_loc(t_p, t), (J, M)
         if self.location is not None:
             mixing = mixing * self.location(self.places.to(t), t)
-        mixing, patches = mixing.to(G), self.patches(G)
+        mixing = mixing.to(G)
         if (kernel := self.isotropic()) is not None:
+            patches = self.within_reach(G, kernel)
             centre = z.detach().mean(0)  # products of what is far from 0 lose digits
             points = right(z - centre, kernel.length_scale.reshape(())).to(G)
             weights = (kernel.variance * mixing).to(G)
             return weighted_sums(left(patches - centre), points, weights, kernel.profile)
-        by_rows = [(mixing * self.kernel(image, z)).sum(0) for image in patches]
+        by_rows = [(mixing * self.kernel(image, z)).sum(0) for image in self.patches(G)]
         return torch.stack(by_rows) if by_rows else G.new_zeros(0, len(z))
 
     def prior(self, G: Tensor) -> Tensor:
-        patches, mixing = self.patches(G), self.pair_weights().to(G)
+        mixing = self.pair_weights().to(G)
         if (kernel := self.isotropic()) is not None:
-            weights = (kernel.variance * mixing).to(G)
+            patches, weights = self.within_reach(G, kernel), (kernel.variance * mixing).to(G)
             return weighted_pairs(patches, weights, kernel.length_scale.reshape(()), kernel.profile)
-        by_rows = [(mixing * self.kernel(image)).sum() for image in patches]
+        by_rows = [(mixing * self.kernel(image)).sum() for image in self.patches(G)]
         return torch.stack(by_rows) if by_rows else G.new_zeros(0)
 
     def pair_weights(self) -> Tensor:
@@ -168,19 +183,38 @@ class PatchCovariances(Covariances):
         return outer if self.location is None else outer * self.location(self.places)
 
     def gram(self, G: Tensor) -> Tensor:
-        patches, mixing = self.patches(G), self.pair_weights().to(G)
-        rows = []
+        mixing = self.pair_weights().to(G)
+        if (kernel := self.isotropic()) is not None:
+            patches, weights = self.within_reach(G, kernel), (kernel.variance * mixing).to(G)
+            centre, scale = patches.mean((0, 1)), kernel.length_scale.reshape(())
+            rows, points = left(patches - centre), right(patches - centre, scale).to(G)
+            sums = [weighted_sums(rows, one, weights, kernel.profile).sum(1) for one in points]
+            return torch.stack(sums)
+        patches, sums = self.patches(G), []
         for one in patches:
-            K = self.kernel(one, patches.flatten(0, 1)).view(len(mixing), len(G), -1)  # (J, N, J)
-            rows.append((K * mixing[:, None]).sum((0, 2)))
-        return torch.stack(rows)
+            by_rows = [(mixing * self.kernel(other, one)).sum() for other in patches]
+            sums.append(torch.stack(by_rows))
+        return torch.stack(sums)
 
     # ---- for training --------------------------------------------------------------------------
 
+    @torch.no_grad()
     def clamp_(self) -> None:
+        if self.constant is not None:
+            self.normalise_(self.constant)
         super().clamp_()
         if self.location is not None:
             self.location.clamp_()
+
+    def normalise_(self, constant: Constant) -> None:
+        """w to a mean square of 1/J², and its scale to the constant, which has bounds."""
+        square = self.relative_weights.square().mean()
+        if not self.relative_weights.requires_grad or not square > 0.0:
+            return
+        self.relative_weights.div_(square.sqrt())
+        log_constant = cast(Tensor, constant.log_constant_value)
+        if log_constant.requires_grad:
+            log_constant.add_(square.log())
 
 
 class SinglePatches(Covariances):
@@ -213,7 +247,11 @@ class SinglePatches(Covariances):
         return self.whole.among(Z, Z2)
 
     def prior(self, G: Tensor) -> Tensor:
-        return G[:, -1].square() * self.kernel.diag(G[:, : self.whole.geometry.size])
+        size, location = self.whole.geometry.size, self.whole.location
+        responses = self.kernel.diag(G[:, :size])
+        if location is not None:
+            responses = responses * location.diag(G[:, size:-1])
+        return G[:, -1].square() * responses
 
 
 @torch.no_grad()
@@ -227,18 +265,23 @@ def choose_patches(
     """Inducing patches, with places if the covariances have these: (M, L) or (M, L + 2).
 
     They are distinct patches of some images, or, for "kmeans", centres of their clusters, in units
-    of their standard deviation and of three pixels; fewer than n_points where there are no more.
+    of their standard deviation and of three pixels. Where there are too few that are distinct, the
+    same ones elsewhere join them, if places matter; else there are fewer than n_points.
     """
     images = X[:MOST_IMAGES]
     patches = covariances.patches(images).flatten(0, 1)
     order = torch.randperm(len(patches), generator=generator, device=X.device)
     patches = patches[order]
     place = covariances.places.to(X).repeat(len(images), 1)[order]
-    some = slice(None, SEARCHED * n_points)
-    first = first_of_each(patches[some])
+    some = slice(None, MOST_PATCHES)
+    first = first_of_each(patches[some])[: SEARCHED * n_points]
     rows = patches[first]
     if covariances.location is not None:
         rows = torch.cat([rows, place[first]], 1)
+        if len(rows) < n_points:
+            everywhere = torch.cat([patches[some], place[some]], 1)
+            rows = torch.cat([rows, everywhere[first_of_each(everywhere)[: SEARCHED * n_points]]])
+            rows = rows[first_of_each(rows)]
     if method == "random" or len(rows) <= n_points:
         return rows[:n_points].clone()
     unit = covariances.unit(rows)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Kernel
-from .base import Basis, FeatureMap
+from .base import Basis
+from .composite import CompositeFeatures
 from .inducing import InducingFeatures
 
 
-class SumFeatures(FeatureMap):
+class SumFeatures(CompositeFeatures):
     """The features of f = Σ_i f_i: those of all f_i beside one another.
 
     K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Blocks of q(w) that are the same kind of points
@@ -52,14 +53,10 @@ class SumFeatures(FeatureMap):
         """The first part's."""
         return self.each[0].points
 
-    def all_points(self) -> list[Tensor]:
-        """Of every part."""
-        return [points for part in self.each for points in part.all_points()]
-
-    def learn_points(self, learn: bool) -> None:
-        """Whether the points are trained."""
-        for part in self.each:
-            part.learn_points(learn)
+    @property
+    def others(self) -> Tensor | None:
+        """The first part's orthogonal ones, if it has any."""
+        return getattr(self.each[0], "others", None)
 
     def basis(self, X: Tensor) -> Basis:
         found = [part.basis(X) for part in self.each]
@@ -74,9 +71,6 @@ class SumFeatures(FeatureMap):
             joined([basis.factors for basis in found]),
         )
 
-    def members(self, X: Tensor) -> Tensor:
-        return self.basis(X).phi[None]
-
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         return joined([part.factors() for part in self.each])
 
@@ -88,29 +82,6 @@ class SumFeatures(FeatureMap):
         found = [part.penalty(generator) for part in self.each]
         costs = [cost for cost in found if cost is not None]
         return torch.stack(costs).sum(0) if costs else None
-
-    def is_sound(self) -> bool:
-        return all(part.is_sound() for part in self.each)
-
-    def forgive(self) -> None:
-        for part in self.each:
-            part.forgive()
-
-    def clamp_(self) -> None:
-        for part in self.each:
-            part.clamp_()
-
-    def close(self) -> None:
-        for part in self.each:
-            part.close()
-
-    def freeze(self) -> None:
-        for part in self.each:
-            part.freeze()
-
-    def reopen(self, keep_variance: bool = False) -> None:
-        for part in self.each:
-            part.reopen(keep_variance)
 
     def scale_variance(self, factor: float) -> None:
         for part in self.each:

@@ -8,11 +8,14 @@ and all that is new beside a shallow model is that a row is S rows of weight 1/S
 h, and that predictions are mixtures. At the best q(w) of a Gaussian last layer, with expectations
 for sums, it is
 
-    −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − Σ_ℓ<L KL (F6)
+    −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
+
+the KL that of inner layers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -28,7 +31,8 @@ from .blocks import WeightMoments
 from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
 
-PASS_ROWS = 200_000  # draws of rows that a pass over all of them takes at least
+PASS_ROWS = 200_000  # draws of rows that the closing pass takes at least
+EACH_PASS_ROWS = 10_000  # and each of several, where there is no closed form
 LEAST_DRAWS = 4  # of a row there, that errors are known from
 COVARIANCE_DRAWS = 64  # of hidden layers, that a covariance of rows is the mean of
 
@@ -52,10 +56,11 @@ class DeepModel(SparseModel):
 
         The draws are the same in every pass, and others for every row.
         """
-        S, generator = max(-(-PASS_ROWS // max(len(X), 1)), LEAST_DRAWS), None
-        if S < self.deep.n_nodes:
-            generator = torch.Generator(X.device).manual_seed(0)
-        S = min(S, self.deep.n_nodes)
+        S, generator = self.deep.n_nodes, None
+        wanted = PASS_ROWS if self.is_conjugate else EACH_PASS_ROWS
+        enough = max(math.ceil(wanted / max(len(X), 1)), LEAST_DRAWS)
+        if enough < S:
+            S, generator = enough, torch.Generator(X.device).manual_seed(0)
         for block in row_blocks(len(X), max(1, BLOCK_ROWS // S)):
             basis = self.deep.basis(X[block].to(dtype), generator, S)
             yield basis, rows[block].to(dtype).repeated(S)

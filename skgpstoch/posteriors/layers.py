@@ -2,18 +2,18 @@
 
 Salimbeni & Deisenroth, "Doubly stochastic variational inference for deep Gaussian processes",
 NeurIPS 2017; Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes",
-2020, section 4. With h⁰ = x and the whitened features P of inducing points in the space of the layer
-below,
+2020, section 4. With h⁰ = x and the whitened features P of inducing points in the space of the
+layer below,
 
     h_p = a_p(h') + P(h') w_p + r_p,   w_p ~ q = N(m_p, S_p),   var r_p = k(h', h') − ‖P(h')‖² + s²,
 
 so that given h' a layer's marginals are
 
-    μ = a + Pm,   v = diag(P S Pᵀ) + ρ + s²,                                                     (F1)
+    μ = a + Pm,   v = diag(P S Pᵀ) + ρ + s²,                                                    (F1)
 
 and, as q(f|u) = p(f|u), those of a row depend on that row of the layer below alone:
 
-    h = μ(h') + √v(h') ⊙ ε,   ε ~ N(0, I).                                                       (F2)
+    h = μ(h') + √v(h') ⊙ ε,   ε ~ N(0, I).                                                      (F2)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ..features.base import Basis, FeatureMap
+from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..kernels import Kernel
 from ..maths.gaussian import Marginals, normal_nodes
@@ -97,7 +98,7 @@ class GPLayer(nn.Module):
         return H @ self.mean_map + drawn + math.sqrt(self.noise) * noise
 
 
-class DeepFeatures(FeatureMap):
+class DeepFeatures(CompositeFeatures):
     """The features of a last layer, at what inner layers make of rows.
 
     Rows go through the layers; inducing points of the last layer are in its own space.
@@ -183,9 +184,6 @@ class DeepFeatures(FeatureMap):
             X = layer.draw(X, generator)
         return X
 
-    def members(self, X: Tensor) -> Tensor:
-        return self.basis(X).phi[None]
-
     # ---- the last layer's --------------------------------------------------------------------
 
     @property
@@ -195,8 +193,8 @@ class DeepFeatures(FeatureMap):
 
     @property
     def network(self) -> nn.Module:
-        """The last layer's: none."""
-        return self.each[-1].network
+        """What the last layer's kernel is on: the inner layers, if there are any."""
+        return self.layers if len(self.layers) else self.each[-1].network
 
     @property
     def points(self) -> Tensor:
@@ -215,15 +213,6 @@ class DeepFeatures(FeatureMap):
 
     # ---- every layer's -----------------------------------------------------------------------
 
-    def all_points(self) -> list[Tensor]:
-        """Of every layer."""
-        return [points for features in self.each for points in features.all_points()]
-
-    def learn_points(self, learn: bool) -> None:
-        """Whether the points are trained."""
-        for features in self.each:
-            features.learn_points(learn)
-
     def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
         """Σ KL[q(w) ‖ p(w)] of inner layers, and what the last one's shift costs."""
         of_shift = self.last.penalty(generator)
@@ -231,25 +220,6 @@ class DeepFeatures(FeatureMap):
         costs += [] if of_shift is None else [of_shift]
         return torch.stack(costs).sum() if costs else None
 
-    def clamp_(self) -> None:
-        for features in self.each:
-            features.clamp_()
-
-    def is_sound(self) -> bool:
-        return all(features.is_sound() for features in self.each)
-
-    def forgive(self) -> None:
-        for features in self.each:
-            features.forgive()
-
     def close(self) -> None:
         """Of the last layer alone: q(w) of the others is for features with their jitter."""
         self.last.close()
-
-    def freeze(self) -> None:
-        for features in self.each:
-            features.freeze()
-
-    def reopen(self, keep_variance: bool = False) -> None:
-        for features in self.each:
-            features.reopen(keep_variance)

@@ -1,0 +1,52 @@
+"""Feature maps that are made of others with inducing points."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .base import FeatureMap
+from .inducing import InducingFeatures
+
+
+class CompositeFeatures(FeatureMap):
+    """What concerns every part alike, whatever the features of the whole are."""
+
+    @property
+    def each(self) -> list[InducingFeatures]:
+        """The parts."""
+        raise NotImplementedError(f"{type(self).__name__} must define each")
+
+    def all_points(self) -> list[Tensor]:
+        """Of every part."""
+        return [points for part in self.each for points in part.all_points()]
+
+    def learn_points(self, learn: bool) -> None:
+        """Whether the points are trained."""
+        for part in self.each:
+            part.learn_points(learn)
+
+    def members(self, X: Tensor) -> Tensor:
+        return self.basis(X).phi[None]
+
+    def clamp_(self) -> None:
+        for part in self.each:
+            part.clamp_()
+
+    def is_sound(self) -> bool:
+        return all(part.is_sound() for part in self.each)
+
+    def forgive(self) -> None:
+        for part in self.each:
+            part.forgive()
+
+    def close(self) -> None:
+        for part in self.each:
+            part.close()
+
+    def freeze(self) -> None:
+        for part in self.each:
+            part.freeze()
+
+    def reopen(self, keep_variance: bool = False) -> None:
+        for part in self.each:
+            part.reopen(keep_variance)

@@ -1,0 +1,45 @@
+"""What Displays share: axes to draw on, and the estimator inside a pipeline or search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+
+class Display:
+    """What every Display has after `plot`."""
+
+    def _open(self, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
+        """Axes to draw on: the user's, or those of a new figure."""
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError(
+                f"{type(self).__name__}.plot requires matplotlib. You can install it with "
+                "`pip install matplotlib`."
+            ) from error
+        self.ax_ = plt.subplots(layout="constrained")[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+
+def final_estimator(estimator: Any) -> Any:
+    """The regressor inside a fitted search or pipeline."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def fitted_with(attribute: str, estimator: Any, display: type) -> Any:
+    """The regressor inside a fitted search or pipeline, if it has what a Display draws."""
+    check_is_fitted(estimator)
+    fitted = final_estimator(estimator)
+    if not hasattr(fitted, attribute):
+        raise TypeError(
+            f"{display.__name__} needs an estimator with a {attribute}; got {fitted!r}."
+        )
+    return fitted

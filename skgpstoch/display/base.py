@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,6 +18,33 @@ class Display:
 
     def _open(self, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
         """Axes to draw on: the user's, or those of a new figure."""
+        plt = self._pyplot()
+        self.ax_ = plt.subplots(layout="constrained")[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+    def _open_grid(
+        self, axes: Any, n: int, shape: tuple[int, int], cell: tuple[float, float]
+    ) -> NDArray:
+        """As many axes as are to be drawn on: the user's, or those of a new figure.
+
+        Those that are too many stay empty. A cell of a new figure has a width and a height in
+        inches.
+        """
+        plt = self._pyplot()
+        if axes is None:
+            (rows, columns), (width, height) = shape, cell
+            size = (max(columns * width, 2.5), rows * height)
+            axes = plt.subplots(rows, columns, figsize=size, layout="compressed")[1]
+        given = np.ravel(np.asarray(axes, dtype=object))
+        if len(given) < n:
+            raise ValueError(f"axes must be at least {n}, got {len(given)}.")
+        for ax in given[n:]:
+            ax.set_axis_off()
+        self.axes_, self.figure_ = given[:n], given[0].figure
+        return self.axes_
+
+    def _pyplot(self) -> Any:
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
@@ -23,9 +52,7 @@ class Display:
                 f"{type(self).__name__}.plot requires matplotlib. You can install it with "
                 "`pip install matplotlib`."
             ) from error
-        self.ax_ = plt.subplots(layout="constrained")[1] if ax is None else ax
-        self.figure_ = self.ax_.figure
-        return self.ax_
+        return plt
 
 
 def final_estimator(estimator: Any) -> Any:

@@ -459,8 +459,11 @@ def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
     model = ConvolutionalGPClassifier(
         inducing_points=points, learn_inducing_points=False, stride=stride, max_iter=3
     ).fit(X, y)
-    display = InducingPatchesDisplay.from_estimator(model)
+    display = InducingPatchesDisplay.from_estimator(model, relative=False)
     expected = model.patch_responses(X[:4])[np.arange(4), *(corners // stride).T]
+    np.testing.assert_allclose(display.responses, expected, rtol=1e-4, atol=1e-6)
+    display = InducingPatchesDisplay.from_estimator(model)
+    expected -= expected.mean(1, keepdims=True)
     np.testing.assert_allclose(display.responses, expected, rtol=1e-4, atol=1e-6)
     frames = [ax.patches for ax in display.axes_]  # the patch's, its mark, the image's
     for (_, mark, frame), i in zip(frames, display.indices_, strict=True):
@@ -494,16 +497,21 @@ def test_patches_and_images_with_channels(channels, n_channels, digits):
         np.testing.assert_array_equal(drawn[:, :3], patch[..., 0])
         np.testing.assert_array_equal(drawn[:, 4:], patch[..., 1])
         assert drawn[:, 3].mask.all()
-    display = PatchResponsesDisplay.from_estimator(model, color[:1])
+    display = PatchResponsesDisplay.from_estimator(model, color[:1], relative=False)
     expected = model.patch_responses(color[:1])[0]
     expected = expected.sum(2) if channels == "separate" else expected
     np.testing.assert_array_equal(display.maps_[0, 1].get_array(), expected[..., 1])
 
 
-def test_maps_are_the_responses_on_one_scale(images_model, digits):
+@pytest.mark.parametrize("relative", [True, False])
+def test_maps_are_the_responses_on_one_scale(relative, images_model, digits):
     X = digits[0][:2]
-    display = PatchResponsesDisplay.from_estimator(images_model, X)
+    display = PatchResponsesDisplay.from_estimator(images_model, X, relative=relative)
     responses, p = images_model.patch_responses(X), images_model.predict_proba(X)
+    mean, _ = images_model.latent_mean_and_variance(X)
+    if relative:
+        responses -= responses.mean(-1, keepdims=True)
+        mean -= mean.mean(-1, keepdims=True)
     assert display.axes_.shape == (2, 4)
     most = np.abs(responses).max()
     for i in range(2):
@@ -516,7 +524,9 @@ def test_maps_are_the_responses_on_one_scale(images_model, digits):
             assert display.axes_[i, 1 + j].get_xlim() == (0, 8)
         assert titles(display.axes_[i, 1:]) == [f"{c}: {p[i, c]:.0%}" for c in range(3)]
     sums = [ax.get_xlabel() for ax in display.axes_[1, 1:]]
-    assert sums == [f"sum {total:+.2g}" for total in responses[1].sum((0, 1))]
+    np.testing.assert_array_equal(display.latent_means, mean)
+    totals = responses[1].sum((0, 1))
+    assert sums == [f"{a:+.2g} of {b:+.2g}" for a, b in zip(totals, mean[1], strict=True)]
     display.figure_.canvas.draw()
 
 
@@ -525,7 +535,8 @@ def test_maps_of_chosen_classes(images_model, digits):
     display = PatchResponsesDisplay.from_estimator(images_model, X, classes=[2, 0])
     p = images_model.predict_proba(X)[0]
     assert titles(display.axes_)[1:] == [f"2: {p[2]:.0%}", f"0: {p[0]:.0%}"]
-    expected = images_model.patch_responses(X)[0, ..., 0]
+    expected = images_model.patch_responses(X)[0]
+    expected = expected[..., 0] - expected.mean(-1)  # of all classes, drawn or not
     np.testing.assert_array_equal(display.maps_[0, 1].get_array(), expected)
     assert PatchResponsesDisplay.from_estimator(images_model, X, classes=1).axes_.shape == (1, 2)
 
@@ -543,6 +554,8 @@ def test_two_classes_and_numbers_have_one_map(digits):
     model = ConvolutionalGPRegressor(**QUICK).fit(X, y)
     display = PatchResponsesDisplay.from_estimator(model, X[:2])
     assert titles(display.axes_[:, 1]) == [f"{value:.3g}" for value in model.predict(X[:2])]
+    total = model.patch_responses(X[:1]).sum()
+    assert display.axes_[0, 1].get_xlabel() == f"{total:+.2g}"
     assert titles(InducingPatchesDisplay.from_estimator(model).axes_)[0][0] in "+-"
     with pytest.raises(ValueError, match="classes must be None for a regressor"):
         PatchResponsesDisplay.from_estimator(model, X[:2], classes=[0])
@@ -559,6 +572,7 @@ def test_steps_before_are_applied_and_images_drawn_as_given(digits):
     display = PatchResponsesDisplay.from_estimator(search, X[:1])
     scaler, model = search.best_estimator_
     expected = model.patch_responses(scaler.transform(X[:1]))
+    expected -= expected.mean(-1, keepdims=True)
     np.testing.assert_array_equal(display.responses, expected)
     np.testing.assert_array_equal(display.predictions, search.predict_proba(X[:1]))
     np.testing.assert_array_equal(display.images_[0].get_array(), X[0].reshape(8, 8))

@@ -143,6 +143,7 @@ class InducingPatchesDisplay(Display):
         estimator: Any,
         *,
         n_patches: int = 40,
+        relative: bool = True,
         axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None,
         **kwargs: Any,
     ) -> InducingPatchesDisplay:
@@ -156,6 +157,9 @@ class InducingPatchesDisplay(Display):
             hyperparameter search over either.
         n_patches : int, default=40
             Number of patches drawn, if there are as many.
+        relative : bool, default=True
+            Whether responses of several classes are less their mean over all classes, which changes
+            no probability of a softmax.
         axes : array of matplotlib Axes, default=None
             Axes to draw on, at least as many as patches; None opens a new figure.
         **kwargs : dict
@@ -177,6 +181,8 @@ class InducingPatchesDisplay(Display):
         """
         fitted = fitted_with("patch_shape_", estimator, cls)
         responses = _responses_to_inducing_patches(fitted)
+        if relative:
+            responses = _relative(fitted, responses)
         display = cls(
             patches=fitted.inducing_points_.reshape(len(responses), *fitted.patch_shape_, -1),
             responses=responses,
@@ -193,7 +199,8 @@ class PatchResponsesDisplay(Display):
 
     Images, one a row, and beside each its responses for every class, or output: red speaks for it,
     blue against it. The title has the probability of the class, or what is predicted; below is the
-    sum of the map. The line is the outline of the image.
+    sum of the map, and the mean of the latent function, of which it is a part. The line is the
+    outline of the image.
 
     Parameters
     ----------
@@ -207,6 +214,8 @@ class PatchResponsesDisplay(Display):
         Height and width of patches.
     stride : int, default=1
         Pixels from a patch to the next.
+    latent_means : ndarray of shape (n_images, n_maps), default=None
+        Posterior means of the latent functions; None writes none.
     classes : sequence of length n_maps, default=None
         Whom the maps speak for; None: predictions are values.
 
@@ -230,8 +239,8 @@ class PatchResponsesDisplay(Display):
     Notes
     -----
     A latent function is the sum of its map, the function of the whole image, if there is a
-    `global_kernel`, and the prior mean: maps tell only a part. What the maps of all classes have in
-    common changes no probability of a softmax; look at where they differ.
+    `global_kernel`, and the prior mean: compare the sum with the mean before you call the map an
+    explanation. Latent means are drawn of classifiers; a regressor's are what it predicts.
 
     Examples
     --------
@@ -252,6 +261,7 @@ class PatchResponsesDisplay(Display):
     predictions: NDArray
     patch_shape: tuple[int, int]
     stride: int = 1
+    latent_means: NDArray | None = None
     classes: Sequence[Any] | NDArray | None = None
 
     def plot(
@@ -278,7 +288,7 @@ class PatchResponsesDisplay(Display):
             Itself.
         """
         n, n_maps = self.predictions.shape
-        grid = self._open_grid(axes, n * (1 + n_maps), (n, 1 + n_maps), (1.1, 1.4))
+        grid = self._open_grid(axes, n * (1 + n_maps), (n, 1 + n_maps), (1.2, 1.5))
         self.axes_ = grid = grid.reshape(n, -1)
         low, high = self.images.min(), self.images.max()
         most = np.abs(self.responses).max() or 1.0
@@ -292,9 +302,9 @@ class PatchResponsesDisplay(Display):
                 draw_outline(ax, image)
                 ax.set(xticks=[], yticks=[])
                 ax.set_title(self._title(i, j), fontsize=8)
-                ax.set_xlabel(f"sum {self.responses[i, ..., j].sum():+.2g}", fontsize=8)
+                ax.set_xlabel(self._label(i, j), fontsize=8)
         self.colorbar_ = self.figure_.colorbar(
-            self.maps_[0, 0], ax=list(grid.flat), label="response", fraction=0.02, pad=0.01
+            self.maps_[0, 0], ax=list(grid.flat), label="response", aspect=40, pad=0.02
         )
         return self
 
@@ -308,6 +318,10 @@ class PatchResponsesDisplay(Display):
         value = self.predictions[i, j]
         return f"{value:.3g}" if self.classes is None else f"{self.classes[j]}: {value:.0%}"
 
+    def _label(self, i: int, j: int) -> str:
+        part = f"{self.responses[i, ..., j].sum():+.2g}"
+        return part if self.latent_means is None else f"{part} of {self.latent_means[i, j]:+.2g}"
+
     @classmethod
     def from_estimator(
         cls,
@@ -315,6 +329,7 @@ class PatchResponsesDisplay(Display):
         X: ArrayLike,
         *,
         classes: ArrayLike | None = None,
+        relative: bool = True,
         axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None,
         **kwargs: Any,
     ) -> PatchResponsesDisplay:
@@ -332,6 +347,9 @@ class PatchResponsesDisplay(Display):
         classes : array-like of shape (n_maps,), default=None
             Classes whose maps are drawn, in this order; None: all, or, of two classes with one
             latent function, the second.
+        relative : bool, default=True
+            Whether maps of several classes are less their mean over all classes, which changes no
+            probability of a softmax.
         axes : array of matplotlib Axes, default=None
             Axes to draw on, n_images · (1 + n_maps) of them; None opens a new figure.
         **kwargs : dict
@@ -358,19 +376,24 @@ class PatchResponsesDisplay(Display):
         responses = fitted.patch_responses(inputs)
         if responses.ndim == 5:
             responses = responses.sum(3)  # of the channels' own
-        known = _names(fitted, responses.shape[-1]) if hasattr(fitted, "classes_") else None
+        means = None
+        if is_classifier := hasattr(fitted, "classes_"):
+            means = fitted.latent_mean_and_variance(inputs)[0].reshape(len(responses), -1)
+        if relative and means is not None:
+            responses, means = _relative(fitted, responses), _relative(fitted, means)
+        known = _names(fitted, responses.shape[-1]) if is_classifier else None
         drawn = _positions(known, classes)
-        of_classes = known is not None
-        predictions = fitted.predict_proba(inputs) if of_classes else fitted.predict(inputs)
-        n = len(responses)
+        predictions = fitted.predict_proba(inputs) if is_classifier else fitted.predict(inputs)
+        n, n_latents = len(responses), responses.shape[-1]
         shown = X if np.shape(X) == np.shape(inputs) else inputs
         display = cls(
             images=np.asarray(shown, dtype=float).reshape(n, *fitted.image_shape_),
             responses=responses[..., drawn],
             # The last columns: of two classes with one latent function, the second.
-            predictions=predictions.reshape(n, -1)[:, -responses.shape[-1] :][:, drawn],
+            predictions=predictions.reshape(n, -1)[:, -n_latents:][:, drawn],
             patch_shape=fitted.patch_shape_,
             stride=fitted.stride_,
+            latent_means=None if means is None else means[:, drawn],
             classes=None if known is None else known[drawn],
         )
         return display.plot(axes, **kwargs)
@@ -381,6 +404,13 @@ def _names(fitted: Any, n_latents: int) -> NDArray | None:
     if hasattr(fitted, "classes_"):
         return fitted.classes_[-n_latents:]
     return None if n_latents == 1 else np.array([f"output {i}" for i in range(n_latents)])
+
+
+def _relative(fitted: Any, values: NDArray) -> NDArray:
+    """Values (..., P) less their mean over classes, if there are several with latent functions."""
+    if not hasattr(fitted, "classes_") or values.shape[-1] == 1:
+        return values
+    return values - values.mean(-1, keepdims=True)
 
 
 def _positions(known: NDArray | None, classes: ArrayLike | None) -> NDArray | slice:

@@ -287,7 +287,7 @@ def neg_log_predictive_density_scorer(
     >>> round(float(scores.mean()), 1)
     -5.4
     """
-    predictor, inputs = _unwrapped(estimator, X)
+    predictor, inputs = unwrapped(estimator, X)
     if not hasattr(predictor, "log_predictive_density"):
         mean, std = predict_mean_std(estimator, X)
         return -float(negative_log_predictive_density(y, mean, std, sample_weight=sample_weight))
@@ -298,12 +298,12 @@ def neg_log_predictive_density_scorer(
     return float(np.average(density, weights=weights))
 
 
-def _unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
+def unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
     """The last step of a pipeline, or of a search's best one, and the inputs that it sees."""
     predictor = getattr(estimator, "best_estimator_", estimator)
     if isinstance(predictor, Pipeline):
         X = predictor[:-1].transform(X) if len(predictor) > 1 else X
-        return _unwrapped(predictor[-1], X)
+        return unwrapped(predictor[-1], X)
     return predictor, X
 
 

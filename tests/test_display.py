@@ -4,11 +4,12 @@ import builtins
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
@@ -16,12 +17,18 @@ from sklearn.linear_model import BayesianRidge, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 
-from skgpstoch import ADMMGaussianProcessRegressor
+from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    ConvolutionalGPClassifier,
+    ConvolutionalGPRegressor,
+)
 from skgpstoch.display import (
     ADMMConvergenceDisplay,
+    InducingPatchesDisplay,
     LearningCurveDisplay,
+    PatchResponsesDisplay,
     PredictionIntervalDisplay,
     RegressionCalibrationDisplay,
 )
@@ -31,6 +38,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 ALL = [LearningCurveDisplay, PredictionIntervalDisplay, RegressionCalibrationDisplay]
+OF_IMAGES = [InducingPatchesDisplay, PatchResponsesDisplay]
+QUICK = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -328,6 +337,11 @@ def draw(cls, **options):
     """A small picture of each Display."""
     if cls is LearningCurveDisplay:
         return cls(loss_curve=[2.0, 1.0]).plot(**options)
+    if cls is InducingPatchesDisplay:
+        return cls(patches=np.eye(3)[None, :, :, None], responses=np.ones((1, 1))).plot(**options)
+    if cls is PatchResponsesDisplay:
+        numbers = {"images": np.eye(4)[None, :, :, None], "responses": np.ones((1, 2, 2, 1))}
+        return cls(**numbers, predictions=np.ones((1, 1)), patch_shape=(3, 3)).plot(**options)
     return cls.from_predictions([1.0, 2.0], [1.5, 1.5], [1.0, 1.0], **options)
 
 
@@ -342,7 +356,7 @@ def test_displays_draw_on_the_given_axes(cls):
     figure.canvas.draw()
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", ALL + OF_IMAGES)
 def test_displays_open_a_figure(cls):
     display = draw(cls)
     assert plt.get_fignums() == [display.figure_.number]
@@ -350,7 +364,7 @@ def test_displays_open_a_figure(cls):
     assert len(plt.get_fignums()) == 2
 
 
-@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("cls", ALL + OF_IMAGES)
 def test_missing_matplotlib_is_explained(cls, monkeypatch):
     real_import = builtins.__import__
 
@@ -396,3 +410,220 @@ def test_convergence_curves():
         display.plot(given.ravel()[:3])
     with pytest.raises(TypeError, match="history_"):
         ADMMConvergenceDisplay.from_estimator(BayesianRidge().fit(X, X[:, 0]))
+
+
+# ------------------------------------------------------------------------- Displays of images
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(n_class=3, return_X_y=True)
+    return X[:100] / 16.0, y[:100]
+
+
+@pytest.fixture(scope="module")
+def images_model(digits):
+    return ConvolutionalGPClassifier(**QUICK).fit(*digits)
+
+
+def titles(axes):
+    return [ax.get_title() or ax.get_title(loc="left") for ax in np.ravel(axes)]
+
+
+def test_patches_are_drawn_in_the_order_of_their_strength(images_model):
+    display = InducingPatchesDisplay.from_estimator(images_model, n_patches=5)
+    responses = display.responses
+    assert responses.shape == (8, 3)
+    np.testing.assert_array_equal(display.strengths, np.abs(responses).max(1))
+    np.testing.assert_array_equal(display.indices_, np.argsort(-display.strengths)[:5])
+    points = images_model.inducing_points_
+    for i, drawn in zip(display.indices_, display.images_, strict=True):
+        np.testing.assert_array_equal(drawn.get_array(), points[i].reshape(3, 3))
+        assert drawn.get_clim() == (points.min(), points.max())
+    most = np.abs(responses).argmax(1)
+    assert titles(display.axes_) == [
+        f"{most[i]}: {responses[i, most[i]]:+.2g}" for i in display.indices_
+    ]
+    assert len(InducingPatchesDisplay.from_estimator(images_model, cmap="magma").axes_) == 8
+    display.figure_.canvas.draw()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
+    """Inducing patches that are patches of images, in their places."""
+    X, y = digits
+    corners = np.array([[0, 0], [2, 4], [4, 2], [4, 4]])
+    images = X[:4].reshape(4, 8, 8)
+    patches = [
+        image[i : i + 3, j : j + 3].ravel() for image, (i, j) in zip(images, corners, strict=True)
+    ]
+    points = np.c_[patches, corners + 1.0]
+    model = ConvolutionalGPClassifier(
+        inducing_points=points, learn_inducing_points=False, stride=stride, max_iter=3
+    ).fit(X, y)
+    display = InducingPatchesDisplay.from_estimator(model, relative=False)
+    expected = model.patch_responses(X[:4])[np.arange(4), *(corners // stride).T]
+    np.testing.assert_allclose(display.responses, expected, rtol=1e-4, atol=1e-6)
+    display = InducingPatchesDisplay.from_estimator(model)
+    expected -= expected.mean(1, keepdims=True)
+    np.testing.assert_allclose(display.responses, expected, rtol=1e-4, atol=1e-6)
+    frames = [ax.patches for ax in display.axes_]  # the patch's, its mark, the image's
+    for (_, mark, frame), i in zip(frames, display.indices_, strict=True):
+        unit = frame.get_width() / 8
+        np.testing.assert_allclose(
+            (np.array([mark.get_y(), mark.get_x() - frame.get_x()]) / unit), corners[i], atol=1e-5
+        )
+        assert mark.get_width() == pytest.approx(3 * unit)
+
+
+@pytest.mark.parametrize("channels", ["joint", "separate"])
+@pytest.mark.parametrize("n_channels", [2, 3])
+def test_patches_and_images_with_channels(channels, n_channels, digits):
+    X, y = digits
+    color = (X[..., None] * np.linspace(0.2, 1.0, n_channels)).reshape(100, -1)
+    model = ConvolutionalGPClassifier(
+        image_shape=(8, 8, n_channels), channels=channels, location_kernel=None, **QUICK
+    ).fit(color, y)
+    display = InducingPatchesDisplay.from_estimator(model, n_patches=1)
+    assert display.places is None
+    assert display.responses.shape == (8, 3)
+    (i,), points = display.indices_, model.inducing_points_
+    drawn = display.images_[0].get_array()
+    if channels == "separate":
+        np.testing.assert_array_equal(drawn, points[i].reshape(3, 3))
+    elif n_channels == 3:  # red, green, blue, from 0 to 1
+        expected = (points[i] - points.min()) / (points.max() - points.min())
+        np.testing.assert_allclose(drawn, expected.reshape(3, 3, 3))
+    else:
+        patch = points[i].reshape(3, 3, 2)
+        np.testing.assert_array_equal(drawn[:, :3], patch[..., 0])
+        np.testing.assert_array_equal(drawn[:, 4:], patch[..., 1])
+        assert drawn[:, 3].mask.all()
+    display = PatchResponsesDisplay.from_estimator(model, color[:1], relative=False)
+    expected = model.patch_responses(color[:1])[0]
+    expected = expected.sum(2) if channels == "separate" else expected
+    np.testing.assert_array_equal(display.maps_[0, 1].get_array(), expected[..., 1])
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_maps_are_the_responses_on_one_scale(relative, images_model, digits):
+    X = digits[0][:2]
+    display = PatchResponsesDisplay.from_estimator(images_model, X, relative=relative)
+    responses, p = images_model.patch_responses(X), images_model.predict_proba(X)
+    mean, _ = images_model.latent_mean_and_variance(X)
+    if relative:
+        responses -= responses.mean(-1, keepdims=True)
+        mean -= mean.mean(-1, keepdims=True)
+    assert display.axes_.shape == (2, 4)
+    most = np.abs(responses).max()
+    for i in range(2):
+        np.testing.assert_array_equal(display.images_[i].get_array(), X[i].reshape(8, 8))
+        for j in range(3):
+            drawn = display.maps_[i, j]
+            np.testing.assert_array_equal(drawn.get_array(), responses[i, ..., j])
+            assert drawn.get_clim() == (-most, most)
+            assert drawn.get_extent() == [1.0, 7.0, 7.0, 1.0]  # centres of patches, in pixels
+            assert display.axes_[i, 1 + j].get_xlim() == (0, 8)
+        assert titles(display.axes_[i, 1:]) == [f"{c}: {p[i, c]:.0%}" for c in range(3)]
+    sums = [ax.get_xlabel() for ax in display.axes_[1, 1:]]
+    np.testing.assert_array_equal(display.latent_means, mean)
+    totals = responses[1].sum((0, 1))
+    assert sums == [f"{a:+.2g} of {b:+.2g}" for a, b in zip(totals, mean[1], strict=True)]
+    display.figure_.canvas.draw()
+
+
+def test_maps_of_chosen_classes(images_model, digits):
+    X = digits[0][:1]
+    display = PatchResponsesDisplay.from_estimator(images_model, X, classes=[2, 0])
+    p = images_model.predict_proba(X)[0]
+    assert titles(display.axes_)[1:] == [f"2: {p[2]:.0%}", f"0: {p[0]:.0%}"]
+    expected = images_model.patch_responses(X)[0]
+    expected = expected[..., 0] - expected.mean(-1)  # of all classes, drawn or not
+    np.testing.assert_array_equal(display.maps_[0, 1].get_array(), expected)
+    assert PatchResponsesDisplay.from_estimator(images_model, X, classes=1).axes_.shape == (1, 2)
+
+
+def test_two_classes_and_numbers_have_one_map(digits):
+    X, y = digits
+    names = np.where(y == 0, "round", "other")
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, names)
+    display = PatchResponsesDisplay.from_estimator(model, X[:2])
+    p = model.predict_proba(X[:2])[:, 1]
+    assert titles(display.axes_[:, 1]) == [f"round: {value:.0%}" for value in p]
+    assert titles(InducingPatchesDisplay.from_estimator(model).axes_)[0].startswith("round: ")
+    with pytest.raises(ValueError, match=r"classes must be .* \['round'\], got \['other'\]"):
+        PatchResponsesDisplay.from_estimator(model, X[:2], classes=["other"])
+    model = ConvolutionalGPRegressor(**QUICK).fit(X, y)
+    display = PatchResponsesDisplay.from_estimator(model, X[:2])
+    assert titles(display.axes_[:, 1]) == [f"{value:.3g}" for value in model.predict(X[:2])]
+    total = model.patch_responses(X[:1]).sum()
+    assert display.axes_[0, 1].get_xlabel() == f"{total:+.2g}"
+    assert titles(InducingPatchesDisplay.from_estimator(model).axes_)[0][0] in "+-"
+    with pytest.raises(ValueError, match="classes must be None for a regressor"):
+        PatchResponsesDisplay.from_estimator(model, X[:2], classes=[0])
+    model.fit(X, np.c_[y, -y, y == 1])
+    display = PatchResponsesDisplay.from_estimator(model, X[:2])
+    assert titles(display.axes_[1, 1:]) == [f"{value:.3g}" for value in model.predict(X[1:2])[0]]
+    assert titles(InducingPatchesDisplay.from_estimator(model).axes_)[0].startswith("output ")
+
+
+def test_steps_before_are_applied_and_images_drawn_as_given(digits):
+    X, y = 16.0 * digits[0], digits[1]
+    pipeline = make_pipeline(MinMaxScaler(clip=True), ConvolutionalGPClassifier(**QUICK))
+    search = GridSearchCV(pipeline, {"convolutionalgpclassifier__stride": [2]}, cv=2).fit(X, y)
+    display = PatchResponsesDisplay.from_estimator(search, X[:1])
+    scaler, model = search.best_estimator_
+    expected = model.patch_responses(scaler.transform(X[:1]))
+    expected -= expected.mean(-1, keepdims=True)
+    np.testing.assert_array_equal(display.responses, expected)
+    np.testing.assert_array_equal(display.predictions, search.predict_proba(X[:1]))
+    np.testing.assert_array_equal(display.images_[0].get_array(), X[0].reshape(8, 8))
+    assert display.maps_[0, 0].get_extent() == [0.5, 6.5, 6.5, 0.5]
+    patches = InducingPatchesDisplay.from_estimator(search)
+    np.testing.assert_array_equal(patches.patches.reshape(8, 9), model.inducing_points_)
+    half = make_pipeline(FunctionTransformer(lambda X: X[:, :32]), ConvolutionalGPClassifier())
+    half[-1].set_params(image_shape=(4, 8), **QUICK)
+    display = PatchResponsesDisplay.from_estimator(half.fit(X, y), X[:1])
+    np.testing.assert_array_equal(display.images_[0].get_array(), X[0, :32].reshape(4, 8))
+
+
+def test_images_with_names_of_columns(digits):
+    X, y = pd.DataFrame(digits[0]).add_prefix("pixel"), digits[1]
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    assert InducingPatchesDisplay.from_estimator(model).responses.shape == (8, 3)
+    assert list(model.feature_names_in_) == list(X.columns)
+    display = PatchResponsesDisplay.from_estimator(model, X[:1])
+    np.testing.assert_array_equal(display.images[0, ..., 0].ravel(), X.iloc[0])
+
+
+@pytest.mark.parametrize("cls", OF_IMAGES)
+def test_displays_of_images_draw_on_the_given_axes(cls):
+    figure, axes = plt.subplots(1, 4)
+    display = draw(cls, axes=axes)
+    assert display.axes_.flat[0] is axes[0]
+    assert display.figure_ is figure
+    assert not axes[3].axison
+    assert plt.get_fignums() == [figure.number]
+    with pytest.raises(ValueError, match=r"axes must be at least \d, got 0"):
+        draw(cls, axes=[])
+
+
+@pytest.mark.parametrize("cls", OF_IMAGES)
+def test_displays_of_images_need_a_fitted_estimator_with_patches(cls, data):
+    arguments = () if cls is InducingPatchesDisplay else (data[0],)
+    with pytest.raises(NotFittedError):
+        cls.from_estimator(ConvolutionalGPClassifier(), *arguments)
+    with pytest.raises(NotFittedError):
+        cls.from_estimator(make_pipeline(MinMaxScaler(), ConvolutionalGPClassifier()), *arguments)
+    with pytest.raises(TypeError, match=rf"{cls.__name__} needs .* patch_\w+; got Ridge"):
+        cls.from_estimator(Ridge().fit(*data), *arguments)
+
+
+def test_displays_of_images_name_bad_parameters(images_model, digits):
+    for n_patches, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="n_patches"):
+            InducingPatchesDisplay.from_estimator(images_model, n_patches=n_patches)
+    for classes in ([3], []):
+        with pytest.raises(ValueError, match=r"classes must be .* \[0, 1, 2\], got"):
+            PatchResponsesDisplay.from_estimator(images_model, digits[0][:1], classes=classes)
+    with pytest.raises(ValueError, match="X must be at most 20 images, got 100"):
+        PatchResponsesDisplay.from_estimator(images_model, digits[0])
+    assert plt.get_fignums() == []

@@ -1,0 +1,21 @@
+"""Pictures of predictive uncertainty, training and images, as scikit-learn Displays.
+
+A Display holds the numbers of a picture; `plot` draws them and keeps the artists; `from_estimator`
+and `from_predictions` do both at once. matplotlib is optional: only `plot` imports it.
+"""
+
+from .images import InducingPatchesDisplay, PatchResponsesDisplay
+from .predictions import PredictionIntervalDisplay, RegressionCalibrationDisplay
+from .training import ADMMConvergenceDisplay, LearningCurveDisplay
+
+__all__ = [
+    "ADMMConvergenceDisplay",
+    "InducingPatchesDisplay",
+    "LearningCurveDisplay",
+    "PatchResponsesDisplay",
+    "PredictionIntervalDisplay",
+    "RegressionCalibrationDisplay",
+]
+
+for _name in __all__:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

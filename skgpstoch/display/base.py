@@ -1,0 +1,72 @@
+"""What Displays share: axes to draw on, and the estimator inside a pipeline or search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+
+class Display:
+    """What every Display has after `plot`."""
+
+    def _open(self, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
+        """Axes to draw on: the user's, or those of a new figure."""
+        plt = self._pyplot()
+        self.ax_ = plt.subplots(layout="constrained")[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+    def _open_grid(
+        self, axes: Any, n: int, shape: tuple[int, int], cell: tuple[float, float]
+    ) -> NDArray:
+        """As many axes as are to be drawn on: the user's, or those of a new figure.
+
+        Those that are too many stay empty. A cell of a new figure has a width and a height in
+        inches.
+        """
+        plt = self._pyplot()
+        if axes is None:
+            (rows, columns), (width, height) = shape, cell
+            size = (max(columns * width, 2.5), rows * height)
+            axes = plt.subplots(rows, columns, figsize=size, layout="compressed")[1]
+        given = np.ravel(np.asarray(axes, dtype=object))
+        if len(given) < n:
+            raise ValueError(f"axes must be at least {n}, got {len(given)}.")
+        for ax in given[n:]:
+            ax.set_axis_off()
+        self.axes_, self.figure_ = given[:n], given[0].figure
+        return self.axes_
+
+    def _pyplot(self) -> Any:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError(
+                f"{type(self).__name__}.plot requires matplotlib. You can install it with "
+                "`pip install matplotlib`."
+            ) from error
+        return plt
+
+
+def final_estimator(estimator: Any) -> Any:
+    """The regressor inside a fitted search or pipeline."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def fitted_with(attribute: str, estimator: Any, display: type) -> Any:
+    """The regressor inside a fitted search or pipeline, if it has what a Display draws."""
+    check_is_fitted(estimator)
+    fitted = final_estimator(estimator)
+    if not hasattr(fitted, attribute):
+        raise TypeError(
+            f"{display.__name__} needs an estimator with a {attribute}; got {fitted!r}."
+        )
+    return fitted

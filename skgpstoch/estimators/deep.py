@@ -27,11 +27,21 @@ from .orthogonal import COVARIANCES, WithOrthogonalPoints
 from .parameters import AUTO, POSITIVE_INTEGER
 from .plan import Plan, epochs
 from .sparse import SparseGP
-from .sparse_model import both_kinds, in_units, input_unit, make_kernel, orthogonal_features
+from .sparse_model import (
+    both_kinds,
+    in_units,
+    input_unit,
+    make_kernel,
+    named_kernel,
+    orthogonal_features,
+)
 
 MOST_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
-HIDDEN_VARIANCE = 1e-2  # of an inner layer's process, in units of the layer below
+HIDDEN_VARIANCE = 1e-2  # at most, of an inner layer's process, in units of the layer below
+START_DIVERGENCE = 0.25  # nats per row that inner layers may start with, each
+LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
+START_NOISE = 1e-4  # variance that they may start with, in units of the layer below
 NOISE = 1e-6  # of an inner layer, in these units
 NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
 STEPS = (2000, 30, 20_000)  # at least, times the rows over those of a minibatch, at most
@@ -230,17 +240,20 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         """One above H, the means of the layer below."""
         W = mean_map(H, rows, n_functions)
         variance = float(rows.mean((H - rows.mean(H)).square()).mean())
+        n_weights = n_functions * sum(len(p) for p in points if p is not None)
+        root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * rows.n_effective / n_weights))
         expression = self.hidden_kernel
         if expression is None:
-            expression = hidden_kernel(make_kernel(None, nn.Identity(), H, rows, 1.0), variance)
-        features = self._map(
-            kernels.from_sklearn(expression).to(H.device), points, H, rows, n_functions, inner=True
-        )
+            start = min(HIDDEN_VARIANCE, START_NOISE / root**2)
+            default = make_kernel(None, nn.Identity(), H, rows, 1.0)
+            expression = hidden_kernel(default, variance, start)
+        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input")
+        features = self._map(kernel.to(H.device), points, H, rows, n_functions, inner=True)
         if self.mean_function == "zero":
             W = torch.zeros_like(W)
         shares = self.hidden_covariance == "shared"
         blocks = self._prior_blocks(features)
-        return GPLayer(features, W, NOISE * variance, blocks, shares)
+        return GPLayer(features, W, NOISE * variance, blocks, shares, root)
 
     def _map(
         self: Any,
@@ -323,13 +336,13 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         return list(zip(found[::2], found[1::2], strict=True))
 
 
-def hidden_kernel(default: kernels.Kernel, variance: float) -> sk.Kernel:
+def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:
     """Of an inner layer: length-scales of the default, and a constant that starts small."""
     scale = kernels.to_sklearn(default).k2.length_scale
     least = NARROWEST * math.sqrt(variance)
     shape = sk.RBF(np.maximum(scale, 2.0 * least), (least, 1e5))
-    bounds = (1e-4 * HIDDEN_VARIANCE * variance, 1e4 * HIDDEN_VARIANCE * variance)
-    return sk.ConstantKernel(HIDDEN_VARIANCE * variance, bounds) * shape
+    bounds = (1e-6 * variance, 1e2 * variance)
+    return sk.ConstantKernel(start * variance, bounds) * shape
 
 
 def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:

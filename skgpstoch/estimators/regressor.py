@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -190,10 +189,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             q, cov = posterior.marginals(rows), posterior.covariance(rows)
             if not latent:
                 likelihood = self._likelihoods(posterior, rows, None, y_std)(slice(None))
-                noise = likelihood.moments(q).var - q.var  # (1, N, P)
+                noise = likelihood.moments(q).var - q.var  # (S, N, P)
                 cov.diagonal(dim1=-2, dim2=-1).add_(noise[0].mT)
         offset, scale = self._y_scaling
-        mean = q.mean[0].cpu().numpy() * scale + offset
+        mean = q.mixture_moments()[0].cpu().numpy() * scale + offset
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
         return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
 
@@ -256,8 +255,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         def compute(block: slice) -> tuple[Tensor, Tensor]:
             q = posterior.marginals(rows[block])
             if latent:
-                half = -norm.ppf(tail) * q.var[0].sqrt()
-                return q.mean[0] - half, q.mean[0] + half
+                return q.quantile(tail), q.quantile(1.0 - tail)
             of_block = likelihood(block)
             return of_block.quantile(q, tail), of_block.quantile(q, 1.0 - tail)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, log_density
+from ..maths.gaussian import LOG_2PI, Marginals, bisection, log_density
 from .base import Gradients, Likelihood, check_probability, mixture_log_mean
 from .rejection import Draws
 
@@ -61,11 +61,8 @@ class AdditiveNoise(Likelihood):
         z = torch.special.ndtri(torch.tensor(half, dtype=torch.float64, device="cpu")).tolist()
         low = (q.mean + q.var.sqrt() * z[0] + self.noise_quantile(half[0])).amin(0)
         high = (q.mean - q.var.sqrt() * z[1] - self.noise_quantile(half[1])).amax(0)
-        for _ in range(64):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle, q).mean(0) < probability
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high.to(q.mean.dtype)
+        found = bisection(lambda y: self.cdf(y, q).mean(0), low, high, probability)
+        return found.to(q.mean.dtype)
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Median of each output."""

@@ -29,9 +29,32 @@ class Marginals(NamedTuple):
         var = self.var.mean(0) + (self.mean - mean).square().mean(0)
         return mean, var
 
+    def cdf(self, x: Tensor) -> Tensor:
+        """P(f ≤ x) of the mixture, (N, P)."""
+        return torch.special.ndtr((x - self.mean) / self.var.sqrt()).mean(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        """Of the mixture, (N, P)."""
+        z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+        ends = self.mean + self.var.sqrt() * z  # (S, N, P), those of the components
+        if len(ends) == 1:
+            return ends[0]
+        return bisection(self.cdf, ends.amin(0), ends.amax(0), probability)
+
     def double(self) -> Marginals:
         """The same marginals in float64."""
         return Marginals(self.mean.double(), self.var.double())
+
+
+def bisection(
+    cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float
+) -> Tensor:
+    """Where a distribution function has a value, elementwise, between two numbers."""
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        below = cdf(middle) < probability
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return high
 
 
 def log_density(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:

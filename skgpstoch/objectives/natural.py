@@ -12,6 +12,7 @@ up to a window ago: the gradient of all else is taken at the mean that has seen 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -82,10 +83,11 @@ class RunningObjective(VariationalObjective):
         self.n_steps = state
 
     def rate(self, n_batch: int) -> float:
-        """γ of the next step: at first, an average over all that has been seen."""
+        """γ of the next step, of so many rows or draws: at first, of all that has been seen."""
         if self.averaging != "auto":
             return float(self.averaging)
         n = float(self.n_rows) / self.mean_weight  # rows that are there, however much they count
+        n = math.inf if self.model.has_draws else n  # no end to what is new of these
         window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
         first = 1.0 if self.conjugate else 2.0
         rate = max(window_rate(n_batch, window), 1.0 / (self.n_steps + first))
@@ -127,7 +129,7 @@ class RunningObjective(VariationalObjective):
         with torch.no_grad():
             products = q.products(seen.phi)
             _, term, marginals = data_term(self.model, seen, rows, q, generator, products)
-            self.average(sites_of(self.model, seen, term, marginals), len(rows) // seen.n_samples)
+            self.average(sites_of(self.model, seen, term, marginals), len(rows), seen.n_samples)
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None
         return data_term(self.model, basis, rows, q, generator, known)[0]
@@ -164,12 +166,12 @@ class RunningObjective(VariationalObjective):
         phi = basis.phi.detach()
         left = rows.weighted(phi).mT
         cross = left @ (rows.y - self.model.offset(basis)).to(phi)
-        self.average(Sites((left @ phi)[None], cross), len(rows) // basis.n_samples)
+        self.average(Sites((left @ phi)[None], cross), len(rows), basis.n_samples)
 
     @torch.no_grad()
-    def average(self, sites: Sites, n_batch: int) -> None:
-        """A step of natural gradients."""
-        rate, b = self.rate(n_batch), self.counts_for(n_batch)
+    def average(self, sites: Sites, n_batch: int, n_samples: int = 1) -> None:
+        """A step of natural gradients, from rows that are each there `n_samples` times."""
+        rate, b = self.rate(n_batch), self.counts_for(n_batch // n_samples)
         self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / b)
         self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / b)
         self.solve()
@@ -228,7 +230,7 @@ class ProfiledObjective(RunningObjective):
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))
         term = weighted_term(self.model, seen, rows, q, residual, generator)
-        self.average(sites_of(self.model, seen, term, q), len(rows) // seen.n_samples)
+        self.average(sites_of(self.model, seen, term, q), len(rows), seen.n_samples)
 
     def keep(self, q: WeightMoments) -> None:
         self.register_buffer("mean", q.mean)

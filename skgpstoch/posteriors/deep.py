@@ -45,6 +45,10 @@ class DeepModel(SparseModel):
         """The features."""
         return cast(DeepFeatures, self.features)
 
+    @property
+    def has_draws(self) -> bool:
+        return bool(self.deep.inner)
+
     def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
         basis = self.deep.basis(X, generator)
         return basis, rows.repeated(basis.n_samples)

@@ -33,8 +33,6 @@ from ..maths.gaussian import Marginals, normal_nodes
 from ..maths.linalg import cholesky
 from .blocks import VariationalWeights, free_roots, identities, make_roots
 
-START_ROOT = 1e-5  # of S: inner layers start almost without uncertainty
-
 
 class GPLayer(nn.Module):
     """An inner layer: functions that share a kernel and inducing points.
@@ -51,6 +49,8 @@ class GPLayer(nn.Module):
         Whether S_b stays the prior's.
     shares_covariance : bool
         Whether all functions have the same S.
+    root : float, default=1.0
+        Where roots of S start, times I.
     """
 
     mean_map: Tensor
@@ -62,6 +62,7 @@ class GPLayer(nn.Module):
         noise: float,
         prior_blocks: tuple[bool, ...],
         shares_covariance: bool = True,
+        root: float = 1.0,
     ) -> None:
         super().__init__()
         self.features = features
@@ -69,7 +70,7 @@ class GPLayer(nn.Module):
         self.noise, self.prior_blocks = noise, prior_blocks
         n_outputs = mean_map.shape[1]
         self.means = nn.Parameter(mean_map.new_zeros(sum(features.blocks), n_outputs))
-        starts = [START_ROOT * root for root in identities(features.blocks, mean_map)]
+        starts = [root * identity for identity in identities(features.blocks, mean_map)]
         self.roots = make_roots(starts, 1 if shares_covariance else n_outputs, prior_blocks)
 
     def weights(self) -> VariationalWeights:

@@ -105,6 +105,11 @@ class SparseModel(nn.Module):
         return self.loss.covariance(self.likelihood)
 
     @property
+    def has_draws(self) -> bool:
+        """Whether a row has other features at every look."""
+        return False
+
+    @property
     def has_prior_covariance(self) -> tuple[bool, ...]:
         """Whether S_b is the prior's."""
         if self.covariance == "prior":

@@ -190,11 +190,110 @@ def test_warm_start_and_streams(digits):
     assert model.fit(X, y).log_marginal_likelihood_value_ > before
     with pytest.raises(ValueError, match="stride=2"):
         model.set_params(stride=2).fit(X, y)
+    with pytest.raises(ValueError, match="patches and kernels as they were"):
+        model.set_params(stride="auto", patch_weights="uniform").fit(X, y)
+    with pytest.raises(ValueError, match="patch_weights"):
+        model.partial_fit(X, y)
     stream = ConvolutionalGPClassifier(**QUICK)
     for part in np.array_split(np.arange(300), 3):
         for _ in range(5):
             stream.partial_fit(X[part], y[part], classes=np.arange(4))
     assert stream.score(X_new, y_new) > 0.9
+
+
+def test_a_warm_start_has_the_geometry_that_it_had():
+    X = np.random.default_rng(0).random((40, 80))
+    model = ConvolutionalGPRegressor(warm_start=True, image_shape=(8, 10), **QUICK)
+    model.fit(X, X[:, 0])
+    with pytest.raises(ValueError, match=r"image_shape=\(10, 8\)"):
+        model.set_params(image_shape=(10, 8)).fit(X, X[:, 0])
+    assert model.image_shape_ == (8, 10, 1)
+
+
+@pytest.mark.parametrize("posterior", ["solve", "odvgp"])
+def test_a_warm_start_with_orthogonal_patches(posterior, digits):
+    X, y, _, _ = digits
+    model = ConvolutionalGPClassifier(warm_start=True, posterior=posterior, **QUICK).fit(X, y)
+    before = model.log_marginal_likelihood_value_
+    assert model.fit(X, y).log_marginal_likelihood_value_ > before
+
+
+def test_few_images_have_patches_that_are_learned(digits):
+    X, y, _, _ = digits
+    options = {**QUICK, "n_inducing": 60, "max_iter": 3}
+    one = ConvolutionalGPClassifier(**options).fit(X[:40], y[:40])
+    other = ConvolutionalGPClassifier(**options, learn_inducing_points=False).fit(X[:40], y[:40])
+    assert not np.array_equal(one.inducing_points_, other.inducing_points_)
+    assert_array_equal(one.global_points_, other.global_points_)  # as many as there are rows
+
+
+def test_places_tell_the_same_patches_apart():
+    rng = np.random.default_rng(0)
+    X, where = np.zeros((200, 12, 12)), rng.integers(0, 12, (200, 2))
+    X[np.arange(200), *where.T] = 1.0
+    y = np.sin(0.5 * where[:, 0]) + np.cos(0.4 * where[:, 1])
+    model = ConvolutionalGPRegressor(
+        global_kernel=None, n_inducing=60, solver="collapsed", max_iter=30, random_state=0
+    )
+    model.fit(X[:150].reshape(150, -1), y[:150])
+    assert len(model.inducing_points_) == 60
+    assert model.score(X[150:].reshape(50, -1), y[150:]) > 0.5
+
+
+@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
+@pytest.mark.parametrize("whiten", [True, False])
+def test_images_that_are_all_the_same(posterior, whiten):
+    X, y = np.ones((20, 36)), np.arange(20) % 2
+    model = ConvolutionalGPClassifier(posterior=posterior, whiten=whiten, **QUICK).fit(X, y)
+    assert_allclose(model.predict_proba(X[:1]), [[0.5, 0.5]], atol=0.05)
+
+
+def test_square_loss_has_variances(digits):
+    X, _, X_new, _ = digits
+    y, y_new = X[:, 20] + X[:, 36], X_new[:, 20] + X_new[:, 36]
+    model = ConvolutionalGPRegressor(
+        loss="square", solver="collapsed", **{**QUICK, "max_iter": 60}
+    ).fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+    assert np.mean(np.square((y_new - mean) / std)) < 10
+    assert_allclose(np.mean(np.square(36 * model.patch_weights_)), 1.0, rtol=1e-5)
+
+
+def test_images_far_from_all_others(digits):
+    X, y, _, _ = digits
+    far = np.full((2, 64), 1e200)
+    far[1, 1:] = 0.0
+    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    assert np.isfinite(model.predict_proba(far)).all()
+    regressor = ConvolutionalGPRegressor(sk.Matern(10.0, nu=2.5), solver="collapsed", **QUICK)
+    regressor.fit(X, y)
+    assert np.isfinite(regressor.predict(far, return_std=True)).all()
+
+
+@pytest.mark.parametrize(
+    ("n_features", "params", "stride"),
+    [
+        (300, {"image_shape": (1, 1, 300), "channels": "separate"}, 1),
+        (5000, {"image_shape": (1, 5000)}, 5),
+        (784, {}, 2),
+    ],
+)
+def test_auto_stride_ends_and_leaves_no_gaps(n_features, params, stride):
+    assert ConvolutionalGPRegressor(**params)._geometry(n_features).stride == stride
+
+
+def test_too_many_patches_are_refused():
+    X = np.zeros((3, 300 * 300))
+    with pytest.raises(ValueError, match="take a larger stride than 1"):
+        ConvolutionalGPRegressor(stride=1, **QUICK).fit(X, np.arange(3.0))
+
+
+def test_responses_of_a_regressor_are_in_units_of_y(digits):
+    X, y, _, _ = digits
+    model = ConvolutionalGPRegressor(**QUICK, global_kernel=None, mean="zero")
+    model.fit(X, 100.0 * y)
+    sums = model.patch_responses(X[:9]).sum((1, 2, 3))
+    assert_allclose(sums + 100.0 * y.mean(), model.predict(X[:9]), rtol=1e-6)
 
 
 def test_weights_are_repetitions(digits):
@@ -217,11 +316,15 @@ def test_weights_are_repetitions(digits):
         ({"stride": 0}, "'stride' parameter"),
         ({"channels": "both"}, "'channels' parameter"),
         ({"posterior": "exact"}, "'posterior' parameter"),
-        ({"location_kernel": sk.PairwiseKernel()}, "kernel must be an expression"),
+        ({"location_kernel": sk.PairwiseKernel()}, "location_kernel: kernel must be an expression"),
+        ({"location_kernel": sk.RBF(np.ones(3))}, "location_kernel: a length_scale has 3 entries"),
+        ({"global_kernel": sk.RBF(np.ones(9))}, "global_kernel: a length_scale has 9 entries"),
+        ({"global_kernel": sk.RBF() + sk.WhiteKernel()}, "global_kernel must be without a White"),
+        ({"kernel": sk.RBF() * sk.WhiteKernel()}, "kernel must be without a White"),
         ({"inducing_points": np.zeros((16, 9))}, "must have 11 columns"),
         ({"inducing_points": "conditional_variance"}, "'inducing_points' parameter"),
         ({"kernel": sk.RBF(np.ones(5))}, "length_scale has 5 entries"),
-        ({"n_inducing": 10**7}, "n_inducing"),
+        ({"n_inducing": 10**7}, "n_inducing=10000000 must be at most the number of patches"),
     ],
 )
 def test_bad_parameters(params, match, digits):

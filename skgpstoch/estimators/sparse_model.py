@@ -73,8 +73,8 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
     """
     try:
         kernel = kernels.from_sklearn(expression)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
     for part in kernel.modules():
         if isinstance(part, kernels.WhiteNoise):
             raise ValueError(

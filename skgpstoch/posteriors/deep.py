@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,14 +40,14 @@ COVARIANCE_DRAWS = 64  # of hidden layers, that a covariance of rows is the mean
 class DeepModel(SparseModel):
     """A sparse model whose features are those of a last layer."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.has_draws = bool(self.deep.inner)
+
     @property
     def deep(self) -> DeepFeatures:
         """The features."""
         return cast(DeepFeatures, self.features)
-
-    @property
-    def has_draws(self) -> bool:
-        return bool(self.deep.inner)
 
     def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
         basis = self.deep.basis(X, generator)

@@ -70,6 +70,9 @@ class SparseModel(nn.Module):
         What KL[q(w) ‖ p(w)] is weighted with.
     """
 
+    has_draws: bool = False
+    """Whether a row has other features at every look."""
+
     def __init__(
         self,
         features: FeatureMap,
@@ -103,11 +106,6 @@ class SparseModel(nn.Module):
     def covariance(self) -> str:
         """Where S comes from: "sites", "gradient" or "prior"."""
         return self.loss.covariance(self.likelihood)
-
-    @property
-    def has_draws(self) -> bool:
-        """Whether a row has other features at every look."""
-        return False
 
     @property
     def has_prior_covariance(self) -> tuple[bool, ...]:

@@ -88,6 +88,33 @@ class GPLayer(nn.Module):
         q = self.weights().marginals(basis.phi, basis.residual())
         return q.mean[0] + H @ self.mean_map, q.var[0] + self.noise
 
+    @property
+    def n_normals(self) -> int:
+        """Numbers that a draw of a row takes."""
+        return self.mean_map.shape[1]
+
+    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> tuple[Tensor, Marginals]:
+        """Every row by itself (F2), given standard normal numbers.
+
+        Parameters
+        ----------
+        H : Tensor of shape (N, D_in) or (S·N, D_in)
+            Rows of the layer below.
+        n_rows : int
+            N.
+        noise : Tensor of shape (S, N or 1, n_normals)
+            ε.
+
+        Returns
+        -------
+        drawn : Tensor of shape (S·N, D_out)
+            h.
+        q : Marginals
+            μ and v, (S, N, D_out), or (1, N, D_out) where H is N rows.
+        """
+        mean, var = (part.unflatten(0, (-1, n_rows)) for part in self.moments(H))
+        return (mean + var.sqrt() * noise).flatten(0, 1), Marginals(mean, var)
+
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
         """A joint draw at rows H, (N, D_out): O(N²) memory and O(N³) time."""
         phi = self.features.basis(H).phi
@@ -142,7 +169,7 @@ class DeepFeatures(CompositeFeatures):
 
     def normals(self, X: Tensor, S: int, generator: torch.Generator | None) -> list[Tensor]:
         """ε of every layer, (S, N, D), or the fixed ones, (S, 1, D)."""
-        sizes = [layer.mean_map.shape[1] for layer in self.inner]
+        sizes = [layer.n_normals for layer in self.inner]
         if not sizes:
             return []
         if generator is not None:
@@ -166,9 +193,8 @@ class DeepFeatures(CompositeFeatures):
         """
         found, H = [], X
         for layer, noise in zip(self.inner, self.normals(X, S, generator), strict=True):
-            mean, var = (part.unflatten(0, (-1, len(X))) for part in layer.moments(H))
-            H = (mean + var.sqrt() * noise).flatten(0, 1)  # (F2)
-            found.append(Marginals(mean, var))
+            H, q = layer.draws(H, len(X), noise)
+            found.append(q)
         return H, found
 
     def basis(

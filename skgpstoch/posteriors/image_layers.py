@@ -1,0 +1,123 @@
+"""Inner layers that make images of images.
+
+Blomqvist, Kaski & Heinonen, "Deep convolutional Gaussian processes", 2018; Dutordoir et al., 2019;
+Shi, Titsias & Mnih, 2020, 6.2. Of every patch x^[p] of an image the layer makes C numbers, channels
+of an image with a place for each patch,
+
+    h_pc = a_pc + g_c(x^[p]),   g_c ~ GP(0, k_g),
+
+a sparse layer whose rows are patches. The papers draw every h_pc from its own marginal, as if the
+patches of an image were independent. They are not, as the next layer mixes them, and the bound is
+none. Here the weights of features are drawn once for an image, and shared by its patches,
+
+    h_p = a_p + P_p m + (P_p R) ξ + √(ρ_p + s²) ε_p,   S = RRᵀ,                                (F11)
+
+which has the same marginals: an exact bound for the model whose residuals are independent between
+patches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..features.patches import Geometry
+from ..maths.gaussian import Marginals
+from .layers import GPLayer
+
+
+class PatchLayer(GPLayer):
+    """An inner layer from images to images.
+
+    Parameters
+    ----------
+    *args, **kwargs : object
+        Those of :class:`GPLayer`, on patches.
+    geometry : Geometry
+        Patches of the images below.
+    shares_weights : bool, default=True
+        Whether the patches of an image share the draw of weights (F11), or each is drawn by itself,
+        as published.
+    """
+
+    columns: Tensor
+
+    def __init__(
+        self, *args: Any, geometry: Geometry, shares_weights: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.geometry = geometry
+        self.shares_weights = shares_weights
+        self.register_buffer("columns", geometry.columns())
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of the images that it makes."""
+        return *self.geometry.grid, self.mean_map.shape[1]
+
+    @property
+    def n_pixels(self) -> int:
+        """Of these, in all channels."""
+        return len(self.columns) * self.mean_map.shape[1]
+
+    @property
+    def n_normals(self) -> int:
+        n_weights = self.means.numel() if self.shares_weights else 0
+        return self.n_pixels + n_weights
+
+    def patches(self, H: Tensor) -> Tensor:
+        """Of images (N, ...), one after another, (N·J, L)."""
+        return H[:, self.columns].flatten(0, 1)
+
+    def moments(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var = super().moments(self.patches(H))
+        return mean.reshape(len(H), -1), var.reshape(len(H), -1)
+
+    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> tuple[Tensor, Marginals]:
+        if not self.shares_weights:
+            return super().draws(H, n_rows, noise)
+        (M, C), J = self.means.shape, len(self.columns)
+        eps, xi = noise.split([J * C, C * M], -1)
+        eps, xi = eps.unflatten(-1, (J, C)), xi.unflatten(-1, (C, M))  # (S, N or 1, ...)
+
+        def by_image(part: Tensor) -> Tensor:
+            """(..., S·N·J, k) → (..., S, N, J, k)."""
+            return part.unflatten(-2, (-1, n_rows, J))
+
+        mean, residual, half = self.parts(H)
+        mean, half, residual = by_image(mean), by_image(half), by_image(residual)
+        drawn = mean + torch.einsum("csnjm,sncm->snjc", half, xi) + residual.sqrt() * eps  # (F11)
+        var = half.square().sum(-1).movedim(0, -1) + residual  # (S, N, J, C or 1)
+        q = Marginals(mean.flatten(2), var.expand_as(mean).flatten(2))
+        return drawn.flatten(0, 1).flatten(1), q
+
+    def parts(self, H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """a + Pm (N·J, C), ρ + s² (N·J, 1) and PR (C or 1, N·J, M) of all patches."""
+        rows = self.patches(H)
+        basis, weights = self.features.basis(rows), self.weights()
+        rooted = weights.rooted(basis.phi)
+        most = max(len(half) for half in rooted)
+        half = torch.cat([half.expand(most, -1, -1) for half in rooted], 2)
+        mean = rows @ self.mean_map + basis.phi @ weights.mean
+        return mean, (basis.residual() + self.noise)[:, None], half
+
+    def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
+        """A joint draw of all images: the same functions, and residuals by themselves."""
+        rows = self.patches(H)
+        basis = self.features.basis(rows)
+        w = self.weights().sample(1, generator)[0]  # (M, C)
+        mean = rows @ self.mean_map + basis.phi @ w
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        drawn = mean + (basis.residual() + self.noise).sqrt()[:, None] * noise
+        return drawn.reshape(len(H), -1)
+
+
+def centre_map(geometry: Geometry, n_channels: int) -> Tensor:
+    """W of a mean function: the pixel in the middle of a patch, (L, C); 0 in further channels."""
+    (h, w), depth = geometry.patch_shape, geometry.image_shape[2]
+    W = torch.zeros(geometry.size, n_channels)
+    channels = torch.arange(min(depth, n_channels))
+    W[depth * ((h // 2) * w + w // 2) + channels, channels] = 1.0
+    return W

@@ -1,0 +1,128 @@
+"""Layers from images to images: the identities of methods.md, F.3."""
+
+import math
+
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from torch import nn
+
+from skgpstoch.features.inducing import InducingFeatures
+from skgpstoch.features.orthogonal import OrthogonalFeatures
+from skgpstoch.features.patches import Geometry
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.posteriors.image_layers import PatchLayer, centre_map
+
+GEOMETRY = Geometry((5, 6, 2), (3, 2))
+KERNEL = ConstantKernel(0.5) * RBF(2.0)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def make(geometry=GEOMETRY, C=3, orthogonal=False, shares=True, **kwargs):
+    """A layer whose q(w) is something."""
+    L = geometry.size
+    arguments = (from_sklearn(KERNEL), nn.Identity(), normal(6, L), torch.ones(L).double(), L)
+    if orthogonal:
+        features = OrthogonalFeatures(*arguments, orthogonal_points=normal(4, L, seed=7))
+    else:
+        features = InducingFeatures(*arguments)
+    blocks = (False,) * len(features.blocks)
+    W = centre_map(geometry, C).double()
+    made = PatchLayer(features, W, 1e-3, blocks, shares, geometry=geometry, **kwargs)
+    with torch.no_grad():
+        made.means.copy_(normal(*made.means.shape, seed=1))
+        for root in made.roots:
+            root.copy_(0.5 * torch.eye(root.shape[-1]) + 0.2 * normal(*root.shape, seed=2))
+    return made.requires_grad_(False)
+
+
+def images(N, geometry=GEOMETRY, seed=5):
+    return normal(N, math.prod(geometry.image_shape), seed=seed)
+
+
+def test_the_mean_is_the_pixel_in_the_middle():
+    made = make(C=3)
+    X = images(2)
+    a = (made.patches(X) @ made.mean_map).view(2, *made.image_shape)
+    whole = X.view(2, 5, 6, 2)
+    assert_allclose(a[..., :2], whole[:, 1:4, 1:6])
+    assert (a[..., 2] == 0).all()
+    assert made.n_pixels == a[0].numel()
+
+
+@pytest.mark.parametrize("orthogonal", [False, True])
+@pytest.mark.parametrize("shares", [False, True])
+def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(orthogonal, shares):
+    made = make(orthogonal=orthogonal, shares=shares)
+    X, S, C = images(2), 40_000, 3
+    mean, var = made.moments(X)
+    drawn, q = made.draws(X, 2, normal(S, 2, made.n_normals, seed=9))
+    assert_allclose(q.mean[0], mean)
+    assert_allclose(q.var[0], var)
+    drawn = drawn.unflatten(0, (S, 2))
+    assert ((drawn.mean(0) - mean).abs() / (var / S).sqrt()).max() < 4.5
+    # Of an image and channel P S Pᵀ + diag(ρ + s²); others are independent of it.
+    basis, weights = made.features.basis(made.patches(X[:1])), made.weights()
+    of_first = drawn[:, 0].view(S, -1, C)
+    for c in range(C):
+        roots = [R[c if not shares else 0] for R in weights.roots]
+        half = basis.phi @ torch.block_diag(*roots)
+        expected = half @ half.mT + torch.diag(basis.residual() + made.noise)
+        assert_allclose(
+            torch.cov(of_first[..., c].mT), expected, atol=6 * float(expected.max()) / S**0.5
+        )
+    across = torch.corrcoef(torch.stack([of_first[:, 0, 0], of_first[:, 0, 1], drawn[:, 1, 0]]))
+    assert (across - torch.eye(3)).abs().max() < 0.03
+
+
+def test_rows_of_a_deeper_layer_are_those_of_a_first_one():
+    made = make()
+    X, noise = images(3), normal(4, 3, made.n_normals)
+    drawn, q = made.draws(X, 3, noise)
+    again, p = made.draws(X.repeat(4, 1), 3, noise)
+    assert_allclose(drawn, again)
+    assert_allclose(q.mean.expand(4, -1, -1), p.mean)
+    same, _ = made.draws(X, 3, noise[:, :1])
+    fixed, _ = made.draws(X, 3, noise[:, :1].expand(-1, 3, -1))
+    assert_allclose(same, fixed)
+
+
+def test_patches_drawn_one_by_one_have_the_same_marginals():
+    one, other = make(), make(shares_weights=False)
+    X = images(3)
+    for a, b in zip(one.moments(X), other.moments(X), strict=True):
+        assert_allclose(a, b)
+    assert other.n_normals == other.n_pixels < one.n_normals
+    drawn, _ = other.draws(X, 3, torch.zeros(1, 3, other.n_normals).double())
+    assert_allclose(drawn, other.moments(X)[0])
+
+
+def test_independent_draws_are_not_a_bound_and_shared_weights_are():
+    """y ~ N(Σ_p h_p, σ²), J patches that are the same, y = 0: methods.md, F.3."""
+    J, noise = 100, 1e4
+    geometry = Geometry((1, J, 1), (1, 1))
+    kernel = from_sklearn(ConstantKernel(1.0) * RBF(1.0))
+    Z = torch.zeros(1, 1).double()
+    evidence = -0.5 * (math.log(2 * math.pi * (J**2 + noise)))
+
+    def bound(shares):
+        features = InducingFeatures(kernel, nn.Identity(), Z, torch.ones(1).double(), 1)
+        W = torch.zeros(1, 1).double()
+        layer = PatchLayer(
+            features, W, 0.0, (False,), geometry=geometry, shares_weights=shares
+        ).requires_grad_(False)
+        # The best q: S = 1/(1 + J²/σ²) given all patches together; the prior where they are not.
+        layer.roots[0].fill_((1 + J**2 / noise) ** -0.5 if shares else 1.0)
+        drawn, _ = layer.draws(torch.zeros(1, J).double(), 1, normal(20_000, 1, layer.n_normals))
+        sums = drawn.sum(1)
+        expected = -0.5 * (math.log(2 * math.pi * noise) + sums.square() / noise).mean()
+        return float(expected - layer.kl())
+
+    assert bound(True) < evidence + 0.01
+    assert bound(False) > evidence + 0.2
+    assert_allclose(evidence, -5.871, atol=1e-3)
+    assert_allclose(bound(False), -5.529, atol=0.01)

@@ -85,6 +85,8 @@ def fitted(request):
     choice = {"beta": [0.1, 1.0], "posterior": "solve"} if request.param in DIRECT else {}
     if request.param in IMAGES + DEEP:
         choice = {"posterior": "solve"}
+    if request.param in IMAGES:
+        choice |= {"hidden_channels": (2,)}
     if request.param not in DROP_IN + HELD_OUT:
         choice |= {"max_iter": 2}
     if "hidden_layer_sizes" in request.param().get_params():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..data.arrays import Scaling, readable, row_blocks
-from ..data.rows import Rows
+from ..data.rows import Data, Rows
 from ..features.covariances import Covariances
 from ..features.inducing import InducingFeatures
 from ..features.patches import (
@@ -27,8 +27,10 @@ from ..features.patches import (
 from ..features.points import choose_points
 from ..features.sums import SumFeatures
 from ..maths.linalg import BLOCK_ROWS
+from ..posteriors.layers import DeepFeatures
 from ..posteriors.sparse import SparseModel, SparsePosterior
-from .images import ImageParameters
+from .deep_images import HiddenImages, Images
+from .images import LENGTHS, ImageParameters, as_image, median_distance
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
 from .persistence import changed_shape
 from .plan import Plan
@@ -52,12 +54,15 @@ OF_PATCHES = (  # parameters that a warm start cannot do with others of
     "patch_weights",
     "location_kernel",
     "global_kernel",
+    "hidden_channels",
+    "hidden_patch_shape",
+    "hidden_stride",
+    "patch_correlation",
 )
-LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
+class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
     """What regressor and classifier share, before the family in the order of bases."""
 
     _shape_parameters: ClassVar[tuple[str, ...]] = (
@@ -73,7 +78,20 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         "n_orthogonal",
         "orthogonal_points",
         "whiten",
+        "hidden_channels",
+        "hidden_patch_shape",
+        "hidden_stride",
+        "patch_correlation",
     )
+
+    def _needs_minibatches(self) -> bool:
+        return bool(self._channels()) or super()._needs_minibatches()
+
+    def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        self._check_draws()
+        if self._channels() and self.solver == "lbfgs":
+            raise ValueError("solver='lbfgs' is not for hidden_channels, as draws are never all.")
+        return super()._plan(data, n_given, start, streams)  # type: ignore[misc]
 
     def _covariance_there(self) -> str | None:
         return COVARIANCES[self.posterior]
@@ -109,15 +127,37 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
     def _features(
         self: Any, X: Tensor, rows: Rows, n_latents: int, plan: Plan, fitted: Any, generator: Any
     ) -> Any:
-        geometry = self._geometry(X.shape[1])
-        most = self._make_likelihood().most_prior_variance
-        responses = self._responses(X, geometry, most)
-        parts = parts_of(fitted)
-        if parts and any(f"{name}=" in changed_shape(self) for name in OF_PATCHES):
+        image = as_image(self.image_shape, X.shape[1])
+        if fitted is not None:
+            self._check_same_patches()
+        if fitted is not None and isinstance(fitted.features, DeepFeatures):
+            return fitted.features.to(X.device, X.dtype)
+        layers, images = self._hidden_layers(X, rows, plan, image, generator)
+        last = self._last_features(images, rows, n_latents, plan, parts_of(fitted), generator)
+        if not layers:
+            return last
+        return DeepFeatures(layers, last, self.n_samples, self.n_predict_samples)
+
+    def _check_same_patches(self: Any) -> None:
+        """Raise a ValueError where a warm start is asked for other ones."""
+        if any(f"{name}=" in changed_shape(self) for name in OF_PATCHES):
             raise ValueError(
                 "warm_start=True needs patches and kernels as they were fitted before, but "
                 f"{changed_shape(self)} asks for others. Set it back, or fit with warm_start=False."
             )
+
+    def _last_features(
+        self: Any,
+        images: Images,
+        rows: Rows,
+        n_latents: int,
+        plan: Plan,
+        parts: list[InducingFeatures],
+        generator: torch.Generator,
+    ) -> Any:
+        """Of f, as a function of images."""
+        X, geometry = images.filtered, self._geometry(self.n_features_in_)
+        responses = self._responses(X, geometry, self._make_likelihood().most_prior_variance)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         if parts:
             given = [points.detach().to(X) for points in parts[0].all_points()]
@@ -136,7 +176,7 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         if self.global_kernel is None:
             return local
         return SumFeatures(
-            [local, self._global(X, rows, n_latents, plan, parts[1:], method, generator)]
+            [local, self._global(images.mean, rows, n_latents, plan, parts[1:], method, generator)]
         )
 
     def _given_patches(self: Any, name: str, X: Tensor) -> Tensor | None:
@@ -144,6 +184,11 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         given = getattr(self, name)
         if given is None or isinstance(given, str):
             return None
+        if self._channels():
+            raise ValueError(
+                f"{name} must be the name of a method with hidden_channels, as the last layer "
+                "looks at hidden images."
+            )
         points = check_array(readable(given), dtype=np.float64, input_name=name, copy=True)
         size = self._geometry(X.shape[1]).size
         width = size + (0 if self.location_kernel is None else 2)
@@ -227,6 +272,9 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
 
     def _set_trainable(self: Any, model: SparseModel, n_rows: int) -> None:
         super()._set_trainable(model, n_rows)  # type: ignore[misc]
+        if isinstance(model.features, DeepFeatures):
+            for layer in model.features.inner:
+                layer.features.learn_points(self.learn_inducing_points)
         local, *others = parts_of(model)
         responses = cast(PatchCovariances, local.covariances)
         n_patches = responses.geometry.n_patches * n_rows
@@ -246,6 +294,9 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         local, *others = parts_of(self._model)
         responses = cast(PatchCovariances, local.covariances)
         geometry, (offset, scale) = responses.geometry, self._x_scaling
+        self._set_hidden(offset[0], scale[0])
+        if self._channels():  # the last layer looks at images in units of their own
+            offset, scale = np.zeros(1), np.ones(1)
         points = [p.detach().double().cpu().numpy() for p in local.all_points()]
         patches = [p[:, : geometry.size] * scale[0] + offset[0] for p in points]
         self.inducing_points_ = patches[0]
@@ -266,7 +317,8 @@ class ConvolutionalGP(ImageParameters, WithOrthogonalPoints):
         self.patch_weights_ = (
             responses.weights.detach().numpy().reshape(*geometry.grid, *of_channels)
         )
-        self.image_shape_, self.patch_shape_ = geometry.image_shape, geometry.patch_shape
+        self.image_shape_ = as_image(self.image_shape, self.n_features_in_)
+        self.patch_shape_ = geometry.patch_shape
         self.stride_ = geometry.stride
 
     def patch_responses(self: Any, X: Any) -> np.ndarray:
@@ -310,30 +362,28 @@ def parts_of(model: SparseModel | None) -> list[InducingFeatures]:
     """Of responses, and of the function of whole images if there is one; none of no model."""
     if model is None:
         return []
-    if isinstance(features := model.features, SumFeatures):
+    features = model.features
+    features = features.last if isinstance(features, DeepFeatures) else features
+    if isinstance(features, SumFeatures):
         return features.each
     return [cast(InducingFeatures, features)]
 
 
-def median_distance(rows: Tensor) -> float:
-    """Of some rows that differ from one another; 1 if none do."""
-    some = rows[torch.linspace(0, len(rows) - 1, min(len(rows), 500)).long().to(rows.device)]
-    distances = torch.pdist(some)
-    distances = distances[distances > 0.0]
-    return float(distances.median()) if len(distances) else 1.0
-
-
 def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
     """E w_p g(x^[p]) of every patch, (N, J, P)."""
-    parts = parts_of(posterior.model)
+    parts, deep, S = parts_of(posterior.model), posterior.model.features, 1
     blocks = posterior.weights.mean.split(posterior.model.features.blocks)
     m = torch.cat([block[:n] for block, n in zip(blocks, parts[0].blocks, strict=True)])
     features = copy.deepcopy(parts[0])
     features.covariances = single = SinglePatches(cast(PatchCovariances, features.covariances))
     J, found = single.whole.geometry.n_patches, []
     for block in row_blocks(len(X), max(1, BLOCK_ROWS // J)):
-        basis = features.basis(single.rows_of(X[block]))
+        H = X[block]
+        if isinstance(deep, DeepFeatures):
+            S = deep.n_nodes
+            H, _ = deep.propagate(H, S)
+        basis = features.basis(single.rows_of(H))
         mean = basis.phi @ m
         mean = mean if basis.shift is None else mean + basis.shift
-        found.append(mean.view(-1, J, mean.shape[1]))
+        found.append(mean.view(S, -1, J, mean.shape[1]).mean(0))
     return torch.cat(found)

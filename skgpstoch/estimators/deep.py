@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils import Bunch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from .. import kernels
@@ -20,11 +20,10 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..features.inducing import InducingFeatures
 from ..features.points import choose_points
-from ..posteriors.deep import DeepModel, DeepPosterior
+from ..posteriors.deep import DeepPosterior
 from ..posteriors.layers import DeepFeatures, GPLayer
-from ..posteriors.sparse import SparseModel
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
-from .parameters import AUTO, POSITIVE_INTEGER
+from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters
 from .plan import Plan, epochs
 from .sparse import SparseGP
 from .sparse_model import (
@@ -48,7 +47,7 @@ STEPS = (2000, 30, 20_000)  # at least, times the rows over those of a minibatch
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepParameters:
+class DeepParameters(DrawParameters):
     """Layers.
 
     Parameters
@@ -80,11 +79,6 @@ class DeepParameters:
         Where those of the first layer start: centres of clusters, rows of large variance, random
         rows, or given points in the units of X; those of others start where the mean functions take
         these.
-    n_samples : int, default=1
-        Draws of hidden layers for each row and step, S. With loss="log" several are one mixture.
-    n_predict_samples : int, default=64
-        Draws of hidden layers in predictions: points of a Sobol sequence, the same for all rows and
-        calls; even.
     solver : {"auto", "collapsed", "natural", "adam"}, default="auto"
         Of the last layer: the best q in closed form for a Gaussian likelihood, natural gradients,
         or gradients as for inner layers, where they are all there is.
@@ -111,8 +105,6 @@ class DeepParameters:
     mean_function: str = "linear"
     posterior: str = "svgp"
     hidden_covariance: str = "shared"
-    n_samples: int = 1
-    n_predict_samples: int = 64
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_layers": [POSITIVE_INTEGER],
@@ -121,8 +113,6 @@ class DeepParameters:
         "mean_function": [StrOptions({"linear", "zero"})],
         "posterior": [StrOptions(set(COVARIANCES))],
         "hidden_covariance": [StrOptions({"shared", "full"})],
-        "n_samples": [POSITIVE_INTEGER],
-        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
         "solver": [StrOptions({"auto", "collapsed", "natural", "adam"})],
     }
 
@@ -154,7 +144,6 @@ class DeepParameters:
 class DeepGP(DeepParameters, WithOrthogonalPoints):
     """What regressor and classifier share, before the family in the order of bases."""
 
-    _model_class: ClassVar[type[SparseModel]] = DeepModel
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         *SparseGP._shape_parameters,
         "n_layers",
@@ -192,11 +181,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         return (M, M2) if start is None else sizes
 
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        if self.n_predict_samples % 2:
-            raise ValueError(
-                f"n_predict_samples must be even, as points come in pairs, got "
-                f"{self.n_predict_samples}."
-            )
+        self._check_draws()
         self._hidden_dims(data.X.shape[1])
         plan = super()._plan(data, n_given, start, streams)  # type: ignore[misc]
         if self.max_iter != "auto":
@@ -241,10 +226,9 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         W = mean_map(H, rows, n_functions)
         variance = float(rows.mean((H - rows.mean(H)).square()).mean())
         n_weights = n_functions * sum(len(p) for p in points if p is not None)
-        root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * rows.n_effective / n_weights))
+        root, start = beginning(rows.n_effective, n_weights)
         expression = self.hidden_kernel
         if expression is None:
-            start = min(HIDDEN_VARIANCE, START_NOISE / root**2)
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
             expression = hidden_kernel(default, variance, start)
         kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input")
@@ -334,6 +318,16 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
 
         found = self._collect(len(rows), compute) if self.n_layers > 1 else []
         return list(zip(found[::2], found[1::2], strict=True))
+
+
+def beginning(n_rows: float, n_weights: int) -> tuple[float, float]:
+    """Where the root of S and the variance of an inner layer start, the latter in units.
+
+    With as little uncertainty as a quarter of a nat per row buys; where that is much, because rows
+    are few, with so small a variance that it does no harm.
+    """
+    root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * n_rows / n_weights))
+    return root, min(HIDDEN_VARIANCE, START_NOISE / root**2)
 
 
 def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
+import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
+from torch import Tensor
 
 from ..features.patches import Geometry
 from .orthogonal import COVARIANCES
@@ -17,6 +19,7 @@ from .parameters import AUTO, POSITIVE_INTEGER
 SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
 MOST_PATCHES = 200  # for which "auto" is the least stride
 MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs
+LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -109,6 +112,10 @@ class ImageParameters:
         "inducing_points": [StrOptions({"kmeans", "random"}), "array-like"],
     }
 
+    def _last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Shape of what the last layer is given: images, if there are no others."""
+        return image
+
     def _geometry(self, n_features: int) -> Geometry:
         """What "auto" comes to for rows of this width.
 
@@ -117,22 +124,11 @@ class ImageParameters:
         ValueError
             If shapes do not agree.
         """
-        image = as_image(self.image_shape, n_features)
-        sides = image[:2]
-        if self.patch_shape == "auto":
-            side = 3 if max(sides) <= SMALL_IMAGE else 5
-            patch: tuple[int, ...] = (min(side, sides[0]), min(side, sides[1]))
-        else:
-            given = self.patch_shape
-            patch = shape_of("patch_shape", (given,) * 2 if isinstance(given, Integral) else given)
-        if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
-            raise ValueError(
-                f"patch_shape must be two numbers of pixels, at most those of images, {sides}, got "
-                f"{self.patch_shape!r}."
-            )
+        image = self._last_images(as_image(self.image_shape, n_features))
+        patch = image_patches("patch_shape", self.patch_shape, image[:2])
         separate = self.channels == "separate"
         stride = 1 if self.stride == "auto" else int(self.stride)
-        geometry = Geometry(image, cast(Any, patch), stride, separate)
+        geometry = Geometry(image, patch, stride, separate)
         most = max(patch) if self.stride == "auto" else stride  # beyond, there are gaps
         while geometry.n_patches > MOST_PATCHES and geometry.stride < most:
             geometry = geometry._replace(stride=geometry.stride + 1)
@@ -142,6 +138,20 @@ class ImageParameters:
                 f"take a larger stride than {geometry.stride}, or larger patches with it."
             )
         return geometry
+
+
+def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, int]:
+    """(h, w) of patches of images with these sides, as a parameter says."""
+    if isinstance(given, str):
+        side = 3 if max(sides) <= SMALL_IMAGE else 5
+        return min(side, sides[0]), min(side, sides[1])
+    patch = shape_of(name, (given,) * 2 if isinstance(given, Integral) else given)
+    if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
+        raise ValueError(
+            f"{name} must be two numbers of pixels, at most those of images, {sides}, got "
+            f"{given!r}."
+        )
+    return patch[0], patch[1]
 
 
 def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
@@ -164,3 +174,11 @@ def shape_of(name: str, given: Any) -> tuple[int, ...]:
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
     return tuple(int(n) for n in given)
+
+
+def median_distance(rows: Tensor) -> float:
+    """Of some rows that differ from one another; 1 if none do."""
+    some = rows[torch.linspace(0, len(rows) - 1, min(len(rows), 500)).long().to(rows.device)]
+    distances = torch.pdist(some)
+    distances = distances[distances > 0.0]
+    return float(distances.median()) if len(distances) else 1.0

@@ -295,6 +295,36 @@ class LossParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class DrawParameters:
+    """Draws of hidden layers.
+
+    Parameters
+    ----------
+    n_samples : int, default=1
+        Draws of hidden layers for each row and step, S. With loss="log" several are one mixture.
+    n_predict_samples : int, default=64
+        Draws of hidden layers in predictions: points of a Sobol sequence, the same for all rows and
+        calls; even.
+    """
+
+    n_samples: int = 1
+    n_predict_samples: int = 64
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_samples": [POSITIVE_INTEGER],
+        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
+    }
+
+    def _check_draws(self) -> None:
+        """Raise a ValueError if points cannot come in pairs."""
+        if self.n_predict_samples % 2:
+            raise ValueError(
+                "n_predict_samples must be even, as points come in pairs, got "
+                f"{self.n_predict_samples}."
+            )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class OrthogonalParameters:
     """Orthogonal inducing points.
 

@@ -23,6 +23,8 @@ from ..objectives.base import Objective
 from ..objectives.best_q import best
 from ..objectives.variational import VariationalObjective
 from ..posteriors.base import Posterior
+from ..posteriors.deep import DeepModel
+from ..posteriors.layers import DeepFeatures
 from ..posteriors.sparse import SparseModel, SparsePosterior
 from .base import BaseGP
 from .network_kernel import KernelChoice
@@ -77,7 +79,6 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
     """
 
     _standardises: ClassVar[bool] = True
-    _model_class: ClassVar[type[SparseModel]] = SparseModel
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         "kernel",
         "hidden_layer_sizes",
@@ -164,9 +165,10 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         likelihood = start_likelihood(self._make_likelihood(), rows, noise)
         mean = start_mean(self.mean, likelihood, rows)
         fitted = None if start is None else start.model.for_training()
-        features = self._features(X, rows, len(mean.value), plan, fitted, generator)
+        features: Any = self._features(X, rows, len(mean.value), plan, fitted, generator)
         blocks, loss = self._prior_blocks(features), self._make_loss()
-        model = self._model_class(features, likelihood, mean, blocks, loss, plan.beta)
+        kind = DeepModel if isinstance(features, DeepFeatures) else SparseModel
+        model = kind(features, likelihood, mean, blocks, loss, plan.beta)
         self._set_trainable(model, len(X))
         if fitted is not None:
             load_fitted(model, fitted, changed_shape(self))

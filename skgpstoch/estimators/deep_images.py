@@ -1,0 +1,176 @@
+"""Inner layers from images to images, as parameters say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import StrOptions
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.rows import Rows
+from ..features.inducing import InducingFeatures
+from ..features.patches import Geometry, PatchCovariances, choose_patches
+from ..posteriors.image_layers import PatchLayer, centre_map
+from ..posteriors.layers import DeepFeatures
+from .deep import NARROWEST, NOISE, beginning, layer_of
+from .images import LENGTHS, image_patches, median_distance
+from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters
+from .plan import Plan
+from .sparse_model import both_kinds, orthogonal_features
+
+SOME_IMAGES = 64  # that length-scales are started from
+
+
+class Images(NamedTuple):
+    """What a layer is given."""
+
+    mean: Tensor  # of the layers below, (N, H·W·C)
+    filtered: Tensor  # the same by random filters, that inducing patches are chosen from
+    shape: tuple[int, int, int]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HiddenImages(DrawParameters):
+    """Hidden images.
+
+    Parameters
+    ----------
+    hidden_channels : array-like of int, default=()
+        Channels of the images that every inner layer makes of the images below; () has none, and
+        the model is shallow.
+    hidden_patch_shape : tuple of int, int or "auto", default="auto"
+        (height, width) of the patches that inner layers look at; "auto" as `patch_shape`.
+    hidden_stride : int, default=1
+        Pixels from one of these to the next.
+    patch_correlation : {"weights", "none"}, default="weights"
+        How hidden images are drawn: with functions that an image's patches share, of which only
+        the residuals are independent; or every pixel from its own marginal, as published, which is
+        not a bound on the evidence.
+
+    Attributes
+    ----------
+    hidden_layers_ : list of Bunch
+        Of every inner layer: `kernel` (sklearn kernel), `inducing_points` (patches, those of the
+        first layer in the units of X) and `image_shape` (of what it makes); with `hidden_channels`.
+    elbo_std_ : float
+        Standard error of `log_marginal_likelihood_value_` by the draws of hidden layers, in nats;
+        with `hidden_channels`.
+    """
+
+    hidden_channels: Any = ()
+    hidden_patch_shape: Any = "auto"
+    hidden_stride: int = 1
+    patch_correlation: str = "weights"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "hidden_channels": ["array-like"],
+        "hidden_patch_shape": [tuple, list, POSITIVE_INTEGER, AUTO],
+        "hidden_stride": [POSITIVE_INTEGER],
+        "patch_correlation": [StrOptions({"weights", "none"})],
+    }
+
+    def _channels(self) -> tuple[int, ...]:
+        """Of every inner layer."""
+        given = tuple(np.asarray(self.hidden_channels, dtype=object).ravel())
+        if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
+            raise ValueError(
+                f"hidden_channels must be positive integers, got {self.hidden_channels!r}."
+            )
+        return tuple(int(n) for n in given)
+
+    def _last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
+        geometries, channels = self._hidden_geometries(image), self._channels()
+        return (*geometries[-1].grid, channels[-1]) if channels else image
+
+    def _hidden_geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
+        """Patches that inner layers look at."""
+        found = []
+        for n_channels in self._channels():
+            name, given = "hidden_patch_shape", self.hidden_patch_shape
+            patch = image_patches(name, given, image[:2])
+            found.append(Geometry(image, patch, int(self.hidden_stride)))
+            image = (*found[-1].grid, n_channels)
+        return found
+
+    def _hidden_layers(
+        self: Any, X: Tensor, rows: Rows, plan: Plan, image: Any, generator: torch.Generator
+    ) -> tuple[list[PatchLayer], Images]:
+        """Before training; and what the last layer is given."""
+        layers, images = [], Images(X, X, image)
+        geometries = self._hidden_geometries(image)
+        for geometry, n_channels in zip(geometries, self._channels(), strict=True):
+            layers.append(self._hidden_layer(images, rows, plan, geometry, n_channels, generator))
+            images = after(images, layers[-1], generator)
+        return layers, images
+
+    def _set_hidden(self: Any, offset: float, scale: float) -> None:
+        """Fitted attributes of inner layers, given how pixels were scaled."""
+        for name in ("hidden_layers_", "elbo_std_"):
+            self.__dict__.pop(name, None)
+        features = self._model.features
+        if not isinstance(features, DeepFeatures):
+            return
+        self.hidden_layers_ = [layer_of(layer.features) for layer in features.inner]
+        for layer, fitted in zip(features.inner, self.hidden_layers_, strict=True):
+            fitted.image_shape = cast(PatchLayer, layer).image_shape
+        first = self.hidden_layers_[0]
+        first.inducing_points = first.inducing_points * scale + offset
+        self.elbo_std_ = float(self.posterior_.error)
+
+    def _hidden_layer(
+        self: Any,
+        images: Images,
+        rows: Rows,
+        plan: Plan,
+        geometry: Geometry,
+        n_channels: int,
+        generator: torch.Generator,
+    ) -> PatchLayer:
+        X = images.filtered
+        some = X[:SOME_IMAGES].double()[:, geometry.columns().to(X.device)].flatten(0, 1)
+        variance = float(some.var(0, correction=0).mean().clamp_min(1e-12))
+        scale, least = median_distance(some), NARROWEST * variance**0.5
+        shape = sk.RBF(max(scale, 2.0 * least), (least, scale * LENGTHS))
+        method = self.inducing_points
+        unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry)
+
+        def choose(n_points: int) -> Tensor:
+            return choose_patches(method, unscaled.to(X.device), X, n_points, generator)
+
+        sizes, n = (plan.n_inducing, plan.n_orthogonal), len(X) * geometry.n_patches
+        points, others = both_kinds(choose, sizes, (None, None), n, generator)
+        n_points = len(points) + (0 if others is None else len(others))
+        root, start = beginning(rows.n_effective, n_channels * n_points)
+        constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
+        kernel = kernels.from_sklearn(constant * shape).to(X.device)
+        arguments = (kernel, nn.Identity(), points, unscaled.unit(points), geometry.size)
+        if others is None:
+            features = InducingFeatures(*arguments)
+        else:
+            features = orthogonal_features(arguments, others, n_channels, decoupled=False)
+        return PatchLayer(
+            features,
+            centre_map(geometry, n_channels).to(X),
+            NOISE * variance,
+            self._prior_blocks(features),
+            root=root,
+            geometry=geometry,
+            shares_weights=self.patch_correlation == "weights",
+        )
+
+
+def after(images: Images, layer: PatchLayer, generator: torch.Generator) -> Images:
+    """What the next layer is given."""
+    L, C = layer.mean_map.shape
+    bound = (6.0 / (L + C)) ** 0.5  # Glorot & Bengio's
+    filters = torch.empty(L, C, dtype=torch.float64, device=generator.device)
+    filters.uniform_(-bound, bound, generator=generator)
+    pairs = (images.mean, layer.mean_map), (images.filtered, filters.to(images.mean))
+    mean, filtered = ((layer.patches(X) @ W).reshape(len(X), -1) for X, W in pairs)
+    return Images(mean, filtered, layer.image_shape)

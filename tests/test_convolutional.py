@@ -296,6 +296,69 @@ def test_responses_of_a_regressor_are_in_units_of_y(digits):
     assert_allclose(sums + 100.0 * y.mean(), model.predict(X[:9]), rtol=1e-6)
 
 
+HIDDEN = {**QUICK, "hidden_channels": [2], "n_predict_samples": 8, "max_iter": 4}
+
+
+@pytest.fixture(scope="module")
+def hidden(digits):
+    X, y, _, _ = digits
+    return ConvolutionalGPClassifier(**HIDDEN, posterior="solve").fit(X, y)
+
+
+def test_hidden_images(hidden, digits):
+    X, _, X_new, y_new = digits
+    assert hidden.score(X_new, y_new) > 0.8
+    (layer,) = hidden.hidden_layers_
+    assert layer.image_shape == (6, 6, 2)
+    assert layer.inducing_points.shape == layer.orthogonal_points.shape == (16, 9)
+    assert layer.inducing_points.max() > 5.0  # in the units of X
+    assert hidden.inducing_points_.shape == (16, 18)  # of hidden images
+    assert hidden.patch_weights_.shape == (4, 4)
+    assert hidden.image_shape_ == (8, 8, 1)
+    assert hidden.elbo_std_ > 0
+    p = hidden.predict_proba(X_new)
+    assert_allclose(p[7], hidden.predict_proba(X_new[7:8])[0], rtol=1e-9)
+    assert_allclose(p, pickle.loads(pickle.dumps(hidden)).predict_proba(X_new))
+    assert hidden.patch_responses(X[:2]).shape == (2, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"patch_correlation": "none", "hidden_patch_shape": 5},
+        {"hidden_channels": [2, 3], "global_kernel": None},
+        {"solver": "adam", "hidden_stride": 2, "location_kernel": None},
+        {"loss": "log", "n_samples": 2, "posterior": "odvgp"},
+    ],
+    ids=str,
+)
+def test_choices_of_hidden_images(params, digits):
+    X, y, X_new, y_new = digits
+    model = ConvolutionalGPClassifier(**{**HIDDEN, "max_iter": 2, **params}).fit(X[:150], y[:150])
+    assert model.score(X_new, y_new) > 0.5
+    again = clone(model).fit(X[:150], y[:150])
+    assert_array_equal(model.predict_proba(X_new), again.predict_proba(X_new))
+
+
+def test_regression_with_hidden_images_goes_on(digits):
+    X, y, _, _ = digits
+    model = ConvolutionalGPRegressor(**HIDDEN, warm_start=True, hidden_patch_shape=(3, 3))
+    model.fit(X, y)
+    before = model.log_marginal_likelihood_value_
+    for _ in range(2):
+        model.fit(X, y)
+    assert model.log_marginal_likelihood_value_ > before
+    mean, std = model.predict(X[:5], return_std=True)
+    same, cov = model.predict(X[:5], return_cov=True)
+    assert_allclose(mean, same)
+    assert_allclose(std, np.sqrt(np.diag(cov)))
+    assert model.sample_y(X[:5], 3).shape == (5, 3)
+    with pytest.raises(ValueError, match="hidden_channels=3"):
+        model.set_params(hidden_channels=3).fit(X, y)
+    shallow = clone(model).set_params(hidden_channels=()).fit(X, y)
+    assert not hasattr(shallow, "hidden_layers_")
+
+
 def test_weights_are_repetitions(digits):
     X, y, X_new, _ = digits
     weight = np.random.default_rng(0).integers(0, 3, len(X))
@@ -324,6 +387,15 @@ def test_weights_are_repetitions(digits):
         ({"inducing_points": np.zeros((16, 9))}, "must have 11 columns"),
         ({"inducing_points": "conditional_variance"}, "'inducing_points' parameter"),
         ({"kernel": sk.RBF(np.ones(5))}, "length_scale has 5 entries"),
+        ({"hidden_channels": [2.5]}, "hidden_channels must be positive integers"),
+        ({"hidden_channels": [2], "hidden_patch_shape": 9}, "hidden_patch_shape must be two"),
+        ({"hidden_channels": [2], "patch_shape": 7}, "patch_shape must be two numbers"),
+        ({"hidden_channels": [2], "solver": "lbfgs"}, "is not for hidden_channels"),
+        ({"hidden_channels": [2], "n_predict_samples": 7}, "n_predict_samples must be even"),
+        (
+            {"hidden_channels": [2], "inducing_points": np.zeros((16, 20))},
+            "inducing_points must be",
+        ),
         ({"n_inducing": 10**7}, "n_inducing=10000000 must be at most the number of patches"),
     ],
 )

@@ -10,9 +10,10 @@ from torch import nn
 
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
-from skgpstoch.features.patches import Geometry
+from skgpstoch.features.patches import Geometry, PatchCovariances
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.posteriors.image_layers import PatchLayer, centre_map
+from skgpstoch.posteriors.layers import DeepFeatures
 
 GEOMETRY = Geometry((5, 6, 2), (3, 2))
 KERNEL = ConstantKernel(0.5) * RBF(2.0)
@@ -99,6 +100,33 @@ def test_patches_drawn_one_by_one_have_the_same_marginals():
     assert other.n_normals == other.n_pixels < one.n_normals
     drawn, _ = other.draws(X, 3, torch.zeros(1, 3, other.n_normals).double())
     assert_allclose(drawn, other.moments(X)[0])
+
+
+def test_single_pixels_that_stay_as_they_are_make_a_shallow_model():
+    geometry, second = Geometry((5, 6, 1), (1, 1)), Geometry((5, 6, 1), (3, 2))
+    nothing = from_sklearn(ConstantKernel(1e-24, "fixed") * RBF(1.0))
+    features = InducingFeatures(nothing, nn.Identity(), normal(4, 1), torch.ones(1).double(), 1)
+    layer = PatchLayer(features, torch.eye(1).double(), 0.0, (False,), geometry=geometry)
+    responses = PatchCovariances(from_sklearn(KERNEL), second)
+    arguments = (responses, nn.Identity(), normal(7, 6, seed=4), torch.ones(6).double(), 6)
+    last = InducingFeatures(*arguments)
+    X = images(3, geometry)
+    deep, shallow = DeepFeatures([layer], last).basis(X), last.basis(X)
+    assert_allclose(deep.phi.detach(), shallow.phi.detach().repeat(64, 1), atol=1e-8)
+    assert_allclose(deep.prior.detach(), shallow.prior.detach().repeat(64), rtol=1e-8)
+
+
+def test_joint_draws_of_images_share_their_functions():
+    made = make()
+    X = images(1).repeat(2, 1)
+    drawn = torch.stack([made.draw(X, torch.Generator().manual_seed(i)) for i in range(800)])
+    mean, var = made.moments(X)
+    assert ((drawn.mean(0) - mean).abs() / (var / 800).sqrt()).max() < 4.5
+    assert_allclose(drawn.var(0), var, rtol=0.35)
+    basis = made.features.basis(made.patches(X[:1]))
+    explained = (1.0 - (basis.residual() + made.noise).repeat_interleave(3) / var[0]).mean()
+    together = torch.stack([torch.corrcoef(drawn[:, :, i].mT)[0, 1] for i in range(36)]).mean()
+    assert abs(together - explained) < 0.1  # the same image twice: residuals differ
 
 
 def test_independent_draws_are_not_a_bound_and_shared_weights_are():

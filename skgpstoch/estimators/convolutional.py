@@ -88,9 +88,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         return bool(self._channels()) or super()._needs_minibatches()
 
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        self._check_draws()
-        if self._channels() and self.solver == "lbfgs":
-            raise ValueError("solver='lbfgs' is not for hidden_channels, as draws are never all.")
+        self._check_hidden()
         return super()._plan(data, n_given, start, streams)  # type: ignore[misc]
 
     def _covariance_there(self) -> str | None:
@@ -184,11 +182,6 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         given = getattr(self, name)
         if given is None or isinstance(given, str):
             return None
-        if self._channels():
-            raise ValueError(
-                f"{name} must be the name of a method with hidden_channels, as the last layer "
-                "looks at hidden images."
-            )
         points = check_array(readable(given), dtype=np.float64, input_name=name, copy=True)
         size = self._geometry(X.shape[1]).size
         width = size + (0 if self.location_kernel is None else 2)

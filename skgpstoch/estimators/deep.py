@@ -43,7 +43,7 @@ LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
 START_NOISE = 1e-4  # variance that they may start with, in units of the layer below
 NOISE = 1e-6  # of an inner layer, in these units
 NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
-STEPS = (2000, 30, 20_000)  # at least, times the rows over those of a minibatch, at most
+STEPS = (3000, 60, 20_000)  # at least, times the rows over those of a minibatch, at most
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

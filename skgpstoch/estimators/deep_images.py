@@ -41,7 +41,7 @@ class HiddenImages(DrawParameters):
 
     Parameters
     ----------
-    hidden_channels : array-like of int, default=()
+    hidden_channels : int or array-like of int, default=()
         Channels of the images that every inner layer makes of the images below; () has none, and
         the model is shallow.
     hidden_patch_shape : tuple of int, int or "auto", default="auto"
@@ -69,7 +69,7 @@ class HiddenImages(DrawParameters):
     patch_correlation: str = "weights"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "hidden_channels": ["array-like"],
+        "hidden_channels": ["array-like", POSITIVE_INTEGER],
         "hidden_patch_shape": [tuple, list, POSITIVE_INTEGER, AUTO],
         "hidden_stride": [POSITIVE_INTEGER],
         "patch_correlation": [StrOptions({"weights", "none"})],
@@ -83,6 +83,20 @@ class HiddenImages(DrawParameters):
                 f"hidden_channels must be positive integers, got {self.hidden_channels!r}."
             )
         return tuple(int(n) for n in given)
+
+    def _check_hidden(self: Any) -> None:
+        """Raise a ValueError where parameters are not for hidden images."""
+        self._check_draws()
+        if not self._channels():
+            return
+        if self.solver == "lbfgs":
+            raise ValueError("solver='lbfgs' is not for hidden_channels, as draws are never all.")
+        for name in ("inducing_points", "orthogonal_points"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(
+                    f"{name} must be 'kmeans' or 'random' with hidden_channels, as every layer has "
+                    "points of its own."
+                )
 
     def _last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
         geometries, channels = self._hidden_geometries(image), self._channels()

@@ -177,9 +177,9 @@ class InducingPatchesDisplay(Display):
         TypeError
             If the estimator has no `patch_shape_`, or `n_patches` is not an integer.
         ValueError
-            If `n_patches` is not positive, or there are too few axes.
+            If `n_patches` is not positive, there are too few axes, or the model has hidden images.
         """
-        fitted = fitted_with("patch_shape_", estimator, cls)
+        fitted = _shallow_with("patch_shape_", estimator, cls)
         responses = _responses_to_inducing_patches(fitted)
         if relative:
             responses = _relative(fitted, responses)
@@ -367,9 +367,10 @@ class PatchResponsesDisplay(Display):
         TypeError
             If the estimator has no `patch_responses`.
         ValueError
-            If there are too many images or too few axes, or `classes` has one that has no map.
+            If there are too many images or too few axes, `classes` has one that has no map, or the
+            model has hidden images.
         """
-        fitted_with("patch_responses", estimator, cls)
+        _shallow_with("patch_responses", estimator, cls)
         if np.ndim(X) == 2 and np.shape(X)[0] > MOST_IMAGES:
             raise ValueError(f"X must be at most {MOST_IMAGES} images, got {np.shape(X)[0]}.")
         fitted, inputs = unwrapped(estimator, X)
@@ -397,6 +398,17 @@ class PatchResponsesDisplay(Display):
             classes=None if known is None else known[drawn],
         )
         return display.plot(axes, **kwargs)
+
+
+def _shallow_with(attribute: str, estimator: Any, display: type) -> Any:
+    """As :func:`fitted_with`, if the last layer looks at the image itself."""
+    fitted = fitted_with(attribute, estimator, display)
+    if hasattr(fitted, "hidden_layers_"):
+        raise ValueError(
+            f"{display.__name__} needs patches of the image, but with hidden_channels="
+            f"{fitted.hidden_channels!r} the last layer looks at hidden images."
+        )
+    return fitted
 
 
 def _names(fitted: Any, n_latents: int) -> NDArray | None:

@@ -10,7 +10,8 @@ Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian proce
 with x^[p] the patches of an image, and t_p their places. Inducing variables are values of g at
 inducing patches and places, and of g₀ at inducing images. Only covariances are new
 (:mod:`skgpstoch.features.patches`, :mod:`skgpstoch.features.sums`): posteriors, losses and solvers
-are those of :mod:`skgpstoch.methods.svgp` and :mod:`skgpstoch.methods.solvegp`.
+are those of :mod:`skgpstoch.methods.svgp` and :mod:`skgpstoch.methods.solvegp`. Hidden images are
+made by the layers of :mod:`skgpstoch.posteriors.image_layers` (F11).
 """
 
 from __future__ import annotations

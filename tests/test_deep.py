@@ -24,7 +24,14 @@ from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.objectives.best_q import best, evidence_bound, evidence_error, survey
+from skgpstoch.objectives.best_q import (
+    best,
+    evidence_bound,
+    evidence_error,
+    leave_one_out,
+    survey,
+    variance_scale,
+)
 from skgpstoch.objectives.natural import RunningObjective
 from skgpstoch.posteriors.deep import DeepModel
 from skgpstoch.posteriors.layers import DeepFeatures, GPLayer
@@ -408,6 +415,83 @@ def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
 def test_wrong_parameters_are_named(step, params, message):
     with pytest.raises(ValueError, match=message):
         DeepGPRegressor(**{**QUICK, **params}).fit(*step)
+
+
+@pytest.mark.parametrize(
+    ("columns", "params"),
+    [
+        ([0, 1], {"hidden_dims": 4}),
+        ([0, 1], {"n_layers": 3, "hidden_dims": [1, 2]}),
+        ([0, 1, 2, 2, 2], {}),
+        ([0, 1], {"mean_function": "zero"}),
+        ([0, 1], {"mean_function": "zero", "n_layers": 3}),
+    ],
+    ids=str,
+)
+def test_functions_without_an_input_of_their_own_do_no_harm(step, columns, params):
+    X, y = step
+    X = np.c_[X, np.zeros(len(X))][:, columns]
+    model = DeepGPRegressor(**{**QUICK, "max_iter": 150, **params}).fit(X, y)
+    assert model.score(X, y) > 0.9
+
+
+def test_a_constant_is_a_constant(step):
+    _, y = step
+    X = np.ones((120, 3))
+    model = DeepGPRegressor(**{**QUICK, "max_iter": 400}).fit(X, y)
+    mean, std = model.predict(X[:2], return_std=True)
+    assert_allclose(mean, y.mean(), atol=0.1)
+    assert_allclose(std, y.std(), rtol=0.1)
+
+
+@pytest.mark.parametrize("posterior", ["solve", "odvgp"])
+def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
+    X, y = step
+    model = DeepGPRegressor(**QUICK, warm_start=True, posterior=posterior).fit(X, y)
+    noise = model.posterior_.features.inner[0].noise
+    model.set_params(n_predict_samples=8).fit(X[:6], y[:6])
+    assert model.posterior_.features.n_nodes == 8
+    assert model.posterior_.features.inner[0].noise == noise
+    assert model.layers_[0].inducing_points.shape == (8, 2)
+    with pytest.raises(ValueError, match="mean_function='zero'"):
+        model.set_params(mean_function="zero").fit(X, y)
+
+
+def test_the_square_loss_has_variances_of_the_mixture(step):
+    X, y = step
+    model = DeepGPRegressor(**{**QUICK, "max_iter": 60}, loss="square").fit(X[:80], y[:80])
+    mean, std = model.predict(X[80:], return_std=True)
+    assert 0.3 < np.mean(np.square((y[80:] - mean) / std)) < 3
+
+
+def test_rows_left_out_are_those_of_fits_without_them(data):
+    X, rows = data
+    model = deep_model([layer(KERNEL, X[:6])], features(KERNEL, X[:8]), n_nodes=4).requires_grad_(
+        False
+    )
+    rows = Rows(rows.y[:5])
+    X = X[:5]
+    found = best(model, X, rows)
+    joint, noise = model.moments(found.sites), model.site_noise
+    basis, block = next(model.bases(X, rows))
+    q = model.marginals(basis, joint, joint.products(basis.phi))
+    square, var, spread = leave_one_out(basis, block.y, q, joint, noise)
+    for i in range(5):
+        others = torch.arange(5) != i
+        without = model.moments(best(model, X[others], Rows(rows.y[others])).sites)
+        basis, _ = next(model.bases(X[i : i + 1], Rows(rows.y[i : i + 1])))
+        p = model.marginals(basis, without, without.products(basis.phi))
+        error = rows.y[i] - p.mean[0]
+        assert_allclose(square[i].detach(), error.mean(0).detach() ** 2, rtol=1e-6)
+        assert_allclose(var[i].detach(), (p.var[0].mean(0) + noise).detach(), rtol=1e-6)
+        assert_allclose(spread[i].detach(), error.var(0, correction=0).detach(), rtol=1e-6)
+    scale = variance_scale(square, var, spread, torch.ones_like(square))
+    assert_allclose((square / (scale * var + spread)).mean().detach(), 1.0, rtol=1e-6)
+
+
+def test_held_out_squares_are_of_the_mean_of_the_mixture():
+    q = Marginals(torch.tensor([[[1.0]], [[-1.0]]]).double(), torch.full((2, 1, 1), 0.1).double())
+    assert Gaussian().squared_error(torch.zeros(1, 1).double(), q) == 0.0
 
 
 def test_hidden_needs_a_fit(step):

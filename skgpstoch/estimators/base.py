@@ -280,7 +280,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             for array, part in zip(whole, parts, strict=True):
                 array[block] = part
 
-        map_blocks(add, n_rows)
+        map_blocks(add, n_rows, self.posterior_.block_rows)
         return whole
 
 

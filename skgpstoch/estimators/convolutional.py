@@ -32,10 +32,10 @@ from ..posteriors.sparse import SparseModel, SparsePosterior
 from .deep_images import HiddenImages, Images
 from .images import LENGTHS, ImageParameters, as_image, median_distance
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
-from .persistence import changed_shape
 from .plan import Plan
 from .sparse import SparseGP
 from .sparse_model import both_kinds, in_units, input_unit, named_kernel, orthogonal_features
+from .warm_start import check_unchanged
 
 SOME_IMAGES = 64  # that the variance of the default kernel is started from
 OPTIONAL = (
@@ -127,22 +127,15 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
     ) -> Any:
         image = as_image(self.image_shape, X.shape[1])
         if fitted is not None:
-            self._check_same_patches()
+            check_unchanged(self, OF_PATCHES)
         if fitted is not None and isinstance(fitted.features, DeepFeatures):
-            return fitted.features.to(X.device, X.dtype)
+            features = fitted.features.to(X)
+            return features.with_draws(self.n_samples, self.n_predict_samples)
         layers, images = self._hidden_layers(X, rows, plan, image, generator)
         last = self._last_features(images, rows, n_latents, plan, parts_of(fitted), generator)
         if not layers:
             return last
         return DeepFeatures(layers, last, self.n_samples, self.n_predict_samples)
-
-    def _check_same_patches(self: Any) -> None:
-        """Raise a ValueError where a warm start is asked for other ones."""
-        if any(f"{name}=" in changed_shape(self) for name in OF_PATCHES):
-            raise ValueError(
-                "warm_start=True needs patches and kernels as they were fitted before, but "
-                f"{changed_shape(self)} asks for others. Set it back, or fit with warm_start=False."
-            )
 
     def _last_features(
         self: Any,

@@ -55,7 +55,8 @@ def make_kernel(
         else:
             G = G.double()
             spread = some.mean((G - some.mean(G)).square()).sqrt()
-        usual = spread.median().clamp_min(1e-3)
+        varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
+        usual = (varied if len(varied) else torch.ones_like(spread)).median()
         # Of a column that hardly varies among these rows, others may lie far away.
         scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
         shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..kernels import Kernel
-from .persistence import representations
+from .persistence import changed_shape, representations
 from .plan import given_number
 
 
@@ -18,6 +18,16 @@ def fitted_number(estimator: Any, name: str, n_fitted: int) -> int:
     if representations(estimator)[name] == before:  # there may have been fewer to choose from
         return n_fitted
     return given_number(getattr(estimator, name), name, n_fitted)
+
+
+def check_unchanged(estimator: Any, names: tuple[str, ...]) -> None:
+    """Raise a ValueError where a warm start is asked for what it cannot do."""
+    changed = changed_shape(estimator)
+    if any(f"{name}=" in changed for name in names):
+        raise ValueError(
+            f"warm_start=True needs layers, patches and kernels as they were fitted before, but "
+            f"{changed} asks for others. Set it back, or fit with warm_start=False."
+        )
 
 
 def load_fitted(module: nn.Module, fitted: nn.Module, changed: str) -> None:

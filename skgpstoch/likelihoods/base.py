@@ -115,7 +115,7 @@ class Likelihood(nn.Module):
 
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
         """(y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
-        return (y - self.moments(q).mean).square().mean(0).sum(-1)
+        return (y - self.moments(q).mixture_moments()[0]).square().sum(-1)
 
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator

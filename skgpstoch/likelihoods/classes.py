@@ -292,7 +292,7 @@ class Categorical(Likelihood):
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
         """Brier's score, Σ_c (1(c = y) − p_c)²."""
         target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])
-        return (target - self.moments(q).mean).square().mean(0).sum(-1)
+        return (target - self.moments(q).mixture_moments()[0]).square().sum(-1)
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Logarithms of the shares of the classes, half a row added to each, centred."""

@@ -25,8 +25,11 @@ class Marginals(NamedTuple):
 
     def mixture_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the equally weighted mixture, each (N, P)."""
-        mean = self.mean.mean(0)
-        var = self.var.mean(0) + (self.mean - mean).square().mean(0)
+        S = len(self.mean)
+        if S == 1:
+            return self.mean[0], self.var[0]
+        mean = (self.mean / S).sum(0)  # of which a sum may have no room
+        var = (self.var / S).sum(0) + ((self.mean - mean).square() / S).sum(0)
         return mean, var
 
     def cdf(self, x: Tensor) -> Tensor:
@@ -35,7 +38,7 @@ class Marginals(NamedTuple):
 
     def quantile(self, probability: float) -> Tensor:
         """Of the mixture, (N, P)."""
-        z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+        z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64, device="cpu")))
         ends = self.mean + self.var.sqrt() * z  # (S, N, P), those of the components
         if len(ends) == 1:
             return ends[0]
@@ -175,7 +178,7 @@ def normal_nodes(dim: int, n_points: int) -> Tensor:
     A scrambled Sobol sequence with a fixed seed, antithetic and whitened: means, variances and,
     unless there are very many, correlations of the coordinates are exact. Their number is even.
     """
-    return torch.as_tensor(_sobol_normals(dim, n_points))
+    return torch.as_tensor(_sobol_normals(dim, n_points), device="cpu")
 
 
 def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:

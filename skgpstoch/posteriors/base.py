@@ -7,12 +7,18 @@ from torch import Tensor, nn
 
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
+from ..maths.linalg import BLOCK_ROWS
 
 
 class Posterior(nn.Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that predictions are made of at a time."""
+        return BLOCK_ROWS
 
     @property
     def n_rows(self) -> float:

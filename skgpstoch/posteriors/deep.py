@@ -100,13 +100,11 @@ class DeepPosterior(SparsePosterior):
         """The layers."""
         return cast(DeepFeatures, self.model.features)
 
-    def marginals(self, X: Tensor) -> Marginals:
-        blocks = row_blocks(len(X), max(1, BLOCK_ROWS // self.features.n_nodes))
-        found = [self.block_marginals(X[block]) for block in blocks]
-        return Marginals(*(torch.cat(parts, 1) for parts in zip(*found, strict=True)))
+    @property
+    def block_rows(self) -> int:
+        return max(1, BLOCK_ROWS // self.features.n_nodes)
 
-    def block_marginals(self, X: Tensor) -> Marginals:
-        """Those of some rows."""
+    def marginals(self, X: Tensor) -> Marginals:
         basis = self.features.basis(X)
         q = self.weights.marginals(basis.phi, basis.residual())
         return mixture(Marginals(q.mean + self.model.offset(basis), q.var), basis)

@@ -18,7 +18,6 @@ and, as q(f|u) = p(f|u), those of a row depend on that row of the layer below al
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -54,6 +53,7 @@ class GPLayer(nn.Module):
     """
 
     mean_map: Tensor
+    noise: Tensor
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class GPLayer(nn.Module):
         super().__init__()
         self.features = features
         self.register_buffer("mean_map", mean_map)
-        self.noise, self.prior_blocks = noise, prior_blocks
+        self.register_buffer("noise", torch.full_like(mean_map[0, 0], noise))
+        self.prior_blocks = prior_blocks
         n_outputs = mean_map.shape[1]
         self.means = nn.Parameter(mean_map.new_zeros(sum(features.blocks), n_outputs))
         starts = [root * identity for identity in identities(features.blocks, mean_map)]
@@ -77,6 +78,13 @@ class GPLayer(nn.Module):
         """q(w)."""
         roots = free_roots(self.roots, self.prior_blocks)
         return VariationalWeights(self.means, roots, self.features.blocks)
+
+    @torch.no_grad()
+    def start_at_(self, W: Tensor) -> None:
+        """The mean of the functions to hW at the inducing points, for a layer without that mean."""
+        (Z, *others) = self.features.embedded_points()
+        inverse = self.features.condition(Z, *others)[1]
+        self.means[: len(Z)] = (inverse @ (Z @ W).double()).to(self.means)
 
     def kl(self) -> Tensor:
         """KL[q(w) ‖ N(0, I)], summed over functions, ()."""
@@ -117,13 +125,13 @@ class GPLayer(nn.Module):
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
         """A joint draw at rows H, (N, D_out): O(N²) memory and O(N³) time."""
-        phi = self.features.basis(H).phi
-        R = self.features.residual_covariance(H, phi)
-        L = cholesky(R, "covariance of the residual process", R.diagonal().mean())
+        basis = self.features.basis(H)
+        R = self.features.residual_covariance(H, basis.phi)
+        L = cholesky(R, "covariance of the residual process", basis.prior.mean())
         shape = (len(H), self.mean_map.shape[1])
         z, noise = (torch.empty(shape).to(H).normal_(generator=generator) for _ in range(2))
-        drawn = phi @ self.weights().sample(1, generator)[0] + L @ z
-        return H @ self.mean_map + drawn + math.sqrt(self.noise) * noise
+        drawn = basis.phi @ self.weights().sample(1, generator)[0] + L @ z
+        return H @ self.mean_map + drawn + self.noise.sqrt() * noise
 
 
 class DeepFeatures(CompositeFeatures):
@@ -152,8 +160,13 @@ class DeepFeatures(CompositeFeatures):
     ) -> None:
         super().__init__()
         self.layers, self.last = nn.ModuleList(layers), last
-        self.n_samples, self.n_nodes = (n_samples, n_nodes) if layers else (1, 1)
+        self.with_draws(n_samples, n_nodes)
         self.n_features, self.blocks = last.n_features, last.blocks
+
+    def with_draws(self, n_samples: int, n_nodes: int) -> DeepFeatures:
+        """The same, with other numbers of draws."""
+        self.n_samples, self.n_nodes = (n_samples, n_nodes) if len(self.layers) else (1, 1)
+        return self
 
     @property
     def inner(self) -> list[GPLayer]:
@@ -227,6 +240,11 @@ class DeepFeatures(CompositeFeatures):
     def points(self) -> Tensor:
         """The last layer's."""
         return self.each[-1].points
+
+    @property
+    def others(self) -> Tensor | None:
+        """Its orthogonal ones, if it has any."""
+        return getattr(self.each[-1], "others", None)
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         return self.last.factors()

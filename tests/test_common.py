@@ -4,7 +4,7 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import BASIS, CLASSIFIERS, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT
+from conftest import BASIS, CLASSIFIERS, DEEP, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
@@ -23,6 +23,8 @@ def small(cls):
         few = {"n_components": 50} if "n_components" in cls().get_params() else {}
         return cls(**few, n_subset=20, max_iter=5)
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
+    if cls in DEEP:
+        few |= {"n_predict_samples": 4}
     if cls in CLASSIFIERS:
         return cls(**few, max_iter=2)
     return cls(**few, batch_size=50, max_iter=5, learning_rate_init=0.1)

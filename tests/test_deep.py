@@ -37,7 +37,7 @@ from skgpstoch.posteriors.deep import DeepModel
 from skgpstoch.posteriors.layers import DeepFeatures, GPLayer
 from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
 
-QUICK = {"n_inducing": 8, "max_iter": 20, "random_state": 0}
+QUICK = {"n_inducing": 8, "max_iter": 20, "n_predict_samples": 16, "random_state": 0}
 JITTER = 1e-8  # of training in float64
 
 
@@ -306,7 +306,8 @@ def fitted(step):
 @pytest.mark.parametrize("posterior", ["svgp", "solve"])
 def test_a_single_layer_is_a_shallow_model(step, posterior):
     X, y = step
-    options = {**QUICK, "solver": "collapsed", "kernel": Matern(nu=1.5)}
+    options = {"n_inducing": 8, "max_iter": 20, "random_state": 0}
+    options |= {"solver": "collapsed", "kernel": Matern(nu=1.5)}
     deep = DeepGPRegressor(n_layers=1, posterior=posterior, **options).fit(X, y)
     shallow = (SVGPRegressor if posterior == "svgp" else SolveGPRegressor)(**options).fit(X, y)
     assert deep.elbo_ == shallow.log_marginal_likelihood_value_

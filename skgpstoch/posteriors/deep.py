@@ -32,7 +32,7 @@ from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
 
 PASS_ROWS = 200_000  # draws of rows that the closing pass takes at least
-EACH_PASS_ROWS = 10_000  # and each of several, where there is no closed form
+EACH_PASS_ROWS = 5_000  # and each of several, where there is no closed form
 LEAST_DRAWS = 4  # of a row there, that errors are known from
 COVARIANCE_DRAWS = 64  # of hidden layers, that a covariance of rows is the mean of
 

@@ -26,7 +26,7 @@ from ..data.arrays import row_blocks
 from ..data.rows import Rows
 from ..features.base import Basis
 from ..maths.gaussian import Marginals
-from ..maths.linalg import BLOCK_ROWS, cholesky
+from ..maths.linalg import cholesky
 from .blocks import WeightMoments
 from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
@@ -65,14 +65,14 @@ class DeepModel(SparseModel):
         enough = max(math.ceil(wanted / max(len(X), 1)), LEAST_DRAWS)
         if enough < S:
             S, generator = enough, torch.Generator(X.device).manual_seed(0)
-        for block in row_blocks(len(X), max(1, BLOCK_ROWS // S)):
+        for block in row_blocks(len(X), self.deep.block_rows(S)):
             basis = self.deep.basis(X[block].to(dtype), generator, S)
             yield basis, rows[block].to(dtype).repeated(S)
 
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments
     ) -> Iterator[tuple[Marginals, Rows]]:
-        for block in row_blocks(len(X), max(1, BLOCK_ROWS // self.deep.n_nodes)):
+        for block in row_blocks(len(X), self.deep.block_rows(self.deep.n_nodes)):
             basis = self.features.basis(X[block])
             yield mixture(self.marginals(basis, q, q.products(basis.phi)), basis), rows[block]
 
@@ -102,7 +102,7 @@ class DeepPosterior(SparsePosterior):
 
     @property
     def block_rows(self) -> int:
-        return max(1, BLOCK_ROWS // self.features.n_nodes)
+        return self.features.block_rows(self.features.n_nodes)
 
     def marginals(self, X: Tensor) -> Marginals:
         basis = self.features.basis(X)

@@ -58,6 +58,10 @@ class PatchLayer(GPLayer):
         return *self.geometry.grid, self.mean_map.shape[1]
 
     @property
+    def n_patches(self) -> int:
+        return len(self.columns)
+
+    @property
     def n_pixels(self) -> int:
         """Of these, in all channels."""
         return len(self.columns) * self.mean_map.shape[1]

@@ -29,7 +29,7 @@ from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..kernels import Kernel
 from ..maths.gaussian import Marginals, normal_nodes
-from ..maths.linalg import cholesky
+from ..maths.linalg import BLOCK_ROWS, cholesky
 from .blocks import VariationalWeights, free_roots, identities, make_roots
 
 
@@ -101,6 +101,11 @@ class GPLayer(nn.Module):
         """Numbers that a draw of a row takes."""
         return self.mean_map.shape[1]
 
+    @property
+    def n_patches(self) -> int:
+        """Rows that it makes of a row for its own features."""
+        return 1
+
     def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> tuple[Tensor, Marginals]:
         """Every row by itself (F2), given standard normal numbers.
 
@@ -167,6 +172,11 @@ class DeepFeatures(CompositeFeatures):
         """The same, with other numbers of draws."""
         self.n_samples, self.n_nodes = (n_samples, n_nodes) if len(self.layers) else (1, 1)
         return self
+
+    def block_rows(self, n_draws: int) -> int:
+        """Rows at a time, drawn as often as this."""
+        most = max((layer.n_patches for layer in self.inner), default=1)
+        return max(1, BLOCK_ROWS // (n_draws * most))
 
     @property
     def inner(self) -> list[GPLayer]:

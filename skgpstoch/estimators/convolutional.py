@@ -130,12 +130,12 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
             check_unchanged(self, OF_PATCHES)
         if fitted is not None and isinstance(fitted.features, DeepFeatures):
             features = fitted.features.to(X)
-            return features.with_draws(self.n_samples, self.n_predict_samples)
+            return features.with_draws(*self._draws(len(X)))
         layers, images = self._hidden_layers(X, rows, plan, image, generator)
         last = self._last_features(images, rows, n_latents, plan, parts_of(fitted), generator)
         if not layers:
             return last
-        return DeepFeatures(layers, last, self.n_samples, self.n_predict_samples)
+        return DeepFeatures(layers, last, *self._draws(len(X)))
 
     def _last_features(
         self: Any,

@@ -53,7 +53,7 @@ OF_LAYERS = (  # parameters that a warm start cannot do with others of
     "posterior",
     "hidden_covariance",
 )
-STEPS = (3000, 60, 20_000)  # at least, times the rows over those of a minibatch, at most
+STEPS = (2000, 60, 20_000)  # at least, times the rows over those of a minibatch, at most
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -210,7 +210,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         if fitted is not None:
             check_unchanged(self, OF_LAYERS)
             features = fitted.features.to(X)
-            return features.with_draws(self.n_samples, self.n_predict_samples)
+            return features.with_draws(*self._draws(len(X)))
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         most = self._make_likelihood().most_prior_variance
 
@@ -231,7 +231,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
             H, points = H @ W, [None if p is None else p @ W for p in points]
         kernel = make_kernel(self._split_kernel()[0], nn.Identity(), H, rows, most)
         last = self._map(kernel, points, H, rows, n_latents)
-        return DeepFeatures(layers, last, self.n_samples, self.n_predict_samples)
+        return DeepFeatures(layers, last, *self._draws(len(X)))
 
     def _inner_layer(
         self: Any, H: Tensor, rows: Rows, points: Sequence[Tensor | None], W: Tensor

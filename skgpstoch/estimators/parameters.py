@@ -5,6 +5,7 @@ Data-only dataclasses: fields, their constraints, and their part of the docstrin
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -22,6 +23,8 @@ POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 AUTO = StrOptions({"auto"})
+DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
+MOST_DRAWS = 10
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -300,20 +303,27 @@ class DrawParameters:
 
     Parameters
     ----------
-    n_samples : int, default=1
-        Draws of hidden layers for each row and step, S. With loss="log" several are one mixture.
+    n_samples : int or "auto", default="auto"
+        Draws of hidden layers for each row and step, S. "auto" is 1, and more, up to 10, of fewer
+        than 1,500 rows, which draws stand in for. With loss="log" several are one mixture.
     n_predict_samples : int, default=64
         Draws of hidden layers in predictions: points of a Sobol sequence, the same for all rows and
         calls; even.
     """
 
-    n_samples: int = 1
+    n_samples: int | str = "auto"
     n_predict_samples: int = 64
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_samples": [POSITIVE_INTEGER],
+        "n_samples": [POSITIVE_INTEGER, AUTO],
         "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
     }
+
+    def _draws(self, n_rows: int) -> tuple[int, int]:
+        """S, and nodes of predictions."""
+        auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
+        S = auto if self.n_samples == "auto" else int(self.n_samples)
+        return S, int(self.n_predict_samples)
 
     def _check_draws(self) -> None:
         """Raise a ValueError if points cannot come in pairs."""

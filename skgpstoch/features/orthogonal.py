@@ -48,30 +48,31 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         self.n_features = sum(self.blocks)
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        K, inverse, _, _, C, inverse_v = self.condition(*self.embedded_points())
+        K, inverse, *_, C, inverse_v = self.condition(*self.embedded_points())
         return (K, inverse), (C, inverse_v)
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu, L_u⁻¹, K_oo; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
+        """K_uu, L_u⁻¹, K_oo, K_ou; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
         Z, Z_v = (p.double() for p in points)
         K, inverse = super().condition(Z)
-        K_oo = self.covariances.among(Z_v)  # (M₂, M₂)
+        K_oo, K_ou = self.covariances.among(Z_v), self.covariances.among(Z_v, Z)  # (M₂, M₂ or M)
         with torch.no_grad():
-            P_o = self.covariances.among(Z_v, Z) @ inverse.mT  # (M₂, M)
+            P_o = K_ou @ inverse.mT  # (M₂, M)
             C = K_oo - P_o @ P_o.mT
             inverse_v = self.inverse_factor(C, K_oo.diagonal().mean())
-        return [K, inverse, K_oo, P_o, C, inverse_v]
+        return [K, inverse, K_oo, K_ou, P_o, C, inverse_v]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
-        Z, Z_v, K, inverse, K_oo, P_o, C, inverse_v = state
-        K_fu = self.covariances.cross(G, Z)  # (N, M)
+        Z, Z_v, K, inverse, K_oo, K_ou, P_o, C, inverse_v = state
+        points = torch.cat([Z, Z_v])
+        K_fu, K_fv = self.covariances.cross(G, points).split([len(Z), len(Z_v)], 1)
         if torch.is_grad_enabled():  # O as more rows: the gradient in their type, in one go
-            rows = torch.cat([K_fu, self.covariances.among(Z_v, Z)])
+            rows = torch.cat([K_fu, K_ou.to(K_fu)])
             P_u, P_o = whiten(rows, K, inverse).split([len(G), len(Z_v)])
             C = _Residual.apply(K_oo, P_o, C)
         else:
             P_u = whiten(K_fu, K, inverse)
-        C_fv = self.covariances.cross(G, Z_v) - P_u @ P_o.to(P_u).mT  # (N, M₂)
+        C_fv = K_fv - P_u @ P_o.to(P_u).mT  # (N, M₂)
         phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
         return Basis(phi, self.covariances.prior(G), factors=((K, inverse), (C, inverse_v)))
 

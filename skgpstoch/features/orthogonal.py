@@ -53,9 +53,10 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
 
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu, L_u⁻¹, K_oo, K_ou; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
-        Z, Z_v = (p.double() for p in points)
-        K, inverse = super().condition(Z)
-        K_oo, K_ou = self.covariances.among(Z_v), self.covariances.among(Z_v, Z)  # (M₂, M₂ or M)
+        M = len(points[0])
+        whole = self.covariances.among(torch.cat([p.double() for p in points]))
+        K, K_ou, K_oo = whole[:M, :M], whole[M:, :M], whole[M:, M:]
+        inverse = self.inverse_factor(K, K.diagonal().mean())
         with torch.no_grad():
             P_o = K_ou @ inverse.mT  # (M₂, M)
             C = K_oo - P_o @ P_o.mT

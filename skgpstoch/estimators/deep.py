@@ -28,7 +28,6 @@ from .plan import Plan, epochs
 from .sparse import SparseGP
 from .sparse_model import (
     both_kinds,
-    in_units,
     input_unit,
     make_kernel,
     named_kernel,
@@ -63,15 +62,17 @@ class DeepParameters(DrawParameters):
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Kernel of the last layer, on what the layer below makes of X. None: a constant times a
-        Matérn kernel (nu=1.5) with a length-scale for each function of the layer below.
+        Kernel of the last layer, on what the layer below makes of standardised X (on X itself with
+        n_layers=1). None: a constant times a Matérn kernel (nu=1.5) with a length-scale for each
+        function of the layer below.
     n_layers : int, default=2
         Number of layers, the last one included; of 1 it is a shallow model.
     hidden_dims : int, array-like of int or "auto", default="auto"
         Number of functions in every inner layer; "auto" is the number of features, at most 30.
     hidden_kernel : sklearn kernel or None, default=None
-        Kernel of every inner layer. None: a constant, which starts small, times an RBF kernel with
-        a length-scale for each input of the layer.
+        Kernel of every inner layer, on the layer below, of the first on standardised X. None: a
+        constant, which starts small, times an RBF kernel with a length-scale for each input of the
+        layer.
     mean_function : {"linear", "zero"}, default="linear"
         Mean of inner layers, which is not trained: the layer below itself, its principal components
         where there are fewer functions, or with zeros behind where there are more. Without one,
@@ -84,7 +85,8 @@ class DeepParameters(DrawParameters):
     n_inducing : int or "auto", default="auto"
         Number M of inducing points of every layer; "auto" is 128, as far as there are rows.
     n_orthogonal : int or "auto", default="auto"
-        Number M₂ of orthogonal ones; "auto" is `n_inducing`, as far as there are rows.
+        Number M₂ of orthogonal ones, with posterior="solve" or "odvgp"; "auto" is `n_inducing`, as
+        far as there are rows.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where those of the first layer start: centres of clusters, rows of large variance, random
         rows, or given points in the units of X; those of others start where the mean functions take
@@ -96,18 +98,24 @@ class DeepParameters(DrawParameters):
     Attributes
     ----------
     layers_ : list of Bunch
-        Of every layer: `kernel` (sklearn kernel, in the units of the layer's inputs),
-        `inducing_points` (ndarray of shape (n_inducing, n_inputs)), `orthogonal_points` (or None),
-        and, of inner ones, `mean_map` (ndarray of shape (n_inputs, n_functions)) and `mean`
-        (ndarray of shape (n_points, n_functions)), that of q(w). Inputs of the first layer are in
-        the units of X, those of others as they are inside.
-    inducing_points_, orthogonal_points_ : list of ndarray
-        Of every layer; orthogonal ones with posterior="solve" or "odvgp".
+        Of every layer: `kernel` (sklearn kernel), `inducing_points` (ndarray of shape (n_inducing,
+        n_inputs)), `orthogonal_points` (or None), and, of inner ones, `mean_map` (ndarray of shape
+        (n_inputs, n_functions)) and `mean` (ndarray of shape (n_points, n_functions)), that of
+        q(w). Kernels and mean maps of the first layer are for standardised X, its points in the
+        units of X; those of others are for what `hidden` returns.
+    kernel_ : sklearn kernel
+        The last layer's; variances refer to the scaled y of a regressor.
+    inducing_points_ : list of ndarray
+        Of every layer.
+    orthogonal_points_ : list of ndarray
+        Of every layer; with posterior="solve" or "odvgp".
     elbo_ : float
-        The bound on log p(y | X), in nats, summed over all rows, an estimate.
+        The bound on log p(y | X), in nats, summed over all rows, an estimate; NaN after
+        `partial_fit`.
     elbo_std_ : float
         Its standard error, by the draws of hidden layers at the closing pass. Of few rows these are
-        points of a Sobol sequence, and their error is less, some third of that.
+        points of a Sobol sequence, and their error is less, some third of that. NaN after
+        `partial_fit`.
     """
 
     n_layers: int = 2
@@ -229,7 +237,13 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
             W = mean_map(H, rows, n_functions)
             layers.append(self._inner_layer(H, rows, points, W))
             H, points = H @ W, [None if p is None else p @ W for p in points]
-        kernel = make_kernel(self._split_kernel()[0], nn.Identity(), H, rows, most)
+        expression = self._split_kernel()[0]
+        if layers and expression is not None:
+            kernel = named_kernel("kernel", expression, H.shape[1], "the last hidden layer")
+            kernel = kernel.to(H.device)
+        else:
+            kernel = make_kernel(expression, nn.Identity(), H, rows, most)
+        self._check_numbers("hidden_dims", layers)
         last = self._map(kernel, points, H, rows, n_latents)
         return DeepFeatures(layers, last, *self._draws(len(X)))
 
@@ -287,8 +301,6 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         for name in ("inducing_points", "orthogonal_points"):
             if first[name] is not None:
                 first[name] = first[name] * scale + offset
-        if self.n_layers > 1 and self.hidden_kernel is None:
-            in_units(first.kernel.k2, scale)
         self.inducing_points_ = [layer.inducing_points for layer in self.layers_]
         self.__dict__.pop("orthogonal_points_", None)
         if first.orthogonal_points is not None:
@@ -310,7 +322,8 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         Returns
         -------
         layers : list of (mean, std)
-            Of every inner layer, arrays of shape (n_samples, n_functions), in the layer's units.
+            Of every inner layer, arrays of shape (n_samples, n_functions), as the layer above is
+            given them: with a linear mean in units of standard deviations of X.
 
         Raises
         ------

@@ -43,7 +43,9 @@ class HiddenImages(DrawParameters):
     ----------
     hidden_channels : int or array-like of int, default=()
         Channels of the images that every inner layer makes of the images below; () has none, and
-        the model is shallow.
+        the model is shallow. What is fitted of the last layer (`inducing_points_`, `patch_weights_`
+        and the others) is then of hidden images, in their units. Not for solver="lbfgs", nor for
+        points of one's own.
     hidden_patch_shape : tuple of int, int or "auto", default="auto"
         (height, width) of the patches that inner layers look at; "auto" as `patch_shape`.
     hidden_stride : int, default=1
@@ -56,8 +58,9 @@ class HiddenImages(DrawParameters):
     Attributes
     ----------
     hidden_layers_ : list of Bunch
-        Of every inner layer: `kernel` (sklearn kernel), `inducing_points` (patches, those of the
-        first layer in the units of X) and `image_shape` (of what it makes); with `hidden_channels`.
+        Of every inner layer: `kernel` (sklearn kernel), `inducing_points` and `orthogonal_points`
+        (patches, those of the first layer in the units of X; or None) and `image_shape` (of what it
+        makes); with `hidden_channels`.
     elbo_std_ : float
         Standard error of `log_marginal_likelihood_value_` by the draws of hidden layers, in nats;
         with `hidden_channels`.
@@ -91,11 +94,14 @@ class HiddenImages(DrawParameters):
             return
         if self.solver == "lbfgs":
             raise ValueError("solver='lbfgs' is not for hidden_channels, as draws are never all.")
-        for name in ("inducing_points", "orthogonal_points"):
+        for name, methods in (
+            ("inducing_points", "'kmeans' or 'random'"),
+            ("orthogonal_points", None),
+        ):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(
-                    f"{name} must be 'kmeans' or 'random' with hidden_channels, as every layer has "
-                    "points of its own."
+                    f"{name} must be {methods} with hidden_channels, as every layer has points of "
+                    "its own."
                 )
 
     def _last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -121,6 +127,7 @@ class HiddenImages(DrawParameters):
         for geometry, n_channels in zip(geometries, self._channels(), strict=True):
             layers.append(self._hidden_layer(images, rows, plan, geometry, n_channels, generator))
             images = after(images, layers[-1], generator)
+        self._check_numbers("hidden_channels", layers)
         return layers, images
 
     def _set_hidden(self: Any, offset: float, scale: float) -> None:
@@ -134,7 +141,9 @@ class HiddenImages(DrawParameters):
         for layer, fitted in zip(features.inner, self.hidden_layers_, strict=True):
             fitted.image_shape = cast(PatchLayer, layer).image_shape
         first = self.hidden_layers_[0]
-        first.inducing_points = first.inducing_points * scale + offset
+        for name in ("inducing_points", "orthogonal_points"):
+            if first[name] is not None:
+                first[name] = first[name] * scale + offset
         self.elbo_std_ = float(self.posterior_.error)
 
     def _hidden_layer(

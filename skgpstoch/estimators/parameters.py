@@ -25,6 +25,7 @@ NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 AUTO = StrOptions({"auto"})
 DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
 MOST_DRAWS = 10
+MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -307,8 +308,8 @@ class DrawParameters:
         Draws of hidden layers for each row and step, S. "auto" is 1, and more, up to 10, of fewer
         than 1,500 rows, which draws stand in for. With loss="log" several are one mixture.
     n_predict_samples : int, default=64
-        Draws of hidden layers in predictions: points of a Sobol sequence, the same for all rows and
-        calls; even.
+        Draws of hidden layers in predictions, of a model fitted with it: points of a Sobol
+        sequence, the same for all rows and calls; even.
     """
 
     n_samples: int | str = "auto"
@@ -324,6 +325,15 @@ class DrawParameters:
         auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
         S = auto if self.n_samples == "auto" else int(self.n_samples)
         return S, int(self.n_predict_samples)
+
+    def _check_numbers(self, name: str, layers: Any) -> None:
+        """Raise a ValueError if a draw of a row takes more numbers than points have."""
+        n_normals = sum(layer.n_normals for layer in layers)
+        if n_normals > MOST_NORMALS:
+            raise ValueError(
+                f"{name}={getattr(self, name)!r}: a draw of a row must take at most {MOST_NORMALS} "
+                f"numbers in all hidden layers, got {n_normals}."
+            )
 
     def _check_draws(self) -> None:
         """Raise a ValueError if points cannot come in pairs."""

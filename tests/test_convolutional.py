@@ -359,6 +359,15 @@ def test_regression_with_hidden_images_goes_on(digits):
     assert not hasattr(shallow, "hidden_layers_")
 
 
+@pytest.mark.parametrize("hidden_channels", [(), (2,)])
+def test_uniform_weights_stay_uniform(hidden_channels, digits):
+    X, y, _, _ = digits
+    options = {**HIDDEN, "hidden_channels": hidden_channels, "patch_weights": "uniform"}
+    model = ConvolutionalGPClassifier(**options, warm_start=True).fit(X, y)
+    assert np.ptp(model.fit(X, y).patch_weights_) == 0.0
+    assert np.ptp(model.partial_fit(X, y).patch_weights_) == 0.0
+
+
 def test_weights_are_repetitions(digits):
     X, y, X_new, _ = digits
     weight = np.random.default_rng(0).integers(0, 3, len(X))

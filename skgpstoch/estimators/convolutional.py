@@ -130,12 +130,13 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
             check_unchanged(self, OF_PATCHES)
         if fitted is not None and isinstance(fitted.features, DeepFeatures):
             features = fitted.features.to(X)
-            return features.with_draws(*self._draws(len(X)))
+            n_draws = len(X) * features.inner[0].n_patches
+            return features.with_draws(*self._draws(n_draws))
         layers, images = self._hidden_layers(X, rows, plan, image, generator)
         last = self._last_features(images, rows, n_latents, plan, parts_of(fitted), generator)
         if not layers:
             return last
-        return DeepFeatures(layers, last, *self._draws(len(X)))
+        return DeepFeatures(layers, last, *self._draws(len(X) * layers[0].n_patches))
 
     def _last_features(
         self: Any,
@@ -147,7 +148,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         generator: torch.Generator,
     ) -> Any:
         """Of f, as a function of images."""
-        X, geometry = images.filtered, self._geometry(self.n_features_in_)
+        X, geometry = images.varied, self._geometry(self.n_features_in_)
         responses = self._responses(X, geometry, self._make_likelihood().most_prior_variance)
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         if parts:
@@ -263,6 +264,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
                 layer.features.learn_points(self.learn_inducing_points)
         local, *others = parts_of(model)
         responses = cast(PatchCovariances, local.covariances)
+        responses.relative_weights.requires_grad_(self.patch_weights == "learned")
         n_patches = responses.geometry.n_patches * n_rows
         local.learn_points(self.learn_inducing_points and len(local.points) < n_patches)
         if model.covariance == "prior":  # no scale of f can be learned, as for other kernels

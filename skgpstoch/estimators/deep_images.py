@@ -25,13 +25,14 @@ from .plan import Plan
 from .sparse_model import both_kinds, orthogonal_features
 
 SOME_IMAGES = 64  # that length-scales are started from
+VARIETY = 0.1  # of random filters in channels without a mean, where inducing patches start
 
 
 class Images(NamedTuple):
     """What a layer is given."""
 
     mean: Tensor  # of the layers below, (N, H·W·C)
-    filtered: Tensor  # the same by random filters, that inducing patches are chosen from
+    varied: Tensor  # with something in channels without a mean, where inducing patches are chosen
     shape: tuple[int, int, int]
 
 
@@ -49,7 +50,8 @@ class HiddenImages(DrawParameters):
     hidden_patch_shape : tuple of int, int or "auto", default="auto"
         (height, width) of the patches that inner layers look at; "auto" as `patch_shape`.
     hidden_stride : int, default=1
-        Pixels from one of these to the next.
+        Pixels from one of these to the next. What they do not reach, at the lower and right edge,
+        is lost: with hidden images the function of whole images is of these.
     patch_correlation : {"weights", "none"}, default="weights"
         How hidden images are drawn: with functions that an image's patches share, of which only
         the residuals are independent; or every pixel from its own marginal, as published, which is
@@ -58,9 +60,10 @@ class HiddenImages(DrawParameters):
     Attributes
     ----------
     hidden_layers_ : list of Bunch
-        Of every inner layer: `kernel` (sklearn kernel), `inducing_points` and `orthogonal_points`
-        (patches, those of the first layer in the units of X; or None) and `image_shape` (of what it
-        makes); with `hidden_channels`.
+        Of every inner layer: `kernel` (sklearn kernel, of the first on scaled pixels),
+        `inducing_points` and `orthogonal_points` (patches, those of the first layer in the units of
+        X; or None), `patch_shape`, `stride`, and `image_shape` (of what it makes); with
+        `hidden_channels`.
     elbo_std_ : float
         Standard error of `log_marginal_likelihood_value_` by the draws of hidden layers, in nats;
         with `hidden_channels`.
@@ -89,9 +92,9 @@ class HiddenImages(DrawParameters):
 
     def _check_hidden(self: Any) -> None:
         """Raise a ValueError where parameters are not for hidden images."""
-        self._check_draws()
         if not self._channels():
             return
+        self._check_draws()
         if self.solver == "lbfgs":
             raise ValueError("solver='lbfgs' is not for hidden_channels, as draws are never all.")
         for name, methods in (
@@ -139,7 +142,9 @@ class HiddenImages(DrawParameters):
             return
         self.hidden_layers_ = [layer_of(layer.features) for layer in features.inner]
         for layer, fitted in zip(features.inner, self.hidden_layers_, strict=True):
-            fitted.image_shape = cast(PatchLayer, layer).image_shape
+            made = cast(PatchLayer, layer)
+            fitted.image_shape = made.image_shape
+            fitted.patch_shape, fitted.stride = made.geometry.patch_shape, made.geometry.stride
         first = self.hidden_layers_[0]
         for name in ("inducing_points", "orthogonal_points"):
             if first[name] is not None:
@@ -155,7 +160,7 @@ class HiddenImages(DrawParameters):
         n_channels: int,
         generator: torch.Generator,
     ) -> PatchLayer:
-        X = images.filtered
+        X = images.varied
         some = X[:SOME_IMAGES].double()[:, geometry.columns().to(X.device)].flatten(0, 1)
         variance = float(some.var(0, correction=0).mean().clamp_min(1e-12))
         scale, least = median_distance(some), NARROWEST * variance**0.5
@@ -194,6 +199,8 @@ def after(images: Images, layer: PatchLayer, generator: torch.Generator) -> Imag
     bound = (6.0 / (L + C)) ** 0.5  # Glorot & Bengio's
     filters = torch.empty(L, C, dtype=torch.float64, device=generator.device)
     filters.uniform_(-bound, bound, generator=generator)
-    pairs = (images.mean, layer.mean_map), (images.filtered, filters.to(images.mean))
-    mean, filtered = ((layer.patches(X) @ W).reshape(len(X), -1) for X, W in pairs)
-    return Images(mean, filtered, layer.image_shape)
+    is_empty = (layer.mean_map == 0.0).all(0)  # channels without a mean, (C,)
+    varied_map = layer.mean_map + VARIETY * is_empty * filters.to(images.mean)
+    pairs = (images.mean, layer.mean_map), (images.varied, varied_map)
+    mean, varied = ((layer.patches(X) @ W).reshape(len(X), -1) for X, W in pairs)
+    return Images(mean, varied, layer.image_shape)

@@ -306,7 +306,8 @@ class DrawParameters:
     ----------
     n_samples : int or "auto", default="auto"
         Draws of hidden layers for each row and step, S. "auto" is 1, and more, up to 10, of fewer
-        than 1,500 rows, which draws stand in for. With loss="log" several are one mixture.
+        than 1,500 rows (of images patches), which draws stand in for. With loss="log" several are
+        one mixture.
     n_predict_samples : int, default=64
         Draws of hidden layers in predictions, of a model fitted with it: points of a Sobol
         sequence, the same for all rows and calls; even.

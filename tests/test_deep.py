@@ -452,6 +452,7 @@ def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
     noise = model.posterior_.features.inner[0].noise
     model.set_params(n_predict_samples=8).fit(X[:6], y[:6])
     assert model.posterior_.features.n_nodes == 8
+    assert {part.jitter for part in model.posterior_.features.each[:-1]} == {1e-5}
     assert model.posterior_.features.inner[0].noise == noise
     assert model.layers_[0].inducing_points.shape == (8, 2)
     with pytest.raises(ValueError, match="mean_function='zero'"):

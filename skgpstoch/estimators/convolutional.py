@@ -130,6 +130,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
             check_unchanged(self, OF_PATCHES)
         if fitted is not None and isinstance(fitted.features, DeepFeatures):
             features = fitted.features.to(X)
+            features.reopen()  # once more: jitter is that of the type of X
             n_draws = len(X) * features.inner[0].n_patches
             return features.with_draws(*self._draws(n_draws))
         layers, images = self._hidden_layers(X, rows, plan, image, generator)

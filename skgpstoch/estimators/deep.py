@@ -218,6 +218,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         if fitted is not None:
             check_unchanged(self, OF_LAYERS)
             features = fitted.features.to(X)
+            features.reopen()  # once more: jitter is that of the type of X
             return features.with_draws(*self._draws(len(X)))
         method = self.inducing_points if isinstance(self.inducing_points, str) else "kmeans"
         most = self._make_likelihood().most_prior_variance

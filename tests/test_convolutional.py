@@ -397,6 +397,7 @@ def test_weights_are_repetitions(digits):
         ({"inducing_points": "conditional_variance"}, "'inducing_points' parameter"),
         ({"kernel": sk.RBF(np.ones(5))}, "length_scale has 5 entries"),
         ({"hidden_channels": [2.5]}, "hidden_channels must be positive integers"),
+        ({"hidden_channels": [[2, 2]]}, "hidden_channels must be positive integers"),
         ({"hidden_channels": [2], "hidden_patch_shape": 9}, "hidden_patch_shape must be two"),
         ({"hidden_channels": [2], "patch_shape": 7}, "patch_shape must be two numbers"),
         ({"hidden_channels": [2], "solver": "lbfgs"}, "is not for hidden_channels"),

@@ -61,10 +61,7 @@ def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(
     made = make(orthogonal=orthogonal, shares=shares)
     X, S, C = images(2), 40_000, 3
     mean, var = made.moments(X)
-    drawn, q = made.draws(X, 2, normal(S, 2, made.n_normals, seed=9))
-    assert_allclose(q.mean[0], mean)
-    assert_allclose(q.var[0], var)
-    drawn = drawn.unflatten(0, (S, 2))
+    drawn = made.draws(X, 2, normal(S, 2, made.n_normals, seed=9)).unflatten(0, (S, 2))
     assert ((drawn.mean(0) - mean).abs() / (var / S).sqrt()).max() < 4.5
     # Of an image and channel P S Pᵀ + diag(ρ + s²); others are independent of it.
     basis, weights = made.features.basis(made.patches(X[:1])), made.weights()
@@ -83,12 +80,9 @@ def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(
 def test_rows_of_a_deeper_layer_are_those_of_a_first_one():
     made = make()
     X, noise = images(3), normal(4, 3, made.n_normals)
-    drawn, q = made.draws(X, 3, noise)
-    again, p = made.draws(X.repeat(4, 1), 3, noise)
-    assert_allclose(drawn, again)
-    assert_allclose(q.mean.expand(4, -1, -1), p.mean)
-    same, _ = made.draws(X, 3, noise[:, :1])
-    fixed, _ = made.draws(X, 3, noise[:, :1].expand(-1, 3, -1))
+    assert_allclose(made.draws(X, 3, noise), made.draws(X.repeat(4, 1), 3, noise))
+    same = made.draws(X, 3, noise[:, :1])
+    fixed = made.draws(X, 3, noise[:, :1].expand(-1, 3, -1))
     assert_allclose(same, fixed)
 
 
@@ -98,7 +92,7 @@ def test_patches_drawn_one_by_one_have_the_same_marginals():
     for a, b in zip(one.moments(X), other.moments(X), strict=True):
         assert_allclose(a, b)
     assert other.n_normals == other.n_pixels < one.n_normals
-    drawn, _ = other.draws(X, 3, torch.zeros(1, 3, other.n_normals).double())
+    drawn = other.draws(X, 3, torch.zeros(1, 3, other.n_normals).double())
     assert_allclose(drawn, other.moments(X)[0])
 
 
@@ -145,7 +139,7 @@ def test_independent_draws_are_not_a_bound_and_shared_weights_are():
         ).requires_grad_(False)
         # The best q: S = 1/(1 + J²/σ²) given all patches together; the prior where they are not.
         layer.roots[0].fill_((1 + J**2 / noise) ** -0.5 if shares else 1.0)
-        drawn, _ = layer.draws(torch.zeros(1, J).double(), 1, normal(20_000, 1, layer.n_normals))
+        drawn = layer.draws(torch.zeros(1, J).double(), 1, normal(20_000, 1, layer.n_normals))
         sums = drawn.sum(1)
         expected = -0.5 * (math.log(2 * math.pi * noise) + sums.square() / noise).mean()
         return float(expected - layer.kl())

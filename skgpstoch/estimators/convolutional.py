@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling, readable, row_blocks
 from ..data.rows import Data, Rows
-from ..features.covariances import Covariances
 from ..features.inducing import InducingFeatures
 from ..features.patches import (
     PLACES,
@@ -30,14 +29,13 @@ from ..maths.linalg import BLOCK_ROWS
 from ..posteriors.layers import DeepFeatures
 from ..posteriors.sparse import SparseModel, SparsePosterior
 from .deep_images import HiddenImages, Images
-from .images import LENGTHS, ImageParameters, as_image, median_distance
+from .images import LENGTHS, SOME_IMAGES, ImageParameters, as_image, median_distance
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
 from .plan import Plan
 from .sparse import SparseGP
-from .sparse_model import both_kinds, in_units, input_unit, named_kernel, orthogonal_features
+from .sparse_model import both_kinds, in_units, input_unit, make_features, named_kernel
 from .warm_start import check_unchanged
 
-SOME_IMAGES = 64  # that the variance of the default kernel is started from
 OPTIONAL = (
     "orthogonal_points_",
     "inducing_places_",
@@ -67,25 +65,12 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
 
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         *SparseGP._shape_parameters,
-        "image_shape",
-        "patch_shape",
-        "stride",
-        "channels",
-        "patch_weights",
-        "location_kernel",
-        "global_kernel",
+        *OF_PATCHES,
         "posterior",
         "n_orthogonal",
         "orthogonal_points",
         "whiten",
-        "hidden_channels",
-        "hidden_patch_shape",
-        "hidden_stride",
-        "patch_correlation",
     )
-
-    def _needs_minibatches(self) -> bool:
-        return bool(self._channels()) or super()._needs_minibatches()
 
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         self._check_hidden()
@@ -134,7 +119,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
             n_draws = len(X) * features.inner[0].n_patches
             return features.with_draws(*self._draws(n_draws))
         layers, images = self._hidden_layers(X, rows, plan, image, generator)
-        last = self._last_features(images, rows, n_latents, plan, parts_of(fitted), generator)
+        last = self._last_features(images, n_latents, plan, parts_of(fitted), generator)
         if not layers:
             return last
         return DeepFeatures(layers, last, *self._draws(len(X) * layers[0].n_patches))
@@ -142,7 +127,6 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
     def _last_features(
         self: Any,
         images: Images,
-        rows: Rows,
         n_latents: int,
         plan: Plan,
         parts: list[InducingFeatures],
@@ -165,11 +149,12 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         points, others = both_kinds(choose, sizes, given, len(X) * geometry.n_patches, generator)
         plan = replace(plan, n_orthogonal=0 if others is None else len(others))
         unit = responses.unit(points)
-        local = self._map(responses, points, others, unit, geometry.size, n_latents)
+        arguments = (responses, nn.Identity(), points, unit, geometry.size)
+        local = make_features(arguments, others, n_latents, self._is_decoupled())
         if self.global_kernel is None:
             return local
         return SumFeatures(
-            [local, self._global(images.mean, rows, n_latents, plan, parts[1:], method, generator)]
+            [local, self._global(images, n_latents, plan, parts[1:], method, generator)]
         )
 
     def _given_patches(self: Any, name: str, X: Tensor) -> Tensor | None:
@@ -188,20 +173,6 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         offset, scale = (values[0] for values in self._x_scaling)
         points[:, :size] = (points[:, :size] - offset) / scale
         return torch.from_numpy(points).to(X)
-
-    def _map(
-        self: Any,
-        covariances: Covariances | kernels.Kernel,
-        points: Tensor,
-        others: Tensor | None,
-        unit: Tensor,
-        width: int,
-        n_latents: int,
-    ) -> InducingFeatures:
-        arguments = (covariances, nn.Identity(), points, unit, width)
-        if others is None:
-            return InducingFeatures(*arguments)
-        return orthogonal_features(arguments, others, n_latents, self._is_decoupled())
 
     def _responses(self: Any, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
         """k of images, before training."""
@@ -228,8 +199,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
 
     def _global(
         self: Any,
-        X: Tensor,
-        rows: Rows,
+        images: Images,
         n_latents: int,
         plan: Plan,
         parts: list[InducingFeatures],
@@ -237,6 +207,7 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         generator: torch.Generator,
     ) -> InducingFeatures:
         """Of the function of whole images."""
+        X, rows = images.mean, images.rows
         expression = self.global_kernel
         if isinstance(expression, str):
             scale = median_distance(X[:SOME_IMAGES].double())
@@ -256,7 +227,8 @@ class ConvolutionalGP(HiddenImages, ImageParameters, WithOrthogonalPoints):
         points, others = both_kinds(choose, sizes, given, len(X), generator)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
-        return self._map(kernel, points, others, unit, X.shape[1], n_latents)
+        arguments = (kernel, nn.Identity(), points, unit, X.shape[1])
+        return make_features(arguments, others, n_latents, self._is_decoupled())
 
     def _set_trainable(self: Any, model: SparseModel, n_rows: int) -> None:
         super()._set_trainable(model, n_rows)  # type: ignore[misc]
@@ -370,7 +342,7 @@ def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
         H = X[block]
         if isinstance(deep, DeepFeatures):
             S = deep.n_nodes
-            H, _ = deep.propagate(H, S)
+            H = deep.propagate(H, S)[-1]
         basis = features.basis(single.rows_of(H))
         mean = basis.phi @ m
         mean = mean if basis.shift is None else mean + basis.shift

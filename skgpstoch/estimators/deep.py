@@ -23,15 +23,15 @@ from ..features.points import choose_points
 from ..posteriors.deep import DeepPosterior
 from ..posteriors.layers import DeepFeatures, GPLayer
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
-from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters
-from .plan import Plan, epochs
+from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters, positive_integers
+from .plan import USUAL_BATCH, Plan, epochs
 from .sparse import SparseGP
 from .sparse_model import (
     both_kinds,
     input_unit,
+    make_features,
     make_kernel,
     named_kernel,
-    orthogonal_features,
 )
 from .warm_start import check_unchanged
 
@@ -148,15 +148,13 @@ class DeepParameters(DrawParameters):
             return (min(n_features, MOST_HIDDEN),) * n_inner
         if isinstance(given, Integral):
             return (int(given),) * n_inner
-        dims = tuple(np.asarray(given, dtype=object).ravel())
-        if len(dims) != n_inner or any(
-            isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in dims
-        ):
+        dims = positive_integers("hidden_dims", given)
+        if len(dims) != n_inner:
             raise ValueError(
                 f"hidden_dims must be a positive integer or {n_inner} of them, one for each of "
                 f"n_layers - 1 inner layers, got {given!r}."
             )
-        return tuple(int(n) for n in dims)
+        return dims
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -179,8 +177,8 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
     def _covariance_there(self) -> str | None:
         return COVARIANCES[self.posterior]
 
-    def _needs_minibatches(self) -> bool:
-        return True
+    def _batch_needed(self) -> int:
+        return USUAL_BATCH
 
     def _input_scaling(self: Any, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.n_layers == 1:
@@ -284,10 +282,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         """P of a layer above H."""
         unit = input_unit(H, rows)
         arguments = (kernel, nn.Identity(), cast(Tensor, points[0]), unit, H.shape[1])
-        if points[1] is None:
-            return InducingFeatures(*arguments)
-        decoupled = self._is_decoupled() and not inner
-        return orthogonal_features(arguments, points[1], n_outputs, decoupled)
+        return make_features(arguments, points[1], n_outputs, self._is_decoupled() and not inner)
 
     # ---- fitted attributes -------------------------------------------------------------------
 

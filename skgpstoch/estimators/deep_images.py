@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, cast
 
-import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from .. import kernels
+from ..data.arrays import row_blocks
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures
 from ..features.patches import Geometry, PatchCovariances, choose_patches
+from ..maths.linalg import BLOCK_ROWS
 from ..posteriors.image_layers import PatchLayer, centre_map
 from ..posteriors.layers import DeepFeatures
 from .deep import NARROWEST, NOISE, beginning, layer_of
-from .images import LENGTHS, image_patches, median_distance
-from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters
-from .plan import Plan
-from .sparse_model import both_kinds, orthogonal_features
+from .images import LENGTHS, SOME_IMAGES, as_image, image_patches, median_distance
+from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters, positive_integers
+from .plan import USUAL_BATCH, Plan
+from .sparse_model import both_kinds, make_features
 
-SOME_IMAGES = 64  # that length-scales are started from
+STEP_PATCHES = 2**16  # of an inner layer, at a step of fewer images than usual
+START_IMAGES = 2000  # that points of layers are chosen from, at least
 VARIETY = 0.1  # of random filters in channels without a mean, where inducing patches start
 
 
@@ -33,7 +33,7 @@ class Images(NamedTuple):
 
     mean: Tensor  # of the layers below, (N, H·W·C)
     varied: Tensor  # with something in channels without a mean, where inducing patches are chosen
-    shape: tuple[int, int, int]
+    rows: Rows  # targets and weights of these
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,7 +45,8 @@ class HiddenImages(DrawParameters):
     hidden_channels : int or array-like of int, default=()
         Channels of the images that every inner layer makes of the images below; () has none, and
         the model is shallow. What is fitted of the last layer (`inducing_points_`, `patch_weights_`
-        and the others) is then of hidden images, in their units. Not for solver="lbfgs", nor for
+        and the others) is then of hidden images, in their units; and batch_size="auto" is as many
+        images as have 65,536 patches in an inner layer, up to 512. Not for solver="lbfgs", nor for
         points of one's own.
     hidden_patch_shape : tuple of int, int or "auto", default="auto"
         (height, width) of the patches that inner layers look at; "auto" as `patch_shape`.
@@ -83,12 +84,7 @@ class HiddenImages(DrawParameters):
 
     def _channels(self) -> tuple[int, ...]:
         """Of every inner layer."""
-        given = tuple(np.asarray(self.hidden_channels, dtype=object).ravel())
-        if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
-            raise ValueError(
-                f"hidden_channels must be positive integers, got {self.hidden_channels!r}."
-            )
-        return tuple(int(n) for n in given)
+        return positive_integers("hidden_channels", self.hidden_channels)
 
     def _check_hidden(self: Any) -> None:
         """Raise a ValueError where parameters are not for hidden images."""
@@ -121,14 +117,25 @@ class HiddenImages(DrawParameters):
             image = (*found[-1].grid, n_channels)
         return found
 
+    def _batch_needed(self: Any) -> int | None:
+        """As many images as have no more patches in an inner layer than they should."""
+        image = as_image(self.image_shape, self.n_features_in_)
+        if not (geometries := self._hidden_geometries(image)):
+            return super()._batch_needed()  # type: ignore[misc]
+        most = max(geometry.n_patches for geometry in geometries)
+        return min(USUAL_BATCH, max(1, STEP_PATCHES // most))
+
     def _hidden_layers(
         self: Any, X: Tensor, rows: Rows, plan: Plan, image: Any, generator: torch.Generator
     ) -> tuple[list[PatchLayer], Images]:
         """Before training; and what the last layer is given."""
-        layers, images = [], Images(X, X, image)
-        geometries = self._hidden_geometries(image)
+        layers, geometries = [], self._hidden_geometries(image)
+        most = max(START_IMAGES, 20 * (plan.n_inducing + plan.n_orthogonal))
+        some = slice(None, most if geometries else None)  # rows are in random order
+        images = Images(X[some], X[some], rows[some])
         for geometry, n_channels in zip(geometries, self._channels(), strict=True):
-            layers.append(self._hidden_layer(images, rows, plan, geometry, n_channels, generator))
+            n_rows = rows.n_effective
+            layers.append(self._hidden_layer(images, n_rows, plan, geometry, n_channels, generator))
             images = after(images, layers[-1], generator)
         self._check_numbers("hidden_channels", layers)
         return layers, images
@@ -154,7 +161,7 @@ class HiddenImages(DrawParameters):
     def _hidden_layer(
         self: Any,
         images: Images,
-        rows: Rows,
+        n_rows: float,
         plan: Plan,
         geometry: Geometry,
         n_channels: int,
@@ -174,14 +181,11 @@ class HiddenImages(DrawParameters):
         sizes, n = (plan.n_inducing, plan.n_orthogonal), len(X) * geometry.n_patches
         points, others = both_kinds(choose, sizes, (None, None), n, generator)
         n_points = len(points) + (0 if others is None else len(others))
-        root, start = beginning(rows.n_effective, n_channels * n_points)
+        root, start = beginning(n_rows, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
         kernel = kernels.from_sklearn(constant * shape).to(X.device)
         arguments = (kernel, nn.Identity(), points, unscaled.unit(points), geometry.size)
-        if others is None:
-            features = InducingFeatures(*arguments)
-        else:
-            features = orthogonal_features(arguments, others, n_channels, decoupled=False)
+        features = make_features(arguments, others, n_channels)
         return PatchLayer(
             features,
             centre_map(geometry, n_channels).to(X),
@@ -202,5 +206,13 @@ def after(images: Images, layer: PatchLayer, generator: torch.Generator) -> Imag
     is_empty = (layer.mean_map == 0.0).all(0)  # channels without a mean, (C,)
     varied_map = layer.mean_map + VARIETY * is_empty * filters.to(images.mean)
     pairs = (images.mean, layer.mean_map), (images.varied, varied_map)
-    mean, varied = ((layer.patches(X) @ W).reshape(len(X), -1) for X, W in pairs)
-    return Images(mean, varied, layer.image_shape)
+    mean, varied = (
+        torch.cat(
+            [
+                (layer.patches(X[block]) @ W).reshape(-1, layer.n_pixels)
+                for block in row_blocks(len(X), max(1, BLOCK_ROWS // layer.n_patches))
+            ]
+        )
+        for X, W in pairs
+    )
+    return Images(mean, varied, images.rows)

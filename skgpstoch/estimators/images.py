@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..features.patches import Geometry
 from .orthogonal import COVARIANCES
-from .parameters import AUTO, POSITIVE_INTEGER
+from .parameters import AUTO, POSITIVE_INTEGER, positive_integers
 
+SOME_IMAGES = 64  # that kernels are started from
 SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
 MOST_PATCHES = 200  # for which "auto" is the least stride
 MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs
@@ -145,7 +146,7 @@ def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, i
     if isinstance(given, str):
         side = 3 if max(sides) <= SMALL_IMAGE else 5
         return min(side, sides[0]), min(side, sides[1])
-    patch = shape_of(name, (given,) * 2 if isinstance(given, Integral) else given)
+    patch = positive_integers(name, (given,) * 2 if isinstance(given, Integral) else given)
     if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
         raise ValueError(
             f"{name} must be two numbers of pixels, at most those of images, {sides}, got "
@@ -159,7 +160,7 @@ def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
     if shape == "auto":
         side = math.isqrt(n_features)
         return (side, side, 1) if side * side == n_features else (1, n_features, 1)
-    given = shape_of("image_shape", shape)
+    given = positive_integers("image_shape", shape)
     H, W, C = given if len(given) == 3 else (*given, 1) if len(given) == 2 else (0, 0, 0)
     if n_features != H * W * C:
         raise ValueError(
@@ -167,13 +168,6 @@ def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
             f"{n_features} numbers, as rows of X are, got {shape!r}."
         )
     return H, W, C
-
-
-def shape_of(name: str, given: Any) -> tuple[int, ...]:
-    """As a tuple of positive integers."""
-    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in given):
-        raise ValueError(f"{name} must be positive integers, got {given!r}.")
-    return tuple(int(n) for n in given)
 
 
 def median_distance(rows: Tensor) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -12,8 +12,8 @@ from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..features.points import choose_points
 from .parameters import OrthogonalParameters
-from .plan import Plan, given_number, n_others
-from .sparse_model import both_kinds, input_unit, make_kernel, orthogonal_features
+from .plan import USUAL_BATCH, Plan, given_number, n_others
+from .sparse_model import both_kinds, input_unit, make_features, make_kernel
 from .warm_start import fitted_number
 
 COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
@@ -32,8 +32,8 @@ class WithOrthogonalPoints(OrthogonalParameters):
         """Whether the mean there is learned by coefficients of kernel functions."""
         return self._covariance_there() == "prior" and not self.whiten
 
-    def _needs_minibatches(self) -> bool:
-        return self._is_decoupled()
+    def _batch_needed(self) -> int | None:
+        return USUAL_BATCH if self._is_decoupled() else None
 
     def _prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
         is_prior = self._covariance_there() == "prior"
@@ -80,4 +80,4 @@ class WithOrthogonalPoints(OrthogonalParameters):
         sizes, shuffles = (plan.n_inducing, plan.n_orthogonal), None if best_first else generator
         points, others = both_kinds(choose, sizes, given, len(X), shuffles)
         arguments = (kernel, network, points, input_unit(X, rows), width)
-        return orthogonal_features(arguments, cast(Tensor, others), n_latents, self._is_decoupled())
+        return make_features(arguments, others, n_latents, self._is_decoupled())

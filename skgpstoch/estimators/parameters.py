@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -23,6 +24,22 @@ POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 AUTO = StrOptions({"auto"})
+
+
+def positive_integers(name: str, given: Any) -> tuple[int, ...]:
+    """One or more numbers of a parameter.
+
+    Raises
+    ------
+    ValueError
+        If they are none, or in rows and columns.
+    """
+    found = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
+    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
+        raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    return tuple(int(n) for n in found)
+
+
 DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
 MOST_DRAWS = 10
 MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of

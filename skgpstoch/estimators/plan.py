@@ -14,6 +14,7 @@ from ..losses import Loss
 from ..training.optimizers import SCHEDULES, Schedule, constant
 
 MEMBER_ROWS = 10_000  # up to which several networks are joined
+USUAL_BATCH = 512  # rows of a minibatch
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
@@ -172,7 +173,7 @@ def sparse_plan(
     streams: bool = False,
     has_network: bool,
     shares_noise: bool = True,
-    needs_minibatches: bool = False,
+    batch_needed: int | None = None,
     beta: float = 1.0,
 ) -> Plan:
     """For parameters p of a sparse variational estimator; points are counted by :func:`n_points`.
@@ -191,19 +192,22 @@ def sparse_plan(
         Whether there is a network below the kernel.
     shares_noise : bool, default=True
         Whether all rows have the same noise variance.
-    needs_minibatches : bool, default=False
-        Whether there is no bound of all rows, only estimates.
+    batch_needed : int or None, default=None
+        Rows of a minibatch, if batch_size="auto", where there is no bound of all rows, only
+        estimates; None: there is one.
     beta : float, default=1.0
         Weight of the KL divergence.
     """
     n = math.inf if streams else n_rows
-    solver = choose_solver(p.solver, n, likelihood, loss, shares_noise, needs_minibatches)
+    solver = choose_solver(p.solver, n, likelihood, loss, shares_noise, batch_needed is not None)
     is_lbfgs = solver == "lbfgs"
     holds_out = has_network if p.early_stopping == "auto" else bool(p.early_stopping)
     held_out = holds_out and not streams
     folds = Folds.of(n_rows, p.validation_fraction) if held_out else Folds()
     n_trained = n_rows - folds.n_untrained
-    b = min(512 if p.batch_size == "auto" else int(p.batch_size), n_trained)
+    b = min(
+        (batch_needed or USUAL_BATCH) if p.batch_size == "auto" else int(p.batch_size), n_trained
+    )
     n_steps = int(np.clip(30 * n_trained / b, 500, 3000))
     auto = 20 if is_lbfgs else epochs(n_steps, n_trained, b)
     stops_itself = is_lbfgs and p.n_iter_no_change is None

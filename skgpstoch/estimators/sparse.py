@@ -127,7 +127,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
             streams=streams,
             has_network=self._has_network(),
             shares_noise=data.y_std is None,
-            needs_minibatches=self._needs_minibatches(),
+            batch_needed=self._batch_needed(),
             beta=self._kl_weight(),
         )
         if streams and hasattr(self, "posterior_"):
@@ -135,9 +135,9 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         M, M2 = self._n_points(len(data), n_given, plan.folds.n_untrained, start)
         return replace(plan, n_inducing=M, n_orthogonal=M2)
 
-    def _needs_minibatches(self) -> bool:
-        """Whether there is no bound of all rows, only estimates."""
-        return False
+    def _batch_needed(self) -> int | None:
+        """Usual rows of a minibatch where there is no bound of all rows, only estimates."""
+        return None
 
     def _n_points(
         self, n_rows: int, n_given: int, n_untrained: int, start: Any, shares: bool = False

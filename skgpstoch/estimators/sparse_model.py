@@ -150,15 +150,17 @@ def both_kinds(
     return points, choose(M2) if others is None else others
 
 
-def orthogonal_features(
-    arguments: tuple[Any, ...], others: Tensor, n_latents: int, decoupled: bool
+def make_features(
+    arguments: tuple[Any, ...], others: Tensor | None, n_outputs: int, decoupled: bool = False
 ) -> InducingFeatures:
-    """P with orthogonal points, from the arguments of :class:`InducingFeatures`."""
+    """P from the arguments of :class:`InducingFeatures`, with orthogonal points if any."""
+    if others is None:
+        return InducingFeatures(*arguments)
     if not decoupled:
         return OrthogonalFeatures(*arguments, orthogonal_points=others)
     n_columns = max(len(arguments[2]), MOST_COLUMNS)
     return DecoupledFeatures(
-        *arguments, orthogonal_points=others, n_outputs=n_latents, n_columns=n_columns
+        *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns
     )
 
 

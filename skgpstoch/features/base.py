@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -95,6 +97,11 @@ class FeatureMap(nn.Module):
 
     def freeze(self) -> None:
         """Keep what rows are conditioned on, for predictions with parameters that stay."""
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """As :meth:`freeze` leaves it, for a while, unless gradients are wanted."""
+        yield
 
     def reopen(self, keep_variance: bool = False) -> None:
         """Undo :meth:`close`, :meth:`freeze` and, unless it is kept, :meth:`scale_variance`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
 from torch import Tensor
 
 from .base import FeatureMap
@@ -46,6 +49,13 @@ class CompositeFeatures(FeatureMap):
     def freeze(self) -> None:
         for part in self.each:
             part.freeze()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in self.each:
+                stack.enter_context(part.frozen())
+            yield
 
     def reopen(self, keep_variance: bool = False) -> None:
         for part in self.each:

@@ -11,6 +11,8 @@ three products of matrices where differentiating the Cholesky factorisation take
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -72,7 +74,46 @@ def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
     return _Whiten.apply(B, K, inverse)
 
 
-class InducingFeatures(FeatureMap):
+class ConditionedFeatures(FeatureMap):
+    """Features whose rows are conditioned on a state, which may be kept while parameters stay."""
+
+    n_frozen = 0
+    """Tensors of the state that is kept; 0: it is found each time."""
+
+    def state(self) -> list[Tensor]:
+        """What rows are conditioned on."""
+        raise NotImplementedError(f"{type(self).__name__} must define state")
+
+    def kept(self) -> list[Tensor]:
+        """The state that :meth:`freeze` has found."""
+        return [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        state = self.state()
+        for i, value in enumerate(state):
+            self.register_buffer(f"frozen_{i}", value)
+        self.n_frozen = len(state)
+
+    def thaw(self) -> None:
+        """Undo :meth:`freeze`."""
+        for i in range(self.n_frozen):
+            delattr(self, f"frozen_{i}")
+        self.n_frozen = 0
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        if self.n_frozen or torch.is_grad_enabled():
+            yield
+            return
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
+
+class InducingFeatures(ConditionedFeatures):
     """The whitened features P of inducing points, in the space of the inputs.
 
     Parameters
@@ -112,7 +153,6 @@ class InducingFeatures(FeatureMap):
         self.jitter = TRAINING_JITTER[points.dtype]
         self.n_features = len(points)
         self.blocks = (len(points),)
-        self.n_frozen = 0
 
     @property
     def kernel(self) -> Kernel:
@@ -145,7 +185,7 @@ class InducingFeatures(FeatureMap):
     def basis(self, X: Tensor) -> Basis:
         if self.n_frozen:
             (G,) = self.embed(X)
-            state = [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
+            state = self.kept()
         else:
             points = self.all_points()
             if self.covariances.has_inputs:
@@ -159,18 +199,12 @@ class InducingFeatures(FeatureMap):
         K, inverse = self.condition(*self.embedded_points())
         return ((K, inverse),)
 
-    def freeze(self) -> None:
-        with torch.no_grad():
-            points = self.embedded_points()
-            state = [*points, *self.condition(*points)]
-        for i, value in enumerate(state):
-            self.register_buffer(f"frozen_{i}", value)
-        self.n_frozen = len(state)
+    def state(self) -> list[Tensor]:
+        points = self.embedded_points()
+        return [*points, *self.condition(*points)]
 
     def reopen(self, keep_variance: bool = False) -> None:
-        for i in range(self.n_frozen):
-            delattr(self, f"frozen_{i}")
-        self.n_frozen = 0
+        self.thaw()
         self.jitter = TRAINING_JITTER[self.points.dtype]
         if not keep_variance:
             self.covariances.unscale()

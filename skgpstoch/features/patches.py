@@ -74,6 +74,11 @@ class Geometry(NamedTuple):
         return (self.corners() + middle).repeat_interleave(copies, 0)
 
 
+def gather(X: Tensor, columns: Tensor) -> Tensor:
+    """X[:, columns], (N, J, L), with a faster backward pass."""
+    return X.index_select(1, columns.flatten()).unflatten(1, columns.shape)
+
+
 class PatchCovariances(Covariances):
     """Of inducing patches, with the responses to them.
 
@@ -121,7 +126,7 @@ class PatchCovariances(Covariances):
 
     def patches(self, X: Tensor) -> Tensor:
         """x^[p], (N, J, L)."""
-        return X[:, self.columns]
+        return gather(X, self.columns)
 
     def within_reach(self, X: Tensor, kernel: Isotropic) -> Tensor:
         """Patches, (N, J, L), brought to where squares of distances are finite."""

@@ -60,7 +60,11 @@ class VariationalWeights(Weights):
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
         D, P = self.mean.shape
         z = self.mean.new_empty(P, D, n_samples).normal_(generator=generator)
-        blocks = zip(z.split(self.sizes, 1), self.roots, strict=True)
+        return self.at(z.permute(2, 0, 1))
+
+    def at(self, z: Tensor) -> Tensor:
+        """w = m + Rz, (S, D, P), given standard normal numbers, (S, P, D)."""
+        blocks = zip(z.permute(1, 2, 0).split(self.sizes, 1), self.roots, strict=True)
         w = torch.cat([part if root is None else root @ part for part, root in blocks], 1)
         return self.mean + w.permute(2, 1, 0)
 

@@ -65,16 +65,18 @@ class DeepModel(SparseModel):
         enough = max(math.ceil(wanted / max(len(X), 1)), LEAST_DRAWS)
         if enough < S:
             S, generator = enough, torch.Generator(X.device).manual_seed(0)
-        for block in row_blocks(len(X), self.deep.block_rows(S)):
-            basis = self.deep.basis(X[block].to(dtype), generator, S)
-            yield basis, rows[block].to(dtype).repeated(S)
+        with self.features.frozen():
+            for block in row_blocks(len(X), self.deep.block_rows(S)):
+                basis = self.deep.basis(X[block].to(dtype), generator, S)
+                yield basis, rows[block].to(dtype).repeated(S)
 
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments
     ) -> Iterator[tuple[Marginals, Rows]]:
-        for block in row_blocks(len(X), self.deep.block_rows(self.deep.n_nodes)):
-            basis = self.features.basis(X[block])
-            yield mixture(self.marginals(basis, q, q.products(basis.phi)), basis), rows[block]
+        with self.features.frozen():
+            for block in row_blocks(len(X), self.deep.block_rows(self.deep.n_nodes)):
+                basis = self.features.basis(X[block])
+                yield mixture(self.marginals(basis, q, q.products(basis.phi)), basis), rows[block]
 
     def posterior(
         self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
@@ -111,8 +113,14 @@ class DeepPosterior(SparsePosterior):
 
     def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Mean and variance of every inner layer, (N, D)."""
-        _, found = self.features.propagate(X, self.features.n_nodes)
-        return [layer.mixture_moments() for layer in found]
+        given = self.features.propagate(X, self.features.n_nodes)
+        moments = (
+            layer.moments(H) for layer, H in zip(self.features.inner, given[:-1], strict=True)
+        )
+        return [
+            Marginals(*(part.unflatten(0, (-1, len(X))) for part in pair)).mixture_moments()
+            for pair in moments
+        ]
 
     def covariance(self, X: Tensor) -> Tensor:
         """Joint covariance of f, whose correlations are estimates from joint draws of h."""

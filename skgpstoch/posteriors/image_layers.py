@@ -10,7 +10,7 @@ a sparse layer whose rows are patches. The papers draw every h_pc from its own m
 patches of an image were independent. They are not, as the next layer mixes them, and the bound is
 none. Here the weights of features are drawn once for an image, and shared by its patches,
 
-    h_p = a_p + P_p m + (P_p R) ξ + √(ρ_p + s²) ε_p,   S = RRᵀ,                                (F11)
+    h_p = a_p + P_p w + √(ρ_p + s²) ε_p,   w = m + Rξ,   S = RRᵀ,                              (F11)
 
 which has the same marginals: an exact bound for the model whose residuals are independent between
 patches.
@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..features.patches import Geometry
-from ..maths.gaussian import Marginals
+from ..features.patches import Geometry, gather
 from .layers import GPLayer
 
 
@@ -73,39 +72,27 @@ class PatchLayer(GPLayer):
 
     def patches(self, H: Tensor) -> Tensor:
         """Of images (N, ...), one after another, (N·J, L)."""
-        return H[:, self.columns].flatten(0, 1)
+        return gather(H, self.columns).flatten(0, 1)
 
     def moments(self, H: Tensor) -> tuple[Tensor, Tensor]:
         mean, var = super().moments(self.patches(H))
         return mean.reshape(len(H), -1), var.reshape(len(H), -1)
 
-    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> tuple[Tensor, Marginals]:
+    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> Tensor:
         if not self.shares_weights:
             return super().draws(H, n_rows, noise)
         (M, C), J = self.means.shape, len(self.columns)
         eps, xi = noise.split([J * C, C * M], -1)
-        eps, xi = eps.unflatten(-1, (J, C)), xi.unflatten(-1, (C, M))  # (S, N or 1, ...)
-
-        def by_image(part: Tensor) -> Tensor:
-            """(..., S·N·J, k) → (..., S, N, J, k)."""
-            return part.unflatten(-2, (-1, n_rows, J))
-
-        mean, residual, half = self.parts(H)
-        mean, half, residual = by_image(mean), by_image(half), by_image(residual)
-        drawn = mean + torch.einsum("csnjm,sncm->snjc", half, xi) + residual.sqrt() * eps  # (F11)
-        var = half.square().sum(-1).movedim(0, -1) + residual  # (S, N, J, C or 1)
-        q = Marginals(mean.flatten(2), var.expand_as(mean).flatten(2))
-        return drawn.flatten(0, 1).flatten(1), q
-
-    def parts(self, H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """a + Pm (N·J, C), ρ + s² (N·J, 1) and PR (C or 1, N·J, M) of all patches."""
+        eps = eps.unflatten(-1, (J, C))  # (S, N or 1, J, C)
+        w = self.weights().at(xi.reshape(-1, C, M)).unflatten(0, xi.shape[:2])  # (S, N or 1, M, C)
         rows = self.patches(H)
-        basis, weights = self.features.basis(rows), self.weights()
-        rooted = weights.rooted(basis.phi)
-        most = max(len(half) for half in rooted)
-        half = torch.cat([half.expand(most, -1, -1) for half in rooted], 2)
-        mean = rows @ self.mean_map + basis.phi @ weights.mean
-        return mean, (basis.residual() + self.noise)[:, None], half
+        basis = self.features.basis(rows)
+        a, P, r = (
+            part.unflatten(0, (-1, n_rows, J))  # (S or 1, N, J, ...)
+            for part in (rows @ self.mean_map, basis.phi, basis.residual() + self.noise)
+        )
+        drawn = a + torch.einsum("snjm,snmc->snjc", P, w) + r.sqrt()[..., None] * eps  # (F11)
+        return drawn.flatten(0, 1).flatten(1)
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
         """A joint draw of all images: the same functions, and residuals by themselves."""

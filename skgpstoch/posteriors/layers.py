@@ -28,7 +28,7 @@ from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..kernels import Kernel
-from ..maths.gaussian import Marginals, normal_nodes
+from ..maths.gaussian import normal_nodes
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from .blocks import VariationalWeights, free_roots, identities, make_roots
 
@@ -106,7 +106,7 @@ class GPLayer(nn.Module):
         """Rows that it makes of a row for its own features."""
         return 1
 
-    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> tuple[Tensor, Marginals]:
+    def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> Tensor:
         """Every row by itself (F2), given standard normal numbers.
 
         Parameters
@@ -122,11 +122,9 @@ class GPLayer(nn.Module):
         -------
         drawn : Tensor of shape (S·N, D_out)
             h.
-        q : Marginals
-            μ and v, (S, N, D_out), or (1, N, D_out) where H is N rows.
         """
         mean, var = (part.unflatten(0, (-1, n_rows)) for part in self.moments(H))
-        return (mean + var.sqrt() * noise).flatten(0, 1), Marginals(mean, var)
+        return (mean + var.sqrt() * noise).flatten(0, 1)
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
         """A joint draw at rows H, (N, D_out): O(N²) memory and O(N³) time."""
@@ -204,28 +202,19 @@ class DeepFeatures(CompositeFeatures):
 
     def propagate(
         self, X: Tensor, S: int, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, list[Marginals]]:
-        """Rows through the inner layers, each of them S times.
-
-        Returns
-        -------
-        H : Tensor of shape (S·N, D)
-            What the last layer is given.
-        found : list of Marginals
-            μ and v of every inner layer, (S, N, D), at draws of the one below; (1, N, D) at X.
-        """
-        found, H = [], X
+    ) -> list[Tensor]:
+        """What every layer is given: X (N, D), and draws of the layer below, (S·N, D)."""
+        given = [X]
         for layer, noise in zip(self.inner, self.normals(X, S, generator), strict=True):
-            H, q = layer.draws(H, len(X), noise)
-            found.append(q)
-        return H, found
+            given.append(layer.draws(given[-1], len(X), noise))
+        return given
 
     def basis(
         self, X: Tensor, generator: torch.Generator | None = None, n_samples: int | None = None
     ) -> Basis:
         """The last layer's at draws of all rows, S·N rows; without a generator at the nodes."""
         S = n_samples or (self.n_nodes if generator is None else self.n_samples)
-        H, _ = self.propagate(X, S, generator)
+        H = self.propagate(X, S, generator)[-1]
         return self.last.basis(H)._replace(n_samples=S)
 
     def draw(self, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -173,8 +173,9 @@ class SparseModel(nn.Module):
         self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
         """All rows, by blocks."""
-        for block in row_blocks(len(X), BLOCK_ROWS):
-            yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
+        with self.features.frozen():
+            for block in row_blocks(len(X), BLOCK_ROWS):
+                yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
 
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments

@@ -57,7 +57,7 @@ def targets(likelihood, f):
     return likelihood.sample(f, generator).detach().double()
 
 
-def trained(objective, X, rows, solver, max_iter=30):
+def trained(objective, X, rows, solver, max_iter=15):
     history = train(
         objective,
         X,
@@ -87,7 +87,7 @@ LIKELIHOODS = {
 def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
     X, f = inputs
     if (name, solver) == ("softmax", "lbfgs"):  # whose evaluations are many steps of Newton's
-        X, f = X[:40], f[:40]
+        X, f = X[:25], f[:25]
     likelihood = LIKELIHOODS[name].for_outputs(1)
     rows = Rows(targets(likelihood, f))
     mean = ConstantMean(likelihood.initial_mean(rows))

@@ -21,10 +21,10 @@ def small(cls):
         return cls(scheme="holdout")
     if cls in BASIS:
         few = {"n_components": 50} if "n_components" in cls().get_params() else {}
-        return cls(**few, n_subset=20, max_iter=5)
+        return cls(**few, n_subset=50, max_iter=3)
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
     if cls in DEEP:
-        few |= {"n_predict_samples": 4}
+        few |= {"n_samples": 1, "n_predict_samples": 4}
     if cls in CLASSIFIERS:
         return cls(**few, max_iter=2)
     return cls(**few, batch_size=50, max_iter=5, learning_rate_init=0.1)

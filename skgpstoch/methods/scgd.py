@@ -167,7 +167,7 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-3, 3, (500, 1))
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(500)
-    >>> model = SCGDGaussianProcessRegressor(random_state=0).fit(X, y)
+    >>> model = SCGDGaussianProcessRegressor(max_iter=50, random_state=0).fit(X, y)
     >>> mean, std = model.predict([[0.0], [1.5]], return_std=True)
     >>> np.round(mean, 1) + 0.0
     array([0., 1.])

@@ -80,7 +80,7 @@ class SVGPClassifier(LossChoice, NetworkKernel, SparseGPClassifier):
     >>> from sklearn.datasets import make_moons
     >>> from skgpstoch import SVGPClassifier
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
-    >>> model = SVGPClassifier(n_inducing=20, random_state=0).fit(X, y)
+    >>> model = SVGPClassifier(n_inducing=20, max_iter=10, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.98)
     True
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -19,7 +18,7 @@ from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .borrowed import borrowed_generator, seed_borrowed
-from .checkpoint import Checkpoint, same_form, summary
+from .checkpoint import Checkpoint, copy_of, same_form, summary
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
@@ -205,18 +204,18 @@ class Trainer:
             h.improved_iter = h.n_iter
         if score < h.best_score:
             h.best_score, h.best_iter = score, h.n_iter
-            self.best_state = copy.deepcopy(self.objective.state_dict())
+            self.best_state = copy_of(self.objective.state_dict())
         return True
 
     def score_start(self) -> None:
         """Score the start, which is what remains where training only does harm."""
         if self.evaluate is None:
             return
-        start = copy.deepcopy(self.objective.state_dict())
+        start = copy_of(self.objective.state_dict())
         self.objective.eval()
         with self.undisturbed():
             self.history.start_score = self.evaluate()
-        self.start_state = copy.deepcopy(self.objective.state_dict())
+        self.start_state = copy_of(self.objective.state_dict())
         self.objective.load_state_dict(start)
 
     def choose(self) -> None:
@@ -252,10 +251,10 @@ class Trainer:
         state = {
             "objective": self.objective.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
-            "history": asdict(self.history),
+            "history": vars(self.history),
         }
         return {
-            **copy.deepcopy(state),
+            **copy_of(state),
             "start_state": self.start_state,
             "best_state": self.best_state,
             "step": self.step,
@@ -266,8 +265,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.history = History(**copy.deepcopy(state["history"]))
+            self.optimizer.load_state_dict(copy_of(state["optimizer"]))
+        self.history = History(**copy_of(state["history"]))
         self.start_state = state["start_state"]
         self.best_state = state["best_state"]
         self.step = state["step"]

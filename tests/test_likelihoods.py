@@ -499,6 +499,21 @@ def test_quantiles_invert_the_distribution(name, n_components, probability):
         assert_close(AdditiveNoise.quantile(likelihood, q, probability), quantile)
 
 
+@pytest.mark.parametrize(("spread", "power", "most"), [(0.3, 0, 15), (3.0, 6, 74)])
+@pytest.mark.parametrize("probability", [0.001, 0.025, 0.5, 0.975])
+def test_quantiles_of_mixtures_take_few_steps(spread, power, most, probability, monkeypatch):
+    """At most hardly more than bisection, with variances of 1e-8 beside others."""
+    generator = torch.Generator().manual_seed(0)
+    mean = spread * torch.randn(64, 200, 1, generator=generator, dtype=torch.float64)
+    var = torch.rand(64, 200, 1, generator=generator, dtype=torch.float64) ** power + 1e-8
+    calls, cdf = [], Marginals.cdf
+    monkeypatch.setattr(Marginals, "cdf", lambda self, x: calls.append(1) or cdf(self, x))
+    found = Marginals(mean, var).quantile(probability)
+    level = torch.full_like(found, probability)
+    assert_close(cdf(Marginals(mean, var), found), level, rtol=1e-9, atol=0.0)
+    assert 5 < len(calls) <= most
+
+
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 @pytest.mark.parametrize("mean", [-2.0, 1.5, 4.0])
 @pytest.mark.parametrize("var", [1e-6, 0.1, 2.0])

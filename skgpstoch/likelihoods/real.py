@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, bisection, log_density
+from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density
 from .base import Gradients, Likelihood, check_probability, mixture_log_mean
 from .rejection import Draws
 
@@ -55,13 +55,13 @@ class AdditiveNoise(Likelihood):
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """Bisection on the predictive distribution: (N, P)."""
+        """The inverse of the predictive distribution: (N, P)."""
         # P(f + ε ≤ a + b) ≤ P(f ≤ a) + P(ε ≤ b): with half of the probability each, a bound.
         half = 0.5 * check_probability(probability), 0.5 * (1.0 - probability)
         z = torch.special.ndtri(torch.tensor(half, dtype=torch.float64, device="cpu")).tolist()
         low = (q.mean + q.var.sqrt() * z[0] + self.noise_quantile(half[0])).amin(0)
         high = (q.mean - q.var.sqrt() * z[1] - self.noise_quantile(half[1])).amax(0)
-        found = bisection(lambda y: self.cdf(y, q).mean(0), low, high, probability)
+        found = inverse(lambda y: self.cdf(y, q).mean(0), low, high, probability)
         return found.to(q.mean.dtype)
 
     def initial_mean(self, rows: Rows) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
+SLACK = 8  # steps more than of bisection that an inverse may take
 
 
 class Marginals(NamedTuple):
@@ -42,22 +43,41 @@ class Marginals(NamedTuple):
         ends = self.mean + self.var.sqrt() * z  # (S, N, P), those of the components
         if len(ends) == 1:
             return ends[0]
-        return bisection(self.cdf, ends.amin(0), ends.amax(0), probability)
+        return inverse(self.cdf, ends.amin(0), ends.amax(0), probability)
 
     def double(self) -> Marginals:
         """The same marginals in float64."""
         return Marginals(self.mean.double(), self.var.double())
 
 
-def bisection(
+def inverse(
     cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float
 ) -> Tensor:
-    """Where a distribution function has a value, elementwise, between two numbers."""
-    for _ in range(64):
-        middle = 0.5 * (low + high)
-        below = cdf(middle) < probability
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return high
+    """Where a distribution function has a value, elementwise, between two numbers.
+
+    Oliveira & Takahashi, "An enhancement of the bisection method average performance preserving
+    minmax optimality", 2020: hardly more steps than of bisection, and mostly a fifth.
+    """
+    f_low, f_high, span = cdf(low) - probability, cdf(high) - probability, high - low
+    x, eps = high, torch.finfo(low.dtype).eps
+    enough = max(1e-12 * min(probability, 1.0 - probability), 32.0 * eps * probability)
+    is_open = span > 0.0
+    for j in range(64 + SLACK):
+        if not is_open.any():
+            break
+        width, middle, rise = high - low, 0.5 * (low + high), f_high - f_low
+        secant = torch.where(rise > 0.0, low - f_low * width / rise, middle)
+        shift = torch.minimum(0.2 * width.square() / span, (middle - secant).abs())
+        truncated = secant + (middle - secant).sign() * shift
+        most = span * 2.0 ** (SLACK - j) - 0.5 * width  # from the middle
+        projected = torch.minimum(torch.maximum(truncated, middle - most), middle + most)
+        is_inside = (projected > low) & (projected < high)
+        x = torch.where(is_open, torch.where(is_inside, projected, middle), x)
+        f = cdf(x) - probability
+        low, f_low = torch.where(f < 0.0, x, low), torch.where(f < 0.0, f, f_low)
+        high, f_high = torch.where(f < 0.0, high, x), torch.where(f < 0.0, f_high, f)
+        is_open = is_open & (f.abs() > enough) & (high - low > eps * torch.maximum(high, -low))
+    return x
 
 
 def log_density(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:

@@ -38,7 +38,13 @@ MODELS: dict[str, Any] = {
 JOBS: dict[str, list[Any]] = {
     "folds": [[beta, fold] for beta in (1.0, 0.1) for fold in range(5)],
     "split": [1.0, 0.1],
-    "mnist": [["all", 200, 1.0], ["all", 200, 0.1], ["patches", 100, 1.0], ["pixels", 200, 1.0]],
+    "mnist": [
+        ["all", 200, 1.0],
+        ["all", 200, 0.1],
+        ["patches", 100, 1.0],
+        ["patches", 100, 1.0, 250],
+        ["pixels", 200, 1.0],
+    ],
     "bounds": [["svgp", 100, 0], ["solve", 100, 100], ["svgp", 200, 0]],
 }
 
@@ -76,9 +82,13 @@ def mnist_split(seed: int) -> list[np.ndarray]:
     return train_test_split(X / 255.0, y, test_size=1000, random_state=seed, stratify=y)
 
 
-def mnist(args: argparse.Namespace, name: str, M: int, beta: float) -> list[Row]:
-    model = MODELS[name](M, beta=beta, random_state=args.seed)
-    return [{"model": name, "M": M, "beta": beta, **scores(model, *mnist_split(args.seed))}]
+def mnist(
+    args: argparse.Namespace, name: str, M: int, beta: float, max_iter: int | str = "auto"
+) -> list[Row]:
+    model = MODELS[name](M, beta=beta, max_iter=max_iter, random_state=args.seed)
+    row: Row = {"model": name, "M": M, "beta": beta}
+    row |= scores(model, *mnist_split(args.seed))
+    return [row | {"n_iter": model.n_iter_}]
 
 
 def bounds(args: argparse.Namespace, posterior: str, M: int, M2: int) -> list[Row]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..data.arrays import Scaling, prediction_device, readable, resolve_device
 from ..data.rows import Data, Rows
+from ..maths.allocator import keep_freed_memory
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
@@ -38,8 +39,9 @@ HOPELESS = 10.0
 
 
 @contextlib.contextmanager
-def given_precision() -> Iterator[None]:
+def surroundings() -> Iterator[None]:
     """Types are arguments here: an autocast around a call is not for what happens inside."""
+    keep_freed_memory()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -50,7 +52,7 @@ def given_precision() -> Iterator[None]:
 @contextlib.contextmanager
 def predicting() -> Iterator[None]:
     """What predictions are made in."""
-    with torch.no_grad(), given_precision():
+    with torch.no_grad(), surroundings():
         yield
 
 
@@ -61,7 +63,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(self))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), given_precision():
+            with torch.inference_mode(False), torch.enable_grad(), surroundings():
                 return method(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()

@@ -20,6 +20,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.posteriors.image_layers import PatchLayer
 
 QUICK = {"n_inducing": 16, "max_iter": 15, "random_state": 0}
 BARE = {"location_kernel": None, "global_kernel": None}
@@ -366,6 +367,25 @@ def test_uniform_weights_stay_uniform(hidden_channels, digits):
     model = ConvolutionalGPClassifier(**options, warm_start=True).fit(X, y)
     assert np.ptp(model.fit(X, y).patch_weights_) == 0.0
     assert np.ptp(model.partial_fit(X, y).patch_weights_) == 0.0
+
+
+@pytest.mark.parametrize(("side", "hidden_channels", "most"), [(8, 2, 512), (28, 2, 113)])
+def test_minibatches_count_hidden_patches(side, hidden_channels, most):
+    """24 by 24 patches of 28 by 28 pixels are 113 images to a step."""
+    rng = np.random.default_rng(0)
+    X, seen = rng.normal(size=(130, side * side)), []
+    model = ConvolutionalGPRegressor(**{**HIDDEN, "n_inducing": 4, "max_iter": 1})
+    draws = PatchLayer.draws
+
+    def watched(self, H, n_rows, noise):
+        seen.append(n_rows * torch.is_grad_enabled())
+        return draws(self, H, n_rows, noise)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PatchLayer, "draws", watched)
+        model.fit(X, X[:, 0])
+    assert max(seen) == (65 if most < 130 else 130)  # two minibatches, or one
+    assert model._batch_needed() == most
 
 
 def test_weights_are_repetitions(digits):

@@ -205,3 +205,39 @@ def test_points_outlive_the_units_they_are_learned_in():
     features = InducingFeatures(make_kernel([1e3, 1e-3]), IDENTITY, Z, unit, 2)
     assert_close(features.inducing_points, Z, rtol=1e-14, atol=0)
     np.testing.assert_allclose(features.points.detach().numpy(), [[1.0, 1.0], [2.0, -1.0]])
+
+
+# ---- a state that is kept for a while
+def made_features(training):
+    network = torch.nn.BatchNorm1d(2).double()
+    kernel, Z = make_kernel(), torch.randn(5, 2, generator=generator(), dtype=F64)
+    return InducingFeatures(kernel, network, Z, torch.ones(2, dtype=F64), 2).train(training)
+
+
+@torch.no_grad()
+def test_a_state_is_kept_for_a_while(monkeypatch):
+    features, calls = made_features(training=False), []
+    condition = InducingFeatures.condition
+    monkeypatch.setattr(
+        InducingFeatures, "condition", lambda self, *Z: calls.append(1) or condition(self, *Z)
+    )
+    X = torch.randn(3, 2, generator=generator(1), dtype=F64)
+    expected, names = features.basis(X), set(features.state_dict())
+    calls.clear()
+    with features.frozen():
+        found = [features.basis(X) for _ in range(3)]
+    assert len(calls) == 1
+    assert_close(found[2].phi, expected.phi)
+    assert set(features.state_dict()) == names
+    with pytest.raises(KeyboardInterrupt), features.frozen():
+        raise KeyboardInterrupt
+    assert (features.n_frozen, set(features.state_dict())) == (0, names)
+
+
+def test_no_state_is_kept_in_training_nor_for_gradients():
+    """A network that normalises by its batch has rows and points in one."""
+    features = made_features(training=True)
+    with torch.no_grad(), features.frozen():
+        assert features.n_frozen == 0
+    with features.eval().frozen():
+        assert features.n_frozen == 0

@@ -16,6 +16,7 @@ from skgpstoch.features.patches import (
     SinglePatches,
     choose_patches,
     first_of_each,
+    gather,
 )
 from skgpstoch.features.sums import SumFeatures
 from skgpstoch.kernels import from_sklearn
@@ -346,3 +347,14 @@ def test_fewer_patches_than_points():
     covariances, _, _ = make()
     X = torch.zeros(10, 30, dtype=F64)
     assert len(choose_patches("kmeans", covariances, X, 5, torch.Generator())) == 1
+
+
+def test_patches_are_gathered_with_their_gradient():
+    X, columns = normal(3, 30).requires_grad_(), GREY.columns()
+    weights = normal(3, *columns.shape, seed=1)
+    assert_close(gather(X, columns), X[:, columns])
+    found, expected = (
+        torch.autograd.grad((weights * patches.sin()).sum(), X)[0]
+        for patches in (gather(X, columns), X[:, columns])
+    )
+    assert_close(found, expected)

@@ -40,7 +40,7 @@ HOPELESS = 10.0
 
 @contextlib.contextmanager
 def surroundings() -> Iterator[None]:
-    """Types are arguments here: an autocast around a call is not for what happens inside."""
+    """What fits and predictions run in: not an autocast around the call, as types are arguments."""
     keep_freed_memory()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):

@@ -24,7 +24,7 @@ from .plan import USUAL_BATCH, Plan
 from .sparse_model import both_kinds, make_features
 
 STEP_PATCHES = 2**16  # of an inner layer, at a step of fewer images than usual
-START_IMAGES = 2000  # that points of layers are chosen from, at least
+START_IMAGES = 2000  # that layers are started from, at least: no more hidden ones are made
 VARIETY = 0.1  # of random filters in channels without a mean, where inducing patches start
 
 
@@ -132,9 +132,8 @@ class HiddenImages(DrawParameters):
         layers, geometries = [], self._hidden_geometries(image)
         most = max(START_IMAGES, 20 * (plan.n_inducing + plan.n_orthogonal))
         some = slice(None, most if geometries else None)  # rows are in random order
-        images = Images(X[some], X[some], rows[some])
+        images, n_rows = Images(X[some], X[some], rows[some]), rows.n_effective
         for geometry, n_channels in zip(geometries, self._channels(), strict=True):
-            n_rows = rows.n_effective
             layers.append(self._hidden_layer(images, n_rows, plan, geometry, n_channels, generator))
             images = after(images, layers[-1], generator)
         self._check_numbers("hidden_channels", layers)

@@ -100,7 +100,7 @@ class FeatureMap(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """As :meth:`freeze` leaves it, for a while, unless gradients are wanted."""
+        """As :meth:`freeze` leaves it, for a while; never in training or with gradients."""
         yield
 
     def reopen(self, keep_variance: bool = False) -> None:

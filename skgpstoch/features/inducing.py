@@ -97,17 +97,17 @@ class ConditionedFeatures(FeatureMap):
 
     def thaw(self) -> None:
         """Undo :meth:`freeze`."""
-        for i in range(self.n_frozen):
-            delattr(self, f"frozen_{i}")
         self.n_frozen = 0
+        for name in [name for name in self._buffers if name.startswith("frozen_")]:
+            delattr(self, name)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        if self.n_frozen or torch.is_grad_enabled():
-            yield
+        if self.n_frozen or self.training or torch.is_grad_enabled():
+            yield  # in training a network may normalise rows and points together
             return
-        self.freeze()
         try:
+            self.freeze()
             yield
         finally:
             self.thaw()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+
 import numpy as np
 
 LEARNED = 2**25 - 2**16
 """Bytes of the largest block that glibc learns from."""
 
 
+@functools.cache
 def keep_freed_memory() -> None:
-    """Have glibc keep up to 64 MB that one step frees for the next.
+    """Have glibc keep up to 64 MB a thread that one step frees for the next; once in a process.
 
     It returns to the system what is above twice the largest block that has been freed so far. Where
     blocks are of a megabyte, all temporaries of a step go back, and come again as page faults: up
-    to half of the time. A block that nobody writes to costs microseconds; other C libraries do not
-    mind.
+    to half of the time. A block that nobody writes to takes no memory, and microseconds.
     """
-    np.empty(LEARNED, dtype=np.uint8)
+    with contextlib.suppress(MemoryError):
+        np.empty(LEARNED, dtype=np.uint8)

@@ -9,7 +9,7 @@ the departures of New York's three airports in 2013 (336,776 flights, PyPI packa
 hold it against ridge regression with a Gaussian of constant variance::
 
     python examples/plot_quickstart.py            # all flights: under a minute on two cores
-    python examples/plot_quickstart.py --quick    # 10,000 flights, in seconds
+    python examples/plot_quickstart.py --quick    # 10,000 flights, as in this gallery
 """
 
 # %%
@@ -42,7 +42,7 @@ from skgpstoch.metrics import interval_coverage, negative_log_predictive_density
 parser = argparse.ArgumentParser(
     description="Arrival delays of the flights that left New York in 2013."
 )
-parser.add_argument("--quick", action="store_true", help="use 10,000 flights, 10 times")
+parser.add_argument("--quick", action="store_true", help="use 10,000 flights, and 10 epochs")
 parser.add_argument("--output-dir", type=Path, default=Path(), help="where the two pictures go")
 options = parser.parse_args()
 

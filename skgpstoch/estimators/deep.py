@@ -43,8 +43,7 @@ LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
 START_NOISE = 1e-4  # variance that they may start with, in units of the layer below
 NOISE = 1e-6  # of an inner layer, in these units
 NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
-OF_LAYERS = (  # parameters that a warm start cannot do with others of
-    "kernel",
+OF_LAYERS = (  # parameters that a warm start cannot do with others of, nor another kernel
     "n_layers",
     "hidden_dims",
     "hidden_kernel",
@@ -163,12 +162,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
 
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         *SparseGP._shape_parameters,
-        "n_layers",
-        "hidden_dims",
-        "hidden_kernel",
-        "mean_function",
-        "posterior",
-        "hidden_covariance",
+        *OF_LAYERS,
         "n_orthogonal",
         "orthogonal_points",
         "whiten",
@@ -214,7 +208,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         self: Any, X: Tensor, rows: Rows, n_latents: int, plan: Plan, fitted: Any, generator: Any
     ) -> Any:
         if fitted is not None:
-            check_unchanged(self, OF_LAYERS)
+            check_unchanged(self, ("kernel", *OF_LAYERS))
             features = fitted.features.to(X)
             features.reopen()  # once more: jitter is that of the type of X
             return features.with_draws(*self._draws(len(X)))

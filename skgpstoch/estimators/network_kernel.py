@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling
 from ..features.network import ACTIVATIONS, multilayer_perceptron, output_width
-from .parameters import AUTO, NOT_NEGATIVE, POSITIVE_INTEGER
+from .parameters import AUTO, NOT_NEGATIVE, POSITIVE_INTEGER, positive_integers
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
@@ -115,14 +114,7 @@ class NetworkKernel(KernelChoice):
     }
 
     def _layers(self) -> tuple[int, ...]:
-        layers = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
-        if any(isinstance(width, bool) or not isinstance(width, Integral) for width in layers) or (
-            any(int(width) < 1 for width in layers)
-        ):
-            raise ValueError(
-                f"hidden_layer_sizes must be positive integers, got {self.hidden_layer_sizes!r}."
-            )
-        return tuple(int(width) for width in layers)
+        return positive_integers("hidden_layer_sizes", self.hidden_layer_sizes)
 
     def _network(
         self, X: Tensor, generator: torch.Generator, n_members: int = 1

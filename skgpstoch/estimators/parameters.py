@@ -24,25 +24,23 @@ POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 AUTO = StrOptions({"auto"})
+DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
+MOST_DRAWS = 10
+MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
 
 
 def positive_integers(name: str, given: Any) -> tuple[int, ...]:
-    """One or more numbers of a parameter.
+    """A parameter that is one of them or several, or none.
 
     Raises
     ------
     ValueError
-        If they are none, or in rows and columns.
+        If it is anything else, rows and columns included.
     """
     found = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
     return tuple(int(n) for n in found)
-
-
-DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
-MOST_DRAWS = 10
-MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

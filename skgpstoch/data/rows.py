@@ -45,7 +45,7 @@ class Rows(_Columns):
     noise : Tensor of shape (N, P) or None, default=None
         Variance of the known measurement error of y.
     fold : Tensor of shape (N,) or None, default=None
-        The fold that a row is held out with; −1, or None, is trained on by all.
+        The fold that a row is held out with; −1, or None, is trained on by all, −2 by none.
     """
 
     y: Tensor
@@ -76,8 +76,13 @@ class Rows(_Columns):
 
     @property
     def n_held_out(self) -> int:
-        """How many are held out; these come first."""
+        """How many are held out by a fold; these come first, or after those that nobody sees."""
         return 0 if self.fold is None else int((self.fold >= 0).sum())
+
+    @property
+    def n_unseen(self) -> int:
+        """How many no member of an ensemble sees; these come first."""
+        return 0 if self.fold is None else int((self.fold == -2).sum())
 
     @property
     def n_effective(self) -> float:

@@ -305,12 +305,14 @@ def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:
-    """The fold of each row, or −1, (N,); folds come first. None where there are no folds."""
+    """The fold of each row, (N,): first −2 of those unseen, then folds, then −1; or None."""
     if not folds.size:
         return None
     fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
+    fold[: folds.n_unseen] = -2
     for k in range(folds.n_folds):
-        fold[k * folds.size : (k + 1) * folds.size] = k
+        start = folds.n_unseen + k * folds.size
+        fold[start : start + folds.size] = k
     return fold
 
 

@@ -227,9 +227,9 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         check_is_fitted(self)
         if isinstance(self.posterior_, ExactPosterior):
             return super()._mean(X, latent, exposure, y_std)
-        rows, posterior = self._query(X)  # noise has no mean, and variances are dear
-        self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
-        (mean,) = self._collect(len(rows), lambda block: (posterior.mean(rows[block]),))
+        X, posterior = self._query(X)  # noise has no mean, and variances are dear
+        posterior.likelihood.of(self._known(X, exposure, y_std))
+        (mean,) = self._collect(len(X), lambda block: (posterior.mean(X[block]),))
         offset, scale = self._y_scaling
         return mean * scale + offset
 

@@ -76,6 +76,10 @@ class KernelChoice:
         level = level if white is None else white.noise_level
         return float(np.clip(level, *self._noise_bounds()))
 
+    def _noise_of_inputs(self) -> bool:
+        """Whether the scale of the noise is a function of X."""
+        return False
+
     def _noise_bounds(self) -> tuple[float, float]:
         """Interval of σ²: equal ends where a WhiteKernel is fixed."""
         _, white = self._split_kernel()

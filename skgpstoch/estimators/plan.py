@@ -21,6 +21,9 @@ FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
+FEW_DIRECT = 4000  # up to which there are eight networks, not three
+LEAST_OF_SEVERAL = 50
+MANY_ROWS = 100_000
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 
 
@@ -34,15 +37,18 @@ class Folds:
         K disjoint sets, one for each member of an ensemble.
     size : int, default=0
         Rows in each.
+    n_unseen : int, default=0
+        Rows before them that are in none, and not trained on at all.
     """
 
     n_folds: int = 1
     size: int = 0
+    n_unseen: int = 0
 
     @property
     def n_untrained(self) -> int:
-        """Rows that are not trained on at all: one fold. Of several, other members see each."""
-        return self.size if self.n_folds == 1 else 0
+        """Rows that are not trained on at all; of several folds, other members see each."""
+        return self.n_unseen + (self.size if self.n_folds == 1 else 0)
 
     @classmethod
     def of(cls, n_rows: int, fraction: float, n_folds: int = 1) -> Folds:
@@ -159,6 +165,50 @@ def n_members(p: Any, n_rows: int, has_layers: bool, most: int) -> int:
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:
     """As many as make this number of steps."""
     return math.ceil(n_steps / math.ceil(n_rows / batch_size))
+
+
+def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
+    """For parameters p of an ensemble with finite features that is trained for a loss.
+
+    Parameters
+    ----------
+    p : WithFiniteFeatures and TrainingParameters
+        The estimator's.
+    n_rows : int
+        Distinct rows.
+    has_networks : bool
+        Whether there are networks of ours, of which there can be several.
+    """
+    few = n_rows <= FEW_DIRECT
+    auto = (8 if few else 3) if has_networks and n_rows >= LEAST_OF_SEVERAL else 1
+    K = auto if p.n_estimators == "auto" else int(p.n_estimators)
+    if K > 1 and not has_networks:
+        raise ValueError(
+            f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
+            "feature_map=None."
+        )
+    folds = Folds(K)
+    if p.early_stopping:
+        folds = Folds.of(n_rows, p.validation_fraction, K)
+        if K > 1:  # by which the mixture is judged, as no member is blind to another's fold
+            folds = replace(folds, n_unseen=n_rows // (10 if few else 20))
+    n_trained = n_rows - folds.n_untrained
+    usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
+    b = min(usual if p.batch_size == "auto" else int(p.batch_size), n_trained)
+    n_steps = int(np.clip(1000 * (n_rows / 1000) ** 0.55, 300, 6000))
+    return Plan(
+        solver="adam",
+        dtype=p.dtype,
+        max_iter=epochs(n_steps, n_trained, b) if p.max_iter == "auto" else int(p.max_iter),
+        batch_size=b,
+        schedule=SCHEDULES[p.learning_rate],
+        rate=p.learning_rate_init,
+        patience=p.n_iter_no_change or math.inf,
+        tol=p.tol,
+        holds_out=bool(p.early_stopping),
+        evaluates=bool(p.early_stopping),
+        folds=folds,
+    )
 
 
 # ---- the sparse variational family -----------------------------------------------------------

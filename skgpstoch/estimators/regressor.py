@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
-from ..likelihoods.base import Likelihood, largest
+from ..likelihoods.base import largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
@@ -86,10 +85,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         return check_weight(data, sample_weight, least, keeps=reset and self._numbers_rows())
 
-    def _likelihoods(
-        self, posterior: Posterior, X: Tensor, exposure: Any, y_std: Any
-    ) -> Callable[[slice], Likelihood]:
-        """p(y | f) of blocks of rows."""
+    def _known(self, X: Tensor, exposure: Any, y_std: Any) -> Rows:
+        """What is known of rows besides X, but for y."""
         e = s = None
         if exposure is not None:
             e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
@@ -97,8 +94,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             scale = self._y_scaling.scale
             y_std = check_y_std(y_std, (len(X), len(scale)))
             s = torch.from_numpy(known_noise(y_std, scale)).to(X)
-        rows = Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
-        return lambda block: posterior.likelihood.of(rows[block])
+        return Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -106,17 +102,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self, X: Any, latent: bool, exposure: Any, y_std: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, rows, exposure, y_std)
+        X, posterior = self._query(X)
+        rows = self._known(X, exposure, y_std)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q = posterior.marginals(rows[block])
-            if not latent:
-                q = likelihood(block).moments(q)
-            mean, var = q.mixture_moments()
+            q, likelihood = posterior.predictive(X[block], rows[block])
+            mean, var = (q if latent else likelihood.moments(q)).mixture_moments()
             return mean, var.sqrt()
 
-        mean, std = self._collect(len(rows), compute)
+        mean, std = self._collect(len(X), compute)
         if not latent:
             warn_of_overflow(std)
         offset, scale = self._y_scaling
@@ -178,19 +172,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _mean_and_covariance(
         self, X: Any, latent: bool, y_std: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        rows, posterior = self._query(X)
+        X, posterior = self._query(X)
         if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
             raise ValueError(
                 f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
                 "f and independent noise."
             )
-        np.empty((len(rows), len(rows)))  # a MemoryError at once, where there would be one
+        np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
         with predicting():
-            q, cov = posterior.marginals(rows), posterior.covariance(rows)
+            q, likelihood = posterior.predictive(X, self._known(X, None, y_std))
+            cov = posterior.covariance(X)
             if not latent:
-                likelihood = self._likelihoods(posterior, rows, None, y_std)(slice(None))
                 noise = likelihood.moments(q).var - q.var  # (S, N, P)
-                cov.diagonal(dim1=-2, dim2=-1).add_(noise[0].mT)
+                cov.diagonal(dim1=-2, dim2=-1).add_(noise.mean(0).mT)
         offset, scale = self._y_scaling
         mean = q.mixture_moments()[0].cpu().numpy() * scale + offset
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
@@ -249,18 +243,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Lower and upper end, in the units of y.
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
-        rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, rows, exposure, y_std)
+        X, posterior = self._query(X)
+        rows = self._known(X, exposure, y_std)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q = posterior.marginals(rows[block])
+            q, likelihood = posterior.predictive(X[block], rows[block])
             if latent:
                 return q.quantile(tail), q.quantile(1.0 - tail)
-            of_block = likelihood(block)
-            return of_block.quantile(q, tail), of_block.quantile(q, 1.0 - tail)
+            return likelihood.quantile(q, tail), likelihood.quantile(q, 1.0 - tail)
 
         offset, scale = self._y_scaling
-        ends = [end * scale + offset for end in self._collect(len(rows), compute)]
+        ends = [end * scale + offset for end in self._collect(len(X), compute)]
         interval = np.stack(ends, 1)
         return interval[..., 0] if self._y_shape == () else interval
 
@@ -297,15 +290,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Draws, in the units of y.
         """
         n_samples = check_n_samples(n_samples)
-        rows, posterior = self._query(X)
-        likelihood = self._likelihoods(posterior, rows, exposure, y_std)(slice(None))
-        generator = torch.Generator(rows.device).manual_seed(resolve_seed(random_state))
-        with predicting():
-            f = posterior.sample(rows, n_samples, generator)  # (n_samples, N, P)
-            if not latent:
-                f = likelihood.sample(f, generator)
+        X, posterior = self._query(X)
+        rows = self._known(X, exposure, y_std)
+        generator = torch.Generator(X.device).manual_seed(resolve_seed(random_state))
+        with predicting():  # (n_samples, N, P)
+            if latent:
+                drawn = posterior.sample(X, n_samples, generator)
+            else:
+                drawn = posterior.sample_y(X, rows, n_samples, generator)
         offset, scale = self._y_scaling
-        draws = f.cpu().numpy() * scale + offset
+        draws = drawn.cpu().numpy() * scale + offset
         return self._shaped(np.moveaxis(draws, 0, -1))
 
     # ---- judgements --------------------------------------------------------------------------
@@ -359,8 +353,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         X, rows, posterior = self._judged(X, y, None, exposure, y_std)
 
         def compute(block: slice) -> tuple[Tensor]:
-            q, of_block = posterior.marginals(X[block]), rows[block]
-            return (posterior.likelihood.of(of_block).log_predictive(of_block.y, q),)
+            of_block = rows[block]
+            q, likelihood = posterior.predictive(X[block], of_block)
+            return (likelihood.log_predictive(of_block.y, q),)
 
         (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()

@@ -25,7 +25,7 @@ from ..objectives.variational import VariationalObjective
 from ..posteriors.base import Posterior
 from ..posteriors.deep import DeepModel
 from ..posteriors.layers import DeepFeatures
-from ..posteriors.sparse import SparseModel, SparsePosterior
+from ..posteriors.sparse import RowScale, SparseModel, SparsePosterior
 from .base import BaseGP
 from .network_kernel import KernelChoice
 from .parameters import InducingParameters, LossParameters, TrainingParameters
@@ -126,7 +126,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
             loss,
             streams=streams,
             has_network=self._has_network(),
-            shares_noise=data.y_std is None,
+            shares_noise=data.y_std is None and not self._noise_of_inputs(),
             batch_needed=self._batch_needed(),
             beta=self._kl_weight(),
         )
@@ -168,7 +168,10 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         features: Any = self._features(X, rows, len(mean.value), plan, fitted, generator)
         blocks, loss = self._prior_blocks(features), self._make_loss()
         kind = DeepModel if isinstance(features, DeepFeatures) else SparseModel
-        model = kind(features, likelihood, mean, blocks, loss, plan.beta)
+        scale = None
+        if self._noise_of_inputs():
+            scale = RowScale(rows.y.new_zeros(sum(features.blocks), rows.y.shape[1]))
+        model = kind(features, likelihood, mean, blocks, loss, plan.beta, scale)
         self._set_trainable(model, len(X))
         if fitted is not None:
             load_fitted(model, fitted, changed_shape(self))

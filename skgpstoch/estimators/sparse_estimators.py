@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import StrOptions
 
 from ..data.rows import Data
 from ..likelihoods import make_likelihood
@@ -17,6 +18,9 @@ from .classifier import GPClassifier
 from .plan import Plan
 from .regressor import GPRegressor
 from .sparse import SparseGP
+
+NAMES = ("gaussian", "student_t", "shared_student_t", "laplace", "poisson")
+"""Likelihoods of regressors."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -34,8 +38,12 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         Whether the target is standardised inside, where noise is additive; results are in its own
         units.
     likelihood : str or Likelihood, default="auto"
-        "gaussian", "student_t", "laplace", or "poisson" for counts; or an instance of a class of
-        :mod:`skgpstoch.likelihoods`. "auto" is "gaussian".
+        "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
+        instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian".
+    noise : {"constant", "input"}, default="constant"
+        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
+        a second function of the features, of which there is a point estimate. Of such noise,
+        `likelihood_` and `noise_variance_` are those where that function is 0.
 
     Attributes
     ----------
@@ -52,8 +60,25 @@ class SparseGPRegressor(SparseGP, GPRegressor):
     """
 
     normalize_y: bool = True
+    noise: str = "constant"
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"normalize_y": ["boolean"]}
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "normalize_y": ["boolean"],
+        "noise": [StrOptions({"constant", "input"})],
+    }
+
+    def _noise_of_inputs(self) -> bool:
+        if self.noise == "constant":
+            return False
+        likelihood, loss = self._make_likelihood(), self._make_loss()
+        if not isinstance(likelihood, AdditiveNoise) or loss.covariance(likelihood) == "prior":
+            raise ValueError(
+                "noise='input' needs additive noise, and a loss that tells of it, got "
+                f"{likelihood!r} and {loss!r}."
+            )
+        if loss.is_noisy() and loss.get_params().get("gradient") == "product":
+            raise ValueError("noise='input' needs another gradient than 'product'.")
+        return True
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
@@ -150,7 +175,7 @@ class SparseGPRegressor(SparseGP, GPRegressor):
 
     def _make_likelihood(self) -> Likelihood:
         name = "gaussian" if self.likelihood == "auto" else self.likelihood
-        likelihood = make_likelihood(name, ("gaussian", "student_t", "laplace", "poisson"))
+        likelihood = make_likelihood(name, NAMES)
         if isinstance(likelihood, Bernoulli | Categorical):
             raise ValueError(
                 f"likelihood={self.likelihood!r} is for classes: use the classifier instead of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,16 @@ class FeatureMap(nn.Module):
     def members(self, X: Tensor) -> Tensor:
         """Each member's features: (K, N, D)."""
         raise NotImplementedError
+
+    def member(self, k: int) -> FeatureMap:
+        """The k-th member alone, a copy."""
+        other = copy.deepcopy(self)
+        if self.n_members > 1:
+            for part in other.modules():
+                if hasattr(part, "keep_"):
+                    cast(Any, part).keep_(k)
+            other.n_members = 1
+        return other
 
     def forward(self, X: Tensor, columns: Tensor | None = None) -> Tensor:
         """φ(X) (N, K·D), or its given columns (N, len(columns))."""

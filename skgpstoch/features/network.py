@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from .base import FeatureMap
 
+FREQUENCY = 0.3  # of waves, in periods for each standard deviation of an input
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
     "relu": nn.ReLU,
@@ -62,7 +64,16 @@ class NetworkFeatures(FeatureMap):
         return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 
-class MemberLinear(nn.Module):
+class OfMembers(nn.Module):
+    """A layer whose parameters have a leading axis of K members."""
+
+    def keep_(self, k: int) -> None:
+        """Let the k-th member be the only one."""
+        for p in self.parameters(recurse=False):
+            p.data = p.data[k : k + 1].clone()
+
+
+class MemberLinear(OfMembers):
     """K affine maps side by side: (N, fan_in) or (K, N, fan_in) → (K, N, fan_out).
 
     Starts as torch's own Linear (He-uniform with a = √5), drawn from `generator` in float32: the
@@ -84,15 +95,63 @@ class MemberLinear(nn.Module):
         return torch.baddbmm(self.bias, X.expand(len(self.weight), -1, -1), self.weight)
 
 
+class PeriodicInputs(OfMembers):
+    """Each input beside some linear functions of waves of it: (N, d) → (K, N, d + d·D).
+
+    [x, Wᵀcos(2π f x + p)] of every input, f, p and W learned, which lets a network bend sharply
+    along one of them: Gorishniy, Rubachev & Babenko, "On embeddings for numerical features in
+    tabular deep learning", NeurIPS 2022.
+
+    Parameters
+    ----------
+    n_members, n_inputs, n_waves : int
+        K, d, and the number of waves of every input, of which half as many functions are made.
+    generator : torch.Generator
+        Of the start: frequencies are normal, with a standard deviation of 0.3.
+    """
+
+    def __init__(
+        self, n_members: int, n_inputs: int, n_waves: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        shape, D = (n_members, n_inputs, n_waves), max(n_waves // 2, 1)
+        kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
+        self.frequency = nn.Parameter(torch.empty(shape, **kind))
+        self.phase = nn.Parameter(torch.empty(shape, **kind))
+        self.weight = nn.Parameter(torch.empty(*shape, D, **kind))
+        bound = 1.0 / math.sqrt(n_waves)
+        nn.init.normal_(self.frequency, 0.0, FREQUENCY, generator=generator)
+        nn.init.uniform_(self.phase, -math.pi, math.pi, generator=generator)
+        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
+
+    @property
+    def n_outputs(self) -> int:
+        """d + d·D."""
+        return self.weight.shape[1] * (1 + self.weight.shape[3])
+
+    def forward(self, X: Tensor) -> Tensor:
+        angle = X.mT[None, :, :, None] * (2.0 * math.pi * self.frequency[:, :, None])
+        waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d, N, D)
+        waves = waves.transpose(1, 2).flatten(2)
+        return torch.cat([waves, X.expand(len(waves), -1, -1)], 2)
+
+
 def multilayer_perceptron(
     n_inputs: int,
     hidden_layer_sizes: Sequence[int],
     activation: str,
     generator: torch.Generator,
     n_members: int = 1,
+    n_waves: int = 0,
 ) -> nn.Module:
-    """Affine layers, each followed by the activation; the identity for no layers."""
+    """Affine layers, each followed by the activation, on the inputs and waves of them.
+
+    The identity for no layers.
+    """
     layers: list[nn.Module] = []
+    if n_waves and hidden_layer_sizes:
+        layers.append(periodic := PeriodicInputs(n_members, n_inputs, n_waves, generator))
+        n_inputs = periodic.n_outputs
     for fan_in, fan_out in zip((n_inputs, *hidden_layer_sizes), hidden_layer_sizes, strict=False):
         layers += [MemberLinear(n_members, fan_in, fan_out, generator), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)

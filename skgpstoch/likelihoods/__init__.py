@@ -15,6 +15,7 @@ from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
 from .one_vs_rest import OneVsRest
 from .real import AdditiveNoise, Gaussian
+from .shared_precision import SharedStudentT
 
 __all__ = [
     "AdditiveNoise",
@@ -25,6 +26,7 @@ __all__ = [
     "Likelihood",
     "OneVsRest",
     "Poisson",
+    "SharedStudentT",
     "StudentT",
     "make_likelihood",
 ]
@@ -33,6 +35,7 @@ __all__ = [
 _NAMES: dict[str, Callable[[], Likelihood]] = {
     "gaussian": Gaussian,
     "student_t": StudentT,
+    "shared_student_t": SharedStudentT,
     "laplace": Laplace,
     "poisson": Poisson,
     "bernoulli": lambda: Bernoulli("logit"),
@@ -47,8 +50,8 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     Parameters
     ----------
     likelihood : str or Likelihood
-        "gaussian", "student_t", "laplace", "poisson" (of a rate exp(f)), "bernoulli" (of a
-        probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
+        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
+        "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
     among : sequence of str or None, default=None
         The names that are allowed; None: all of these.
 

@@ -38,6 +38,11 @@ class Likelihood(nn.Module):
     most_prior_variance: float = 1e5
     """Bound of the variance that the default kernel learns."""
 
+    @property
+    def is_learned(self) -> bool:
+        """Whether gradients reach its parameters, or what they are multiplied by."""
+        return any(p.requires_grad for p in self.parameters())
+
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs
@@ -53,6 +58,10 @@ class Likelihood(nn.Module):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of y for each f."""
         raise NotImplementedError(f"{type(self).__name__} must define sample")
+
+    def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw of y for each f ~ q, where q has this mean."""
+        return self.sample(f, generator)
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
@@ -227,7 +236,7 @@ def differentiate(
 
     The value has a graph to the likelihood's parameters, where these are learned.
     """
-    learned = torch.is_grad_enabled() and any(p.requires_grad for p in likelihood.parameters())
+    learned = torch.is_grad_enabled() and likelihood.is_learned
     with torch.enable_grad():
         mean, var = (a.detach().double().requires_grad_() for a in q)
         value = function(y.double(), Marginals(mean, var))

@@ -17,6 +17,26 @@ from .rejection import Draws
 class AdditiveNoise(Likelihood):
     """Additive noise: y = f + ε, the distribution of ε symmetric, its parameters one an output."""
 
+    ratio: Tensor | None = None
+    """What the scale of ε is multiplied by, (N, P) or (S, N, P), where the rows are known."""
+
+    @property
+    def is_learned(self) -> bool:
+        return super().is_learned or (self.ratio is not None and self.ratio.requires_grad)
+
+    def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
+        """That of rows whose noise is `ratio` times as large; parameters stay shared."""
+        other = copy.copy(self)
+        other.ratio = ratio
+        return other
+
+    def _times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
+        """A scale (P,), or a power of it, of these rows."""
+        return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
+
+    def at_rows(self, rows: Tensor) -> AdditiveNoise:
+        return self if self.ratio is None else self.scaled(self.ratio[..., rows, :])
+
     @property
     def noise_variance(self) -> Tensor:
         """Variance of ε, of shape (P,)."""
@@ -94,8 +114,9 @@ class Gaussian(AdditiveNoise):
 
     @property
     def noise_variance(self) -> Tensor:
-        """σ², of shape (P,); σ² + s² of rows with a known error, (N, P)."""
-        return self.log_noise.exp() if self.known is None else self.log_noise.exp() + self.known
+        """σ², of shape (P,); σ²(x) + s² of rows that are known, (N, P) or (S, N, P)."""
+        noise = self._times_ratio(self.log_noise.exp(), 2)
+        return noise if self.known is None else noise + self.known
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """log N(y | f, σ²), elementwise."""
@@ -174,8 +195,9 @@ class Gaussian(AdditiveNoise):
         other.known = noise
         return other
 
-    def at_rows(self, rows: Tensor) -> Gaussian:
-        return self if self.known is None else self.given(noise=self.known[rows])
+    def at_rows(self, rows: Tensor) -> AdditiveNoise:
+        known = self if self.known is None else self.given(noise=self.known[rows])
+        return AdditiveNoise.at_rows(known, rows)
 
 
 def log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:

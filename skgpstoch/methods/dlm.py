@@ -32,6 +32,7 @@ from torch import Tensor
 from ..data.arrays import resolve_seed
 from ..data.rows import Data
 from ..estimators.docs import public_estimator
+from ..estimators.finite_direct import WithFiniteFeatures
 from ..estimators.network_kernel import NetworkKernel
 from ..estimators.orthogonal import COVARIANCES, WithOrthogonalPoints
 from ..estimators.plan import Plan
@@ -143,7 +144,7 @@ def split_rows(
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
+class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, NetworkKernel):
     """What regressor and classifier share.
 
     Parameters
@@ -158,10 +159,12 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
     hyperparameters : {"joint", "fixed"}, default="joint"
         Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
         beforehand, and q alone for the loss.
-    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+    posterior : {"svgp", "solve", "odvgp", "finite"}, default="svgp"
         The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
-        the latter two.
+        covariance of q's own there or the prior's (`n_orthogonal` and `orthogonal_points` are for
+        these two); or of the weights of finite features: those of networks with the inputs and a
+        constant beside them, random Fourier features of a `kernel`, or with
+        hidden_layer_sizes=() the inputs alone.
     refit : bool, default=True
         Whether the best of several `beta` is fitted again, on all rows.
     n_jobs : int or None, default=None
@@ -188,7 +191,7 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],
-        "posterior": [StrOptions(set(COVARIANCES))],
+        "posterior": [StrOptions({*COVARIANCES, "finite"})],
         "refit": ["boolean"],
         "n_jobs": [Integral, None],
     }
@@ -201,7 +204,7 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
     )
 
     def _covariance_there(self) -> str | None:
-        return COVARIANCES[self.posterior]
+        return COVARIANCES.get(self.posterior)
 
     def _kl_weight(self) -> float:
         return float(self.beta) if isinstance(self.beta, Real) else 1.0  # until one is chosen
@@ -211,7 +214,7 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
         self.beta_ = plan.beta
 
     def _check_streams(self: Any) -> None:
-        super()._check_streams()  # type: ignore[misc]
+        super()._check_streams()
         if not isinstance(self.beta, Real) or self.hyperparameters == "fixed":
             raise ValueError(
                 "partial_fit needs a number for beta and hyperparameters='joint', got "
@@ -261,6 +264,11 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
         """Where kernel, likelihood and points come from, unless they are trained for the loss."""
         if self.hyperparameters == "joint":
             return None, None
+        if self._is_finite:
+            raise ValueError(
+                "hyperparameters must be 'joint' with posterior='finite', got "
+                f"{self.hyperparameters!r}."
+            )
         model = self._unfitted(loss="elbo", beta=1.0, hyperparameters="joint")
         return model, model._fit(data)
 
@@ -300,8 +308,8 @@ class DirectLossGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
         loss = self._make_loss()
 
         def compute(block: slice) -> tuple[Tensor]:
-            q, of_block = posterior.marginals(X[block]), rows[block]
-            likelihood = posterior.likelihood.of(of_block)
+            of_block = rows[block]
+            q, likelihood = posterior.predictive(X[block], of_block)
             return (of_block.weighted(loss.of_predictions(of_block.y, likelihood, q)),)
 
         return float(self._collect(len(X), compute)[0].sum()) / rows.n_effective

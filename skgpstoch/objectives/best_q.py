@@ -21,7 +21,7 @@ from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites, best_moments, diagonal_blocks
-from ..posteriors.sparse import Solution, SparseModel
+from ..posteriors.sparse import Solution, SparseModel, likelihood_of
 from .data_term import data_term, sites_of
 
 LEAST_SCALE = 1e-12  # of variances that are calibrated
@@ -105,7 +105,8 @@ def weighted_sums(model: SparseModel, X: Tensor, rows: Rows) -> list[Tensor]:
     shared: Tensor | None = None  # κ, where it is the same for all rows
     for basis, block in model.bases(X, rows):
         phi, y = basis.phi, block.y - model.offset(basis)
-        kappa, constant = model.loss.conjugate(model.likelihood.of(block), basis.residual())
+        likelihood = likelihood_of(model, basis, block)
+        kappa, constant = model.loss.conjugate(likelihood, basis.residual())
         shared = kappa[:, None, None] if kappa.ndim == 1 else None
         kappa = block.weighted(kappa.expand_as(y))  # (N, P)
         weighted = block.weighted(phi) if shared is not None else kappa.mT[..., None] * phi

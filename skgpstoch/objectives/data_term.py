@@ -30,7 +30,7 @@ from ..losses import DataTerm
 from ..maths.gaussian import Marginals
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
-from ..posteriors.sparse import SparseModel
+from ..posteriors.sparse import SparseModel, likelihood_of
 from .base import surrogate
 
 FARTHEST_TARGET = 3.0
@@ -46,7 +46,8 @@ def weighted_term(
     generator: torch.Generator | None = None,
 ) -> DataTerm:
     """Minus the loss of rows at q(f), and its derivatives, each row as often as it counts."""
-    term = model.loss.data_term(rows.y, model.likelihood.of(rows), q, residual, generator)
+    likelihood = likelihood_of(model, basis, rows)
+    term = model.loss.data_term(rows.y, likelihood, q, residual, generator)
     return model.loss.of_samples(term, basis.n_samples).weighted(rows)
 
 
@@ -92,11 +93,16 @@ def data_term_at(
     """The same at a q(f) with a graph, which the gradient goes through; and its parts."""
     seen = Marginals(q.mean.detach(), q.var.detach())
     term = weighted_term(model, basis, rows, seen, residual.detach(), generator)
+    return traced(term, q, residual), term
+
+
+def traced(term: DataTerm, q: Marginals, residual: Tensor) -> Tensor:
+    """The sum of a term over rows, with its gradient by q(f) (1, N, P) and the residual (N,)."""
     mean, explained, unexplained = (part.to(q.mean) for part in term[1:4])
     value, beyond = term.value.sum(), (unexplained - explained).sum(1)
     given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))
     given_graph = [(x, dx) for x, dx in given if x.requires_grad]
-    return surrogate(value.detach(), *given_graph) + (value - value.detach()), term
+    return surrogate(value.detach(), *given_graph) + (value - value.detach())
 
 
 @torch.no_grad()

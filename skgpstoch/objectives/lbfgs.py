@@ -89,4 +89,8 @@ def gradients_at(
         parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
         for sum_, part in zip(gradients, parts, strict=True):
             sum_ -= part / n
+    if model.scale is not None and params:
+        price = model.beta / n * model.scale.price()
+        parts = torch.autograd.grad(price, params, allow_unused=True, materialize_grads=True)
+        gradients = [a + b for a, b in zip(gradients, parts, strict=True)]
     return gradients

@@ -91,6 +91,8 @@ class VariationalObjective(Objective):
         """The objective over n, from the data term of n_batch rows."""
         penalty = self.model.features.penalty(generator)
         cost = kl if penalty is None else kl + penalty
+        if self.model.scale is not None:
+            cost = cost + self.model.scale.price()
         return self.model.beta / float(self.n_rows) * cost - total / self.counts_for(n_batch)
 
     def counts_for(self, n_batch: int) -> float:
@@ -111,8 +113,7 @@ class VariationalObjective(Objective):
         """Loss of predictions for the held-out rows, which come first; per row."""
         held_out = rows[: rows.n_held_out]
         q, total = self.q().to(X.dtype), 0.0
-        for marginals, block in self.model.predictions(X[: len(held_out)], held_out, q):
-            likelihood = self.model.likelihood.of(block)
+        for marginals, block, likelihood in self.model.predictions(X[: len(held_out)], held_out, q):
             losses = self.model.loss.of_predictions(block.y, likelihood, marginals)
             total += float(block.weighted(losses).sum())
         return total / held_out.n_effective

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import BLOCK_ROWS
@@ -33,6 +34,10 @@ class Posterior(nn.Module):
         """q(f) at each row of X: X (N, d), mean and var (1, N, P)."""
         raise NotImplementedError
 
+    def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
+        """q(f) at each row of X, and p(y | f) there, given what is known of the rows besides."""
+        return self.marginals(X), self.likelihood.of(rows)
+
     def mean(self, X: Tensor) -> Tensor:
         """E f at each row of X, which may be cheaper without variances: (N, P)."""
         return self.marginals(X).mixture_moments()[0]
@@ -44,6 +49,11 @@ class Posterior(nn.Module):
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of f at the rows of X: (n_samples, N, P)."""
         raise NotImplementedError
+
+    def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws of y, as those of f."""
+        f = self.sample(X, n_samples, generator)
+        return self.likelihood.of(rows).sample(f, generator)
 
 
 class Weights(nn.Module):

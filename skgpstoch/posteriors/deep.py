@@ -25,6 +25,7 @@ from torch import Tensor
 from ..data.arrays import row_blocks
 from ..data.rows import Rows
 from ..features.base import Basis
+from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky
 from .blocks import WeightMoments
@@ -72,11 +73,12 @@ class DeepModel(SparseModel):
 
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments
-    ) -> Iterator[tuple[Marginals, Rows]]:
+    ) -> Iterator[tuple[Marginals, Rows, Likelihood]]:
         with self.features.frozen():
             for block in row_blocks(len(X), self.deep.block_rows(self.deep.n_nodes)):
                 basis = self.features.basis(X[block])
-                yield mixture(self.marginals(basis, q, q.products(basis.phi)), basis), rows[block]
+                of_f = mixture(self.marginals(basis, q, q.products(basis.phi)), basis)
+                yield of_f, rows[block], self.likelihood.of(rows[block])
 
     def posterior(
         self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None

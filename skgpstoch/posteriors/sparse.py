@@ -11,6 +11,7 @@ The features are those of inducing points (:mod:`skgpstoch.features.inducing`,
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -21,12 +22,16 @@ from ..data.arrays import row_blocks
 from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
+from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from .base import Posterior
 from .blocks import VariationalWeights, WeightMoments
 from .sites import InverseFactor, Sites, best_mean, best_moments, careful_inverse_factor
+
+LEAST_RATIO = 1e-4  # of noise scales to the usual one
+UNIT = math.log(math.expm1(1.0 - LEAST_RATIO))
 
 
 class Solution(NamedTuple):
@@ -51,6 +56,30 @@ class ConstantMean(nn.Module):
         self.value = nn.Parameter(value)
 
 
+class RowScale(nn.Module):
+    """What the scale of a row's noise is multiplied by: a second function of the features.
+
+        ρ(x) = softplus(φ(x)ᵀa + softplus⁻¹(1)),   a ~ N(0, I), of which there is a point estimate.
+
+    Parameters
+    ----------
+    weights : Tensor of shape (..., D, P)
+        a; zeros are noise that is the same everywhere.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(weights)
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """ρ, (..., N, P), of features (..., N, D)."""
+        return LEAST_RATIO + nn.functional.softplus(phi @ self.weights.to(phi) + UNIT)
+
+    def price(self) -> Tensor:
+        """−log p(a) but for a constant, ()."""
+        return 0.5 * self.weights.square().sum()
+
+
 class SparseModel(nn.Module):
     """Features, likelihood and prior mean, and what they are trained for.
 
@@ -68,6 +97,8 @@ class SparseModel(nn.Module):
         Of a row; None is that of the evidence lower bound.
     beta : float, default=1.0
         What KL[q(w) ‖ p(w)] is weighted with.
+    scale : RowScale or None, default=None
+        Of the noise of rows; None: all have the same.
     """
 
     has_draws: bool = False
@@ -81,8 +112,10 @@ class SparseModel(nn.Module):
         prior_blocks: tuple[bool, ...] | None = None,
         loss: Loss | None = None,
         beta: float = 1.0,
+        scale: RowScale | None = None,
     ) -> None:
         super().__init__()
+        self.scale = scale
         self.features = features
         self.likelihood = likelihood
         self.mean = mean
@@ -179,10 +212,11 @@ class SparseModel(nn.Module):
 
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments
-    ) -> Iterator[tuple[Marginals, Rows]]:
-        """q(f) of all rows, by blocks, in the type of X."""
+    ) -> Iterator[tuple[Marginals, Rows, Likelihood]]:
+        """q(f) of all rows, by blocks, in the type of X, and p(y | f)."""
         for basis, block in self.bases(X, rows, X.dtype):
-            yield self.marginals(basis, q, q.products(basis.phi)), block
+            q_of_f = self.marginals(basis, q, q.products(basis.phi))
+            yield q_of_f, block, likelihood_of(self, basis, block)
 
     def posterior(
         self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
@@ -191,9 +225,10 @@ class SparseModel(nn.Module):
         return SparsePosterior(self, found, elbo, n_rows)
 
     def penalty(self) -> float | Tensor:
-        """What the shift costs."""
+        """What the shift costs, and the noise of rows."""
         penalty = self.features.penalty()
-        return 0.0 if penalty is None else self.beta * penalty
+        total = 0.0 if penalty is None else self.beta * penalty
+        return total if self.scale is None else total + self.beta * self.scale.price().detach()
 
     # ---- copies ------------------------------------------------------------------------------
 
@@ -221,6 +256,14 @@ class SparseModel(nn.Module):
         model = model if like is None else model.to(like)
         model.features.reopen(keep_variance=like is not None)
         return model.requires_grad_(True)
+
+
+def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
+    """p(y | f) of rows with these features."""
+    likelihood = model.likelihood.of(rows)
+    if model.scale is None:
+        return likelihood
+    return cast(AdditiveNoise, likelihood).scaled(model.scale(basis.phi))
 
 
 class SparsePosterior(Posterior):
@@ -268,9 +311,22 @@ class SparsePosterior(Posterior):
         return self.elbo[None]
 
     def marginals(self, X: Tensor) -> Marginals:
-        basis = self.model.features.basis(X)
+        return self._marginals(self.model.features.basis(X))
+
+    def _marginals(self, basis: Basis) -> Marginals:
         q = self.weights.marginals(basis.phi, basis.residual())
         return Marginals(q.mean + self.model.offset(basis), q.var)
+
+    def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
+        if self.model.scale is None:
+            return super().predictive(X, rows)
+        basis = self.model.features.basis(X)
+        return self._marginals(basis), likelihood_of(self.model, basis, rows)
+
+    def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
+        f = self.sample(X, n_samples, generator)
+        q, likelihood = self.predictive(X, rows)
+        return likelihood.sample_around(f, q.mean[0], generator)
 
     def covariance(self, X: Tensor) -> Tensor:
         phi = self.model.features.basis(X).phi

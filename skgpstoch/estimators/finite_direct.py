@@ -1,0 +1,178 @@
+"""Finite features for direct loss minimisation: networks, linear ones, random Fourier features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any, ClassVar
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.rows import Data, Rows
+from ..features.base import FeatureMap
+from ..features.fourier import KernelFeatures
+from ..features.network import NetworkFeatures, multilayer_perceptron
+from ..objectives.members import MembersObjective
+from ..posteriors.sparse import SparseModel
+from .parameters import AUTO, POSITIVE_INTEGER
+from .plan import Plan, direct_plan
+from .sparse_model import start_likelihood, start_mean
+
+LAYERS = (128, 128)
+N_WAVES = 8
+WEIGHT_DECAY = 0.01
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WithFiniteFeatures:
+    """Models that may have finite features, before the family in the order of bases.
+
+    Parameters
+    ----------
+    n_components : int, default=1000
+        Number of random Fourier features of a `kernel`, with posterior="finite".
+    n_estimators : int or "auto", default="auto"
+        Number of networks, each blind to a fold of its own, with posterior="finite"; predictions
+        are their mixture. "auto" is 8 up to 4,000 rows, then 3; 1 without a network of ours.
+    n_waves : int or "auto", default="auto"
+        Waves of each input that the networks see beside it, with posterior="finite"; "auto" is 8,
+        of 0 there are none.
+    hidden_layer_sizes : tuple of int or "auto", default="auto"
+        Widths of the network's layers; "auto" is (128, 128) with posterior="finite", and none
+        below the kernel of others.
+    activation : {"auto", "identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="auto"
+        Activation after every layer, the last included; "auto" is "gelu" with posterior="finite",
+        and "relu" below kernels.
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3,
+        below kernels, and 0.01 with posterior="finite".
+    """
+
+    hidden_layer_sizes: Any = "auto"
+    activation: str = "auto"
+    n_components: int = 1000
+    n_estimators: int | str = "auto"
+    n_waves: int | str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
+        "activation": [
+            StrOptions({"auto", "identity", "relu", "tanh", "logistic", "silu", "gelu"})
+        ],
+        "n_components": [POSITIVE_INTEGER],
+        "n_estimators": [POSITIVE_INTEGER, AUTO],
+        "n_waves": [Interval(Integral, 0, None, closed="left"), AUTO],
+    }
+
+    @property
+    def _is_finite(self: Any) -> bool:
+        return bool(self.posterior == "finite")
+
+    # ---- networks ------------------------------------------------------------------------------
+
+    def _layers(self: Any) -> tuple[int, ...]:
+        if isinstance(self.hidden_layer_sizes, str):
+            usual = self._is_finite and self.feature_map is None and self.kernel is None
+            return LAYERS if usual else ()
+        return super()._layers()  # type: ignore[misc]
+
+    def _network(
+        self: Any, X: Tensor, generator: torch.Generator, n_members: int = 1
+    ) -> tuple[nn.Module, int]:
+        layers, activation = self._layers(), self.activation
+        if activation == "auto":
+            activation = "gelu" if self._is_finite else "relu"
+        if self.feature_map is not None or not layers:
+            return super()._network(X, generator, n_members)  # type: ignore[misc]
+        waves = 0
+        if self._is_finite:
+            waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
+        network = multilayer_perceptron(X.shape[1], layers, activation, generator, n_members, waves)
+        return network.to(X), layers[-1]
+
+    def _weight_decay(self: Any, n_rows: float) -> float:
+        if self._is_finite and self.weight_decay == "auto":
+            return WEIGHT_DECAY
+        return super()._weight_decay(n_rows)  # type: ignore[misc]
+
+    # ---- the model -----------------------------------------------------------------------------
+
+    def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        if not self._is_finite:
+            return super()._plan(data, n_given, start, streams)  # type: ignore[misc]
+        if start is not None:
+            raise ValueError("warm_start must be False with posterior='finite', got True.")
+        self._check_network()
+        has_layers = self.feature_map is None and bool(self._layers())
+        self._check_finite(data)
+        return replace(direct_plan(self, len(data), has_layers), beta=self._kl_weight())
+
+    def _check_finite(self: Any, data: Data) -> None:
+        """Raise a ValueError where parameters do not agree."""
+        self._make_loss().check(self._make_likelihood())
+        if self.solver not in ("auto", "adam"):
+            raise ValueError(
+                f"solver must be 'auto' or 'adam' with posterior='finite', got {self.solver!r}."
+            )
+
+    def _finite_features(
+        self: Any, X: Tensor, generator: torch.Generator, n_members: int
+    ) -> FeatureMap:
+        network, width = self._network(X, generator, n_members)
+        expression, _ = self._split_kernel()
+        if expression is None:
+            return NetworkFeatures(network, width, n_members, skip=X.shape[1])
+        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+        kernel = kernels.from_sklearn(expression)
+        return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
+
+    def _objective(
+        self: Any, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
+    ) -> Any:
+        if not self._is_finite:
+            return super()._objective(X, rows, plan, start, generator)  # type: ignore[misc]
+        some = rows[plan.folds.n_untrained :]
+        white = self._split_kernel()[1]
+        noise = None if white is None else self._initial_noise()
+        likelihood = start_likelihood(self._make_likelihood(), some, noise)
+        mean = start_mean(self.mean, likelihood, some)
+        features = self._finite_features(X, generator, plan.folds.n_folds).to(X.device)
+        model = SparseModel(features, likelihood, mean, None, self._make_loss(), plan.beta)
+        if white is not None and white.hyperparameter_noise_level.fixed:
+            likelihood.requires_grad_(False)
+        mean.requires_grad_(self.mean == "constant")
+        self._freeze_network(features.network)
+        objective = MembersObjective(
+            model.to(X.device),
+            rows,
+            input_noise=self._noise_of_inputs(),
+            weight_decay=self._weight_decay(rows.n_effective),
+            noise_bounds=self._noise_bounds(),
+        )
+        objective.has_user_module = self.feature_map is not None
+        return objective
+
+    # ---- streams, and fitted attributes --------------------------------------------------------
+
+    def _check_streams(self: Any) -> None:
+        super()._check_streams()  # type: ignore[misc]
+        if self._is_finite:
+            raise ValueError("partial_fit needs inducing points, got posterior='finite'.")
+
+    def _set_points(self: Any) -> None:
+        for name in ("inducing_points_", "orthogonal_points_"):
+            self.__dict__.pop(name, None)
+        if not self._is_finite:
+            super()._set_points()  # type: ignore[misc]
+
+    def _fitted_kernel(self: Any) -> sk.Kernel:
+        if not self._is_finite:
+            return super()._fitted_kernel()  # type: ignore[misc]
+        features = self._model.features
+        if isinstance(features, KernelFeatures):
+            return kernels.to_sklearn(features.kernel)
+        return sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")

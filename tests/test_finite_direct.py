@@ -1,0 +1,338 @@
+"""posterior="finite", noise="input" and the likelihoods they need, against what they stand for."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
+from scipy.stats import norm, t
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
+from torch.testing import assert_close
+
+from skgpstoch import (
+    DLMClassifier,
+    DLMRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
+from skgpstoch.likelihoods.base import differentiate
+from skgpstoch.losses import LogLoss
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.objectives.members import MembersObjective
+from skgpstoch.posteriors.mixture import MixturePosterior
+from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
+
+QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
+
+
+def finite(**params):
+    return DLMRegressor(posterior="finite", **{**QUICK, **params})
+
+
+@pytest.fixture(scope="module")
+def funnel():
+    """Noise of sin(x) that grows with x."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (600, 1))
+    std = 0.05 * np.exp(0.5 * (X[:, 0] + 3.0))
+    return X, np.sin(X[:, 0]) + std * rng.standard_normal(600)
+
+
+@pytest.fixture(scope="module")
+def fitted(funnel):
+    return finite(likelihood="shared_student_t", noise="input", max_iter=150).fit(*funnel)
+
+
+# ---- likelihoods of rows -----------------------------------------------------------------------
+
+
+def some_rows(n=40, P=2, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    y, mean = torch.randn(2, n, P, generator=g, dtype=torch.float64)
+    var, ratio = torch.rand(2, n, P, generator=g, dtype=torch.float64) + 0.1
+    return 3.0 * y, Marginals(mean[None], var[None]), ratio
+
+
+@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT, SharedStudentT])
+@torch.no_grad()
+def test_the_scale_of_a_row_is_that_of_a_likelihood_of_its_own(make):
+    y, q, ratio = some_rows(6)
+    likelihood = make(torch.tensor([0.3, 0.7], dtype=torch.float64))
+    of_rows = likelihood.scaled(ratio)
+    for i in range(6):
+        row = Marginals(q.mean[:, [i]], q.var[:, [i]])
+        own = likelihood.in_units(ratio[i])
+        for function in ("log_predictive", "expected_log_prob", "cdf"):
+            together = getattr(of_rows, function)(y, q)
+            alone = getattr(own, function)(y[[i]], row)
+            index = (slice(None), [i]) if function == "cdf" else [i]
+            assert_close(together[index], alone, rtol=1e-10, atol=1e-12)
+        assert_close(of_rows.quantile(q, 0.9)[[i]], own.quantile(row, 0.9), rtol=1e-8, atol=1e-9)
+        assert_close(of_rows.moments(q).var[:, [i]], own.moments(row).var, rtol=1e-12, atol=0)
+        at = of_rows.at_rows(torch.tensor([i]))
+        assert_close(at.log_predictive(y[[i]], row), own.log_predictive(y[[i]], row))
+
+
+@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT, SharedStudentT])
+@pytest.mark.parametrize("function", ["expected", "predictive"])
+def test_gradients_of_rows_with_scales(make, function):
+    y, q, ratio = some_rows()
+    ratio.requires_grad_()
+    likelihood = make(torch.tensor([0.3, 0.7], dtype=torch.float64))
+    of_rows = likelihood.scaled(ratio)
+    value_of = of_rows.expected_log_prob if function == "expected" else of_rows.log_predictive
+    expected = differentiate(of_rows, value_of, y, q)
+    if function == "expected":
+        found = (of_rows.expected_log_prob(y, q), *of_rows.expected_gradients(y, q)[1:])
+    else:
+        found = of_rows.predictive_gradients(y, q)
+    assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    leaves = [ratio, *likelihood.parameters()]
+    slopes = torch.autograd.grad(found[0].sum(), leaves)
+    assert_close(slopes, torch.autograd.grad(expected[0].sum(), leaves), rtol=1e-6, atol=1e-8)
+
+
+def test_quick_gradients_of_student_t_are_close():
+    y, q, _ = some_rows(400)
+    likelihood = StudentT(torch.tensor([0.3, 0.7], dtype=torch.float64))
+    exact = likelihood.predictive_gradients(y, q)
+    quick = likelihood.float().predictive_gradients(y.float(), Marginals(*(a.float() for a in q)))
+    for a, b in zip(quick, exact, strict=True):
+        assert_close(a.double(), b, rtol=2e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_shared_precision_makes_predictions_student_t():
+    y, q, _ = some_rows()
+    likelihood = SharedStudentT(torch.tensor([0.3, 0.7], dtype=torch.float64), 5.0).for_outputs(2)
+    own = t(5.0, q.mean[0].numpy(), (q.var[0] + likelihood.scale.square()).sqrt().numpy())
+    assert_allclose(likelihood.log_predictive(y, q), own.logpdf(y).sum(1), rtol=1e-12)
+    assert_allclose(likelihood.cdf(y, q)[0], own.cdf(y), rtol=1e-12)
+    assert_allclose(likelihood.quantile(q, 0.1), own.ppf(0.1), rtol=1e-10)
+    assert_allclose(likelihood.moments(q).var[0], own.var(), rtol=1e-12)
+    g = torch.Generator().manual_seed(0)
+    f = q.mean + q.var.sqrt() * torch.randn(20_000, *y.shape, generator=g, dtype=torch.float64)
+    draws = likelihood.sample_around(f, q.mean[0], g)
+    below = (draws < likelihood.quantile(q, 0.1)).double().mean(0)
+    assert_allclose(below, 0.1, atol=0.01)
+    mixture = Marginals(torch.cat([q.mean, q.mean + 2.0]), torch.cat([q.var, q.var]))
+    end = likelihood.quantile(mixture, 0.3)
+    assert_allclose(likelihood.cdf(end, mixture).mean(0), 0.3, rtol=1e-9)
+
+
+# ---- the objective -----------------------------------------------------------------------------
+
+
+def test_members_minimise_what_they_should():
+    g = torch.Generator().manual_seed(0)
+    n, d, K = 60, 4, 3
+    X = torch.randn(n, d, generator=g, dtype=torch.float64)
+    y = torch.randn(n, 1, generator=g, dtype=torch.float64)
+    weight = torch.rand(n, generator=g, dtype=torch.float64)
+    network = multilayer_perceptron(d, (8, 8), "gelu", g, K, 8).to(X)
+    features = NetworkFeatures(network, 8, K, skip=d)
+    fold = torch.full((n,), -1, dtype=torch.int32)
+    fold[:4] = -2
+    fold[4:19] = torch.arange(15, dtype=torch.int32) // 5
+    likelihood = Gaussian(torch.tensor([0.3], dtype=torch.float64))
+    mean = ConstantMean(torch.full((1,), 0.2, dtype=torch.float64))
+    model = SparseModel(features, likelihood, mean, None, LogLoss(), beta=0.7)
+    rows = Rows(y, weight, None, None, fold)
+    objective = MembersObjective(model, rows, input_noise=True)
+    with torch.no_grad():
+        for p in (objective.means, objective.roots, objective.scale.weights):
+            p.add_(0.1 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+    parameters = list(objective.train().parameters())
+    found = objective(X[4:], rows[4:], g)
+    gradients = torch.autograd.grad(found, parameters, allow_unused=True, materialize_grads=True)
+
+    Z, R, a = features.members(X[4:]), objective.roots[:, 0].tril(), objective.scale.weights
+    mu, v = (Z @ objective.means)[..., 0] + mean.value, (Z @ R).square().sum(-1)
+    noise = likelihood.noise_variance * objective.scale(Z)[..., 0] ** 2
+    log_p = -0.5 * ((2 * math.pi * (v + noise)).log() + (y[4:, 0] - mu).square() / (v + noise))
+    seen = (fold[4:] != torch.arange(K)[:, None]).double() * weight[4:]
+    kl = 0.5 * (objective.means.square().sum((1, 2)) + R.square().sum((1, 2)) - R.shape[1])
+    kl = kl - R.diagonal(dim1=1, dim2=2).abs().log().sum(1) + 0.5 * a.square().sum((1, 2))
+    n_seen = seen.sum(1)
+    expected = (-(seen * log_p).sum(1) / n_seen + 0.7 * kl / n_seen).sum()
+    assert_close(found, expected)
+    by_hand = torch.autograd.grad(expected, parameters, allow_unused=True, materialize_grads=True)
+    assert_close(gradients, by_hand, rtol=1e-8, atol=1e-12)
+
+
+class Fixed(torch.nn.Module):
+    """Features without parameters."""
+
+    def forward(self, X):
+        return torch.cat([X, X.square(), torch.sin(X)], 1)
+
+
+def test_with_fixed_features_the_posterior_is_that_of_the_marginal_likelihood(funnel):
+    X, y = funnel
+    kernel = DotProduct(0.0, "fixed") + WhiteKernel(0.2, "fixed")
+    exact = SCGDGaussianProcessRegressor(kernel, feature_map=Fixed(), early_stopping=False)
+    exact = exact.set_params(max_iter=1, random_state=0).fit(X, y)
+    found = finite(
+        kernel=kernel, feature_map=Fixed(), loss="elbo", mean="zero", early_stopping=False
+    ).set_params(n_estimators="auto", hidden_layer_sizes="auto", max_iter=1)
+    found.fit(X, y)
+    query = np.linspace(-4, 4, 50)[:, None]
+    for a, b in zip(found.predict(query, True), exact.predict(query, True), strict=True):
+        assert_allclose(a, b, rtol=1e-8)
+    evidence = exact.log_marginal_likelihood_value_
+    assert_allclose(found.log_marginal_likelihood_value_, evidence, rtol=1e-8)
+
+
+def test_a_mixture_of_one_is_itself(fitted, funnel):
+    X = torch.from_numpy(funnel[0][:20])
+    part = fitted.posterior_.parts[0]
+    one = MixturePosterior([part])
+    rows = Rows(X)
+    for a, b in zip(one.marginals(X), part.marginals(X), strict=True):
+        assert torch.equal(a, b)
+    assert_close(one.covariance(X), part.covariance(X))
+    q, likelihood = one.predictive(X, rows)
+    alone, of_part = part.predictive(X, rows)
+    y = torch.zeros(20, 1, dtype=torch.float64)
+    assert_close(likelihood.log_predictive(y, q), of_part.log_predictive(y, alone))
+    draws = [p.sample_y(X, rows, 5, torch.Generator().manual_seed(1)) for p in (one, part)]
+    assert draws[0].shape == draws[1].shape
+
+
+# ---- predictions -------------------------------------------------------------------------------
+
+
+def test_noise_follows_the_inputs(fitted, funnel):
+    std = fitted.predict_std([[-2.5], [2.5]])
+    assert 0.05 < std[0] < 0.15
+    assert 0.5 < std[1] < 1.4
+    X, y = funnel
+    truth = norm(np.sin(X[:, 0]), 0.05 * np.exp(0.5 * (X[:, 0] + 3.0)))
+    assert fitted.log_predictive_density(X, y).mean() > truth.logpdf(y).mean() - 0.1
+    interval = fitted.predict_interval(funnel[0], 0.8)
+    inside = (interval[:, 0] < funnel[1]) & (funnel[1] < interval[:, 1])
+    assert 0.74 < inside.mean() < 0.88
+
+
+def test_densities_intervals_moments_and_draws_are_of_one_distribution(fitted):
+    row = np.array([[1.3]])
+    grid = np.linspace(-40, 40, 80_001)
+    density = np.exp(fitted.log_predictive_density(np.repeat(row, len(grid), 0), grid))
+    assert_allclose(trapezoid(density, grid), 1.0, atol=1e-4)
+    mean, std = fitted.predict(row, return_std=True)
+    assert_allclose(trapezoid(grid * density, grid), mean[0], atol=1e-3)
+    low, high = fitted.predict_interval(row, 0.9)[0]
+    inside = (grid > low) & (grid < high)
+    assert_allclose(trapezoid(density[inside], grid[inside]), 0.9, atol=2e-3)
+    draws = fitted.sample_y(row, 20_000)[0]
+    assert_allclose(np.mean((draws > low) & (draws < high)), 0.9, atol=0.01)
+    assert_allclose(draws.mean(), mean[0], atol=0.05 * std[0])
+    _, cov = fitted.predict(np.repeat(row, 2, 0), return_cov=True)
+    assert_allclose(np.sqrt(cov.diagonal()), std[0], rtol=1e-9)
+
+
+def test_fits_repeat_and_survive_pickling(fitted, funnel):
+    again = clone(fitted).fit(*funnel)
+    query = funnel[0][:50]
+    assert_array_equal(again.predict_interval(query), fitted.predict_interval(query))
+    other = pickle.loads(pickle.dumps(fitted))
+    assert_array_equal(other.predict_std(query), fitted.predict_std(query))
+    one_by_one = np.concatenate([fitted.predict_std(row[None]) for row in query])
+    assert_allclose(one_by_one, fitted.predict_std(query), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"kernel": RBF(), "n_components": 50, "hidden_layer_sizes": (), "n_estimators": 1},
+        {"hidden_layer_sizes": (), "n_estimators": 1},
+        {"n_waves": 0, "likelihood": "laplace"},
+        {"loss": "square"},
+        {"loss": "elbo", "noise": "input"},
+        {"beta": [0.1, 1.0]},
+        {"early_stopping": False},
+    ],
+    ids=repr,
+)
+def test_features_losses_and_likelihoods_combine(params, funnel):
+    model = finite(**params).fit(*funnel)
+    assert np.isfinite(model.log_predictive_density(*funnel)).all()
+    assert model.score(*funnel) > 0.2
+
+
+def test_two_outputs_and_weights(funnel):
+    X, y = funnel
+    Y = np.stack([y, 5.0 - y], 1)
+    weight = np.where(X[:, 0] > 0, 2.0, 0.0)
+    model = finite(noise="input", likelihood="student_t").fit(X, Y, sample_weight=weight)
+    assert model.predict(X[:7]).shape == (7, 2)
+    assert model.sample_y(X[:7], 3).shape == (7, 2, 3)
+    assert model.predict_interval(X[:7]).shape == (7, 2, 2)
+
+
+def test_classes(funnel):
+    X = funnel[0]
+    y = np.digitize(X[:, 0], [-1.0, 1.0])
+    for labels in (y, y > 0):
+        model = DLMClassifier(posterior="finite", **{**QUICK, "max_iter": 60}).fit(X, labels)
+        assert model.score(X, labels) > 0.9
+        assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
+
+
+# ---- the sparse family -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [SVGPRegressor, SolveGPRegressor, DLMRegressor])
+def test_sparse_processes_have_noise_of_inputs(make, funnel):
+    model = make(noise="input", n_inducing=10, max_iter=60, random_state=0).fit(*funnel)
+    std = model.predict_std([[-2.5], [2.5]])
+    assert std[1] > 3.0 * std[0]
+    constant = make(n_inducing=10, max_iter=60, random_state=0).fit(*funnel)
+    gain = model.log_predictive_density(*funnel) - constant.log_predictive_density(*funnel)
+    least = 0.0 if make is DLMRegressor else 0.2  # whose q(f) follows the noise in part
+    assert gain.mean() > least
+
+
+def test_a_constant_second_function_is_constant_noise(funnel):
+    """Noise of inputs differs from constant noise in the second function alone."""
+    X, y = funnel
+    model = SVGPRegressor(noise="input", n_inducing=10, max_iter=5, random_state=0).fit(X, y)
+    inner = model.posterior_.model
+    inner.scale.weights.data.zero_()
+    q, likelihood = model.posterior_.predictive(torch.from_numpy(X[:9]), Rows(torch.zeros(9, 1)))
+    assert_close(likelihood.ratio, torch.ones(9, 1, dtype=torch.float64))
+    plain = inner.likelihood.log_predictive(torch.zeros(9, 1, dtype=torch.float64), q)
+    assert_close(likelihood.log_predictive(torch.zeros(9, 1, dtype=torch.float64), q), plain)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"warm_start": True}, "warm_start must be False"),
+        ({"solver": "natural"}, "solver must be 'auto' or 'adam'"),
+        ({"hyperparameters": "fixed"}, "hyperparameters must be 'joint'"),
+        ({"n_estimators": 3, "hidden_layer_sizes": ()}, "n_estimators=3 needs networks"),
+        ({"likelihood": "poisson", "noise": "input"}, "noise='input' needs additive noise"),
+        ({"loss": "square", "noise": "input"}, "noise='input' needs additive noise"),
+        ({"loss": LogLoss("product"), "noise": "input"}, "another gradient"),
+    ],
+)
+def test_parameters_that_do_not_agree(params, message, funnel):
+    X, y = funnel
+    y = np.abs(np.round(y)) if params.get("likelihood") == "poisson" else y
+    model = finite(**{"warm_start": False, **params})
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y).fit(X, y)
+
+
+def test_no_streams(funnel):
+    with pytest.raises(ValueError, match="partial_fit needs inducing points"):
+        finite().partial_fit(*funnel)

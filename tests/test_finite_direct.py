@@ -279,7 +279,7 @@ def test_two_outputs_and_weights(funnel):
 
 
 def test_classes(funnel):
-    X = funnel[0]
+    X = funnel[0][:200]
     y = np.digitize(X[:, 0], [-1.0, 1.0])
     for labels in (y, y > 0):
         model = DLMClassifier(posterior="finite", **{**QUICK, "max_iter": 60}).fit(X, labels)

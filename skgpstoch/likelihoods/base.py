@@ -38,11 +38,6 @@ class Likelihood(nn.Module):
     most_prior_variance: float = 1e5
     """Bound of the variance that the default kernel learns."""
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether gradients reach its parameters, or what they are multiplied by."""
-        return any(p.requires_grad for p in self.parameters())
-
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs
@@ -236,7 +231,7 @@ def differentiate(
 
     The value has a graph to the likelihood's parameters, where these are learned.
     """
-    learned = torch.is_grad_enabled() and likelihood.is_learned
+    learned = is_learned(likelihood)
     with torch.enable_grad():
         mean, var = (a.detach().double().requires_grad_() for a in q)
         value = function(y.double(), Marginals(mean, var))
@@ -245,6 +240,13 @@ def differentiate(
         )
     d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
     return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+
+
+def is_learned(likelihood: Likelihood) -> bool:
+    """Whether gradients reach its parameters, or the scales of rows."""
+    ratio = getattr(likelihood, "ratio", None)
+    learned = any(p.requires_grad for p in likelihood.parameters())
+    return torch.is_grad_enabled() and (learned or (ratio is not None and ratio.requires_grad))
 
 
 def largest(dtype: torch.dtype) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
-from .base import Gradients, mixture_log_mean
+from .base import Gradients, is_learned, mixture_log_mean
 from .real import AdditiveNoise, gaussian_draws, in_type_of, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
 
@@ -280,7 +280,7 @@ class StudentT(AdditiveNoise):
             by_V = 0.5 * p * (square - 1.0) / V
             total = value.sum(-1)
             gradients = total, by_mean, by_V.sum(0)
-        if not (torch.is_grad_enabled() and self.is_learned):
+        if not is_learned(self):
             return in_type_of(q, *gradients)
         # d/dν of the density of u, at nodes that stay.
         half = 0.5 * self.df.detach().double()

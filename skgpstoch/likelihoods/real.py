@@ -20,10 +20,6 @@ class AdditiveNoise(Likelihood):
     ratio: Tensor | None = None
     """What the scale of ε is multiplied by, (N, P) or (S, N, P), where the rows are known."""
 
-    @property
-    def is_learned(self) -> bool:
-        return super().is_learned or (self.ratio is not None and self.ratio.requires_grad)
-
     def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
         """That of rows whose noise is `ratio` times as large; parameters stay shared."""
         other = copy.copy(self)

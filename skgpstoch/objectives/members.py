@@ -24,7 +24,7 @@ from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
-from ..posteriors.mixture import MixturePosterior
+from ..posteriors.mixture import MixturePosterior, drawn_together
 from ..posteriors.sparse import RowScale, SparseModel, SparsePosterior
 from .base import Objective, groups_of
 from .best_q import best, evidence_bound
@@ -56,6 +56,7 @@ class MembersObjective(Objective):
 
     folds: Tensor
     log_scale: Tensor
+    spread: Tensor
     scale: RowScale | None
 
     def __init__(
@@ -83,6 +84,7 @@ class MembersObjective(Objective):
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
         self.register_buffer("log_scale", torch.zeros((), dtype=torch.float64, device=device))
+        self.register_buffer("spread", torch.ones((), dtype=torch.float64, device=device))
         self.n_rows = self.seen(rows).double().sum(1)  # (K,)
         self.row_share = self.n_rows / max(len(rows) - rows.n_unseen, 1)
 
@@ -177,10 +179,11 @@ class MembersObjective(Objective):
 
     @torch.no_grad()
     def refine(self, X: Tensor, rows: Rows) -> None:
-        """Scale the predictive variance by rows that no member has seen, or the only one.
+        """Calibrate predictions by rows that no member has seen, or the only one has not.
 
-        Tails as well, where they are learned: errors of rows that were trained on have lighter
-        ones.
+        Chosen are the scale of variances, how far the members' means are apart, as their mean has
+        a smaller error than each, and tails, where these are learned: errors of rows that were
+        trained on have lighter ones.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not n or not self.is_calibrated:
@@ -188,17 +191,29 @@ class MembersObjective(Objective):
         held_out, likelihood = rows[:n].to(torch.float64), self.model.likelihood
         q, at_rows = self.predictions(X[:n], rows[:n])
         tails = getattr(likelihood, "log_df_minus_2", None)
+        free = np.array([True, len(self.folds) > 1, tails is not None and tails.requires_grad])
+        start = np.array([0.0, 1.0, 0.0])
+
+        def full(choice: np.ndarray) -> np.ndarray:
+            all_three = start.copy()
+            all_three[free] = choice
+            return all_three
 
         def loss(choice: np.ndarray) -> float:
-            scaled = stretched(at_rows, held_out.y[0], *choice)
-            wide = Marginals(q.mean.double(), math.exp(2.0 * choice[0]) * q.var.double())
+            log_scale, spread, heavier = full(choice)
+            if not 0.0 <= spread <= 1.0:
+                return math.inf
+            scaled = stretched(at_rows, held_out.y[0], log_scale, heavier)
+            mean = drawn_together(q.mean.double(), spread)
+            wide = Marginals(mean, math.exp(2.0 * log_scale) * q.var.double())
             losses = -scaled.log_predictive(held_out.y, wide)
             return float(held_out.weighted(losses).sum())
 
-        found = least(loss, 1 if tails is None or not tails.requires_grad else 2)
-        self.log_scale.fill_(found[0])
-        if len(found) > 1:
-            cast(nn.Parameter, tails).data.add_(found[1]).clamp_(*TAILS)
+        log_scale, spread, heavier = full(least(loss, start[free]))
+        self.log_scale.fill_(log_scale)
+        self.spread.fill_(spread)
+        if tails is not None:
+            tails.data.add_(heavier).clamp_(*TAILS)
 
     @property
     def is_calibrated(self) -> bool:
@@ -209,7 +224,8 @@ class MembersObjective(Objective):
 
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """The best m_k for all rows, in float64."""
-        return MixturePosterior([self.closed(k, X, rows) for k in range(len(self.folds))])
+        members = [self.closed(k, X, rows) for k in range(len(self.folds))]
+        return MixturePosterior(members, float(self.spread))
 
     @torch.no_grad()
     def closed(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
@@ -248,12 +264,12 @@ class MembersObjective(Objective):
         return moments_of(VariationalWeights(mean, [None if fixed else root], (len(mean),)))
 
 
-def least(function: Callable[[np.ndarray], float], n_choices: int) -> np.ndarray:
+def least(function: Callable[[np.ndarray], float], start: np.ndarray) -> np.ndarray:
     """Where a function of the scale, and of what else there is to choose, is least."""
-    starts = [np.eye(1, n_choices)[0] * scale for scale in LOG_SCALES]
+    starts = [np.array([scale, *start[1:]]) for scale in LOG_SCALES]
     start = min(starts, key=function)
-    simplex = np.vstack([start, start + 0.3 * np.eye(n_choices)])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 100, "initial_simplex": simplex}
+    simplex = np.vstack([start, start - 0.3 * np.eye(len(start))])
+    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 150, "initial_simplex": simplex}
     return np.asarray(minimize(function, start, method="Nelder-Mead", options=options).x)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -23,12 +23,15 @@ class MixturePosterior(Posterior):
     ----------
     members : sequence of SparsePosterior
         With the same likelihood, but for the noise of rows.
+    spread : float, default=1.0
+        What the deviations of the members' means from their mean are multiplied by.
     """
 
     members: nn.ModuleList
 
-    def __init__(self, members: Sequence[SparsePosterior]) -> None:
+    def __init__(self, members: Sequence[SparsePosterior], spread: float = 1.0) -> None:
         super().__init__()
+        self.spread = spread
         self.members = nn.ModuleList(members)
         self.likelihood = members[0].likelihood
 
@@ -51,42 +54,56 @@ class MixturePosterior(Posterior):
         return torch.stack([part.log_evidence() for part in self.parts]).mean(0)
 
     def marginals(self, X: Tensor) -> Marginals:
-        return joined([part.marginals(X) for part in self.parts])
+        return self._joined([part.marginals(X) for part in self.parts])
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         pairs = [part.predictive(X, rows) for part in self.parts]
-        return joined([q for q, _ in pairs]), joint_likelihood([p for _, p in pairs])
+        return self._joined([q for q, _ in pairs]), joint_likelihood([p for _, p in pairs])
+
+    def _joined(self, parts: Sequence[Marginals]) -> Marginals:
+        """Components of the mixture, (1, N, P) each."""
+        mean, var = (torch.cat(both) for both in zip(*parts, strict=True))
+        return Marginals(drawn_together(mean, self.spread), var)
 
     def covariance(self, X: Tensor) -> Tensor:
         means = torch.stack([part.marginals(X).mean[0].mT for part in self.parts])  # (K, P, N)
-        spread = (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
+        spread = self.spread * (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
         within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
         return within + spread @ spread.mT / len(means)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws, each of a member drawn before."""
-        return self._drawn(n_samples, generator, lambda part, n: part.sample(X, n, generator))
+        return self._drawn(X, n_samples, generator, lambda part, n: part.sample(X, n, generator))
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         return self._drawn(
-            n_samples, generator, lambda part, n: part.sample_y(X, rows, n, generator)
+            X, n_samples, generator, lambda part, n: part.sample_y(X, rows, n, generator)
         )
 
-    def _drawn(self, n_samples: int, generator: torch.Generator, draw: object) -> Tensor:
+    def _drawn(
+        self,
+        X: Tensor,
+        n_samples: int,
+        generator: torch.Generator,
+        draw: Callable[[SparsePosterior, int], Tensor],
+    ) -> Tensor:
+        means = torch.cat([part.marginals(X).mean for part in self.parts])  # (K, N, P)
+        shifts = drawn_together(means, self.spread) - means
         K, device = len(self.members), generator.device
         which = torch.randint(K, (n_samples,), generator=generator, device=device)
         counts = torch.bincount(which, minlength=K).tolist()
         draws = [
-            draw(part, n)  # type: ignore[operator]
-            for part, n in zip(self.parts, counts, strict=True)
+            draw(part, n) + shift
+            for part, n, shift in zip(self.parts, counts, shifts, strict=True)
             if n
         ]
         return torch.cat(draws)[which.argsort(stable=True).argsort()]
 
 
-def joined(parts: Sequence[Marginals]) -> Marginals:
-    """Components of one mixture: (S, N, P) each."""
-    return Marginals(*(torch.cat(both) for both in zip(*parts, strict=True)))
+def drawn_together(means: Tensor, spread: float) -> Tensor:
+    """Nearer to their mean over the first axis."""
+    centre = means.mean(0)
+    return means if spread == 1.0 else centre + spread * (means - centre)
 
 
 def joint_likelihood(parts: Sequence[Likelihood]) -> Likelihood:

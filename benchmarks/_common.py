@@ -73,10 +73,18 @@ class Split(NamedTuple):
     y_test: Array  # (n_test,)
 
 
-def load_split(data: Path, name: str, split: int = 0, standardize_y: bool = True) -> Split:
-    """Read ``data/uci/name`` as float32 and split it by column ``split`` of its test mask."""
+def load_split(
+    data: Path, name: str, split: int = 0, standardize_y: bool = True, rows: int = 0
+) -> Split:
+    """Read ``data/uci/name`` as float32 and split it by column ``split`` of its test mask.
+
+    Of the training rows, at most ``rows`` are drawn; 0 is all of them.
+    """
     test = _read(data, name, "test_mask")[:, split].astype(bool)
-    return split_table(_read(data, name, "data"), ~test, test, standardize_y)
+    train = np.flatnonzero(~test)
+    if 0 < rows < len(train):
+        train = train[np.random.default_rng(0).permutation(len(train))[:rows]]
+    return split_table(_read(data, name, "data"), train, test, standardize_y)
 
 
 def load_random_split(data: Path, name: str, seed: int, train: float, test: float) -> Split:
@@ -184,9 +192,9 @@ def gaussian_scores(y: Array, mean: Array, std: Array | float) -> Scores:
 
 
 # --- results --------------------------------------------------------------------------------------
-def environment() -> Row:
+def environment(*rivals: str) -> Row:
     """The date, the machine, the thread count and the versions: columns of every row."""
-    packages = ("numpy", "scikit-learn", "torch", "gpytorch", "skgpstoch")
+    packages = ("numpy", "scikit-learn", "torch", "gpytorch", "skgpstoch", *rivals)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": _cpu_model(),
@@ -222,6 +230,22 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], **common: object
         writer.writeheader()
         writer.writerows(rows)
     print(f"wrote {path} ({len(rows)} rows)")
+
+
+def append_csv(path: Path, row: Mapping[str, object]) -> None:
+    """Add one row to ``path``, which is made if it is not there."""
+    columns = list(row)
+    if path.exists():
+        with path.open(newline="") as file:
+            found = next(csv.reader(file), [])
+        if found != columns:
+            raise SystemExit(f"{path} has other columns than {', '.join(columns)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 # --- jobs, each in a process of its own -----------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Peers: scikit-learn's regressors, each with a Gaussian at every test row; and sampled classes."""
+"""Peers: others' regressors, each with a Gaussian at every test row; and sampled classes."""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
 from _common import Array
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
@@ -16,6 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import Pipeline
 
 
 class GaussianRegressor(Protocol):
@@ -31,19 +33,28 @@ class ConstantVariance:
     """A point regressor and a constant standard deviation.
 
     The regressor learns from 90 % of the training rows; the root mean square of its residuals on
-    the other 10 % is the standard deviation of every prediction.
+    the other 10 % is the standard deviation of every prediction. With ``refit`` it then learns from
+    all of them.
     """
 
-    def __init__(self, regressor: RegressorMixin, seed: int) -> None:
+    def __init__(self, regressor: RegressorMixin, seed: int, refit: bool = False) -> None:
         self.regressor = regressor
         self.seed = seed
+        self.refit = refit
 
     def fit(self, X: Array, y: Array) -> Self:
         X_fit, X_held, y_fit, y_held = train_test_split(X, y, test_size=0.1, random_state=self.seed)
         self.regressor_ = clone(self.regressor).fit(X_fit, y_fit)
-        self.n_iter_ = self.regressor_.n_iter_
         self.std_ = float(np.sqrt(np.mean((self.regressor_.predict(X_held) - y_held) ** 2)))
+        if self.refit:
+            self.regressor_ = clone(self.regressor).fit(X, y)
         return self
+
+    @property
+    def n_iter_(self) -> int:
+        """Epochs, or trees; a pipeline's are those of its last step."""
+        last = self.regressor_[-1] if isinstance(self.regressor_, Pipeline) else self.regressor_
+        return last.n_iter_
 
     def predict(self, X: Array, return_std: bool = True) -> tuple[Array, float]:
         return self.regressor_.predict(X), self.std_
@@ -60,6 +71,52 @@ def multilayer_perceptron(seed: int, max_iter: int = 500) -> ConstantVariance:
     """scikit-learn's network, as wide as our default feature map, with a constant variance."""
     network = MLPRegressor(hidden_layer_sizes=(128, 128), max_iter=max_iter, random_state=seed)
     return ConstantVariance(network, seed)
+
+
+class NaturalGradientBoosting:
+    """NGBoost: trees for the mean and for the logarithm of the standard deviation."""
+
+    def __init__(self, seed: int) -> None:
+        from ngboost import NGBRegressor  # an extra; here, as its import takes seconds
+
+        self.model = NGBRegressor(verbose=False, random_state=seed)
+
+    def fit(self, X: Array, y: Array) -> Self:
+        self.n_iter_ = self.model.fit(X, y).n_estimators
+        return self
+
+    def predict(self, X: Array, return_std: bool = True) -> tuple[Array, Array]:
+        density = self.model.pred_dist(X)
+        return density.loc, density.scale
+
+
+class CatBoostDensity:
+    """CatBoost's trees for the mean and the variance."""
+
+    LOSS = "RMSEWithUncertainty"
+
+    def __init__(self, seed: int) -> None:
+        from catboost import CatBoostRegressor  # an extra
+
+        self.model = CatBoostRegressor(loss_function=self.LOSS, **catboost_settings(seed))
+
+    def fit(self, X: Array, y: Array) -> Self:
+        self.n_iter_ = self.model.fit(X, y).tree_count_
+        return self
+
+    def predict(self, X: Array, return_std: bool = True) -> tuple[Array, Array]:
+        mean, variance = self.model.predict(X, prediction_type=self.LOSS).T
+        return mean, np.sqrt(variance)
+
+
+def catboost_settings(seed: int) -> dict[str, Any]:
+    """As many threads as torch has, and nothing printed or written."""
+    return {
+        "thread_count": torch.get_num_threads(),
+        "verbose": 0,
+        "random_seed": seed,
+        "allow_writing_files": False,
+    }
 
 
 class ExactOnSubset:

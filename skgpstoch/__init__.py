@@ -1,5 +1,6 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
+from .drop_in.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
@@ -14,11 +15,15 @@ from .methods.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
+from .methods.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 
 __all__ = [
     "ADMMGaussianProcessRegressor",
+    "AutoGaussianProcessClassifier",
+    "AutoGaussianProcessRegressor",
     "BSGDGaussianProcessRegressor",
+    "ConstantVarianceRegressor",
     "ConvolutionalGPClassifier",
     "ConvolutionalGPRegressor",
     "DLMClassifier",
@@ -41,6 +46,7 @@ __all__ = [
     "SolveGPClassifier",
     "SolveGPRegressor",
     "SquareLoss",
+    "StackedDensityRegressor",
 ]
 __version__ = "0.1.0"
 

@@ -25,6 +25,15 @@ from .sparse_model import start_likelihood, start_mean
 LAYERS = (128, 128)
 N_WAVES = 8
 WEIGHT_DECAY = 0.01
+SOME_ROWS = 1000
+FEW_VALUES = 8  # of an input, with which it has no waves
+
+
+def many_valued(X: Tensor) -> Tensor:
+    """Numbers of the columns that take more than a few values; rows are in random order."""
+    counts = [len(torch.unique(column)) for column in X[:SOME_ROWS].mT]
+    columns = [j for j, count in enumerate(counts) if count > FEW_VALUES]
+    return torch.tensor(columns, dtype=torch.long, device=X.device)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,8 +48,8 @@ class WithFiniteFeatures:
         Number of networks, each blind to a fold of its own, with posterior="finite"; predictions
         are their mixture. "auto" is 8 up to 4,000 rows, then 3; 1 without a network of ours.
     n_waves : int or "auto", default="auto"
-        Waves of each input that the networks see beside it, with posterior="finite"; "auto" is 8,
-        of 0 there are none.
+        Waves of each input that takes more than eight values, which the networks see beside it,
+        with posterior="finite"; "auto" is 8, of 0 there are none.
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the network's layers; "auto" is (128, 128) with posterior="finite", and none
         below the kernel of others.
@@ -88,10 +97,12 @@ class WithFiniteFeatures:
             activation = "gelu" if self._is_finite else "relu"
         if self.feature_map is not None or not layers:
             return super()._network(X, generator, n_members)  # type: ignore[misc]
-        waves = 0
-        if self._is_finite:
-            waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
-        network = multilayer_perceptron(X.shape[1], layers, activation, generator, n_members, waves)
+        n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
+        columns = many_valued(X)
+        n_waves = n_waves if self._is_finite and len(columns) else 0
+        network = multilayer_perceptron(
+            X.shape[1], layers, activation, generator, n_members, n_waves, columns
+        )
         return network.to(X), layers[-1]
 
     def _weight_decay(self: Any, n_rows: float) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
-from ..likelihoods.base import largest
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
@@ -24,6 +22,7 @@ from .validation import (
     check_n_samples,
     check_weight,
     check_y_std,
+    warn_of_overflow,
 )
 
 
@@ -360,6 +359,38 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()
 
+    def predictive_cdf(
+        self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
+    ) -> np.ndarray:
+        """P(Y ≤ y | x, data) of each row, for additive noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Where it is asked for.
+        exposure : float or array-like of shape (n_samples,), default=None
+            For counts, whose distribution is not given here.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
+
+        Returns
+        -------
+        probability : ndarray of the shape of y
+            Uniform over new rows, if predictions are calibrated.
+        """
+        X, rows, posterior = self._judged(X, y, None, exposure, y_std)
+        if not isinstance(posterior.likelihood, AdditiveNoise):
+            raise ValueError(f"predictive_cdf needs additive noise, got {posterior.likelihood!r}.")
+
+        def compute(block: slice) -> tuple[Tensor]:
+            of_block = rows[block]
+            q, likelihood = posterior.predictive(X[block], of_block)
+            return (cast(AdditiveNoise, likelihood).cdf(of_block.y, q).mean(0),)
+
+        return self._shaped(self._collect(len(X), compute)[0])
+
     def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
@@ -417,17 +448,4 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
         raise ValueError(
             "y_std must be None for the marginal likelihood of this model, whose rows all have the "
             "same noise."
-        )
-
-
-def warn_of_overflow(std: np.ndarray) -> None:
-    """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
-    most = np.sqrt(largest(torch.float64))
-    if n := int((std > 0.99 * most).any(1).sum()):
-        warnings.warn(
-            f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
-            "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
-            "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
-            RuntimeWarning,
-            stacklevel=4,
         )

@@ -9,10 +9,12 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import _check_sample_weight
 
 from ..data.arrays import readable
 from ..data.rows import Data
+from ..likelihoods.base import largest
 
 MOST = 1e30  # and 1/MOST: of what training has in float32, and multiplies
 
@@ -138,4 +140,17 @@ def check_range(values: np.ndarray, words: str) -> None:
         raise ValueError(
             f"{words} between {1.0 / MOST:g} and {MOST:g}, got {low:g} to {high:g}: rescale "
             "them, as by another unit."
+        )
+
+
+def warn_of_overflow(std: np.ndarray) -> None:
+    """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
+    most = np.sqrt(largest(torch.float64))
+    if n := int((std > 0.99 * most).any(1).sum()):
+        warnings.warn(
+            f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
+            "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
+            "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
+            RuntimeWarning,
+            stacklevel=4,
         )

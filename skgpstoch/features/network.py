@@ -96,7 +96,7 @@ class MemberLinear(OfMembers):
 
 
 class PeriodicInputs(OfMembers):
-    """Each input beside some linear functions of waves of it: (N, d) → (K, N, d + d·D).
+    """Inputs beside some linear functions of waves of each: (N, d) → (K, N, d'·D + d).
 
     [x, Wᵀcos(2π f x + p)] of every input, f, p and W learned, which lets a network bend sharply
     along one of them: Gorishniy, Rubachev & Babenko, "On embeddings for numerical features in
@@ -105,16 +105,27 @@ class PeriodicInputs(OfMembers):
     Parameters
     ----------
     n_members, n_inputs, n_waves : int
-        K, d, and the number of waves of every input, of which half as many functions are made.
+        K, d, and the number of waves of an input, of which half as many functions are made.
+    columns : Tensor of shape (d',)
+        The inputs that have waves.
     generator : torch.Generator
         Of the start: frequencies are normal, with a standard deviation of 0.3.
     """
 
+    columns: Tensor
+
     def __init__(
-        self, n_members: int, n_inputs: int, n_waves: int, generator: torch.Generator
+        self,
+        n_members: int,
+        n_inputs: int,
+        n_waves: int,
+        columns: Tensor,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
-        shape, D = (n_members, n_inputs, n_waves), max(n_waves // 2, 1)
+        shape, D = (n_members, len(columns), n_waves), max(n_waves // 2, 1)
+        self.n_outputs = n_inputs + len(columns) * D
+        self.register_buffer("columns", columns)
         kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
         self.frequency = nn.Parameter(torch.empty(shape, **kind))
         self.phase = nn.Parameter(torch.empty(shape, **kind))
@@ -124,13 +135,10 @@ class PeriodicInputs(OfMembers):
         nn.init.uniform_(self.phase, -math.pi, math.pi, generator=generator)
         nn.init.uniform_(self.weight, -bound, bound, generator=generator)
 
-    @property
-    def n_outputs(self) -> int:
-        """d + d·D."""
-        return self.weight.shape[1] * (1 + self.weight.shape[3])
-
     def forward(self, X: Tensor) -> Tensor:
-        angle = X.mT[None, :, :, None] * (2.0 * math.pi * self.frequency[:, :, None])
+        angle = X.index_select(1, self.columns).mT[None, :, :, None] * (
+            2.0 * math.pi * self.frequency[:, :, None]
+        )
         waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d, N, D)
         waves = waves.transpose(1, 2).flatten(2)
         return torch.cat([waves, X.expand(len(waves), -1, -1)], 2)
@@ -143,14 +151,18 @@ def multilayer_perceptron(
     generator: torch.Generator,
     n_members: int = 1,
     n_waves: int = 0,
+    columns: Tensor | None = None,
 ) -> nn.Module:
-    """Affine layers, each followed by the activation, on the inputs and waves of them.
+    """Affine layers, each followed by the activation, on the inputs and waves of some of them.
 
     The identity for no layers.
     """
     layers: list[nn.Module] = []
     if n_waves and hidden_layer_sizes:
-        layers.append(periodic := PeriodicInputs(n_members, n_inputs, n_waves, generator))
+        if columns is None:
+            columns = torch.arange(n_inputs, device=generator.device)
+        periodic = PeriodicInputs(n_members, n_inputs, n_waves, columns, generator)
+        layers.append(periodic)
         n_inputs = periodic.n_outputs
     for fan_in, fan_out in zip((n_inputs, *hidden_layer_sizes), hidden_layer_sizes, strict=False):
         layers += [MemberLinear(n_members, fan_in, fan_out, generator), ACTIVATIONS[activation]()]

@@ -54,10 +54,6 @@ class Likelihood(nn.Module):
         """A draw of y for each f."""
         raise NotImplementedError(f"{type(self).__name__} must define sample")
 
-    def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw of y for each f ~ q, where q has this mean."""
-        return self.sample(f, generator)
-
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
         raise NotImplementedError(f"{type(self).__name__} has no quantiles")

@@ -30,6 +30,10 @@ class AdditiveNoise(Likelihood):
         """A scale (P,), or a power of it, of these rows."""
         return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
 
+    def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw of y for each f ~ q, where q has this mean."""
+        return self.sample(f, generator)
+
     def at_rows(self, rows: Tensor) -> AdditiveNoise:
         return self if self.ratio is None else self.scaled(self.ratio[..., rows, :])
 

@@ -33,6 +33,7 @@ from .variational import CLOSING, NETWORK_RATE
 
 START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features up to which S has correlations
+MANY_ROWS = 100_000  # with which variances of w are small, and S is diagonal
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # of deviations, tried on rows not seen
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
 
@@ -74,7 +75,7 @@ class MembersObjective(Objective):
         K, D, P = features.n_members, features.n_features, len(model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.Parameter(like.new_zeros(K, D, P))
-        self.is_full = D <= MOST_FULL
+        self.is_full = D <= MOST_FULL and len(rows) < MANY_ROWS
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")

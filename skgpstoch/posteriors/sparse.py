@@ -326,7 +326,9 @@ class SparsePosterior(Posterior):
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         f = self.sample(X, n_samples, generator)
         q, likelihood = self.predictive(X, rows)
-        return likelihood.sample_around(f, q.mean[0], generator)
+        if isinstance(likelihood, AdditiveNoise):
+            return likelihood.sample_around(f, q.mean[0], generator)
+        return likelihood.sample(f, generator)
 
     def covariance(self, X: Tensor) -> Tensor:
         phi = self.model.features.basis(X).phi

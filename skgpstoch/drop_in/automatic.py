@@ -1,0 +1,407 @@
+"""The ones to start with: what is known to predict well on tables, chosen by their size."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    clone,
+)
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from ..data.arrays import resolve_seed
+from ..estimators.base import fitting, validate_inputs
+from ..estimators.plan import direct_plan
+from ..methods.dlm import DLMClassifier, DLMRegressor
+from ..methods.stacking import StackedDensityRegressor, stacking_weights
+
+FEW_ROWS = 2000  # up to which there are several models, and time to judge them
+TRIAL_ROWS = 1000  # that the time of a step is measured with
+TRIAL_STEPS = 5
+LEAST_STEPS = 50
+FEWEST = 2  # networks
+
+
+class Automatic(BaseEstimator):
+    """What regressor and classifier share.
+
+    Parameters
+    ----------
+    max_time : float or None, default=None
+        Seconds that training may take, about; fits that have less time than they would take do
+        fewer steps, and results then depend on the speed of the machine. None: about a minute of
+        one core for 12,000 rows, and ten seconds for 1,000.
+    n_jobs : int or None, default=None
+        Processes that fit, as joblib counts them, where there are several models.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    verbose : int, default=0
+        Whether to print each epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed; an int makes fits reproducible.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "max_time": [Interval(Real, 0, None, closed="neither"), None],
+        "n_jobs": [Integral, None],
+        "device": [str, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        *,
+        max_time: float | None = None,
+        n_jobs: int | None = None,
+        device: Any = None,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.max_time = max_time
+        self.n_jobs = n_jobs
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @abstractmethod
+    def _networks(self, **params: Any) -> Any:
+        """The ensemble of networks."""
+
+    def _common(self, seed: int) -> dict[str, Any]:
+        return {"device": self.device, "verbose": self.verbose, "random_state": seed}
+
+    def _n_steps(self, X: Any, y: Any, networks: Any) -> dict[str, Any]:
+        """Epochs and networks, where there is not the time for as many as there should be."""
+        if self.max_time is None:
+            return {}
+        n, some = len(X), min(len(X), TRIAL_ROWS)
+        plan = direct_plan(networks, n, True)
+        few = {"max_iter": 1, "batch_size": max(1, some // TRIAL_STEPS), "n_estimators": 1}
+        trial = clone(networks).set_params(**few, verbose=0)
+        start = time.perf_counter()
+        trial.fit(X[:some], y[:some])
+        per_step = (time.perf_counter() - start) / TRIAL_STEPS
+        per_epoch, K = -(-n // plan.batch_size), plan.folds.n_folds
+        steps = 0.8 * self.max_time / per_step / K
+        if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
+            steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)
+        n_epochs = int(max(LEAST_STEPS, steps) // per_epoch)
+        return {"max_iter": min(plan.max_iter, max(1, n_epochs)), "n_estimators": K}
+
+    @property
+    def leaderboard_(self) -> Any:
+        """Models, their scores on rows held out (nats per row) and weights, as a pandas frame."""
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        return pd.DataFrame(self.scores_).sort_values("score", ascending=False, ignore_index=True)
+
+
+class AutoGaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Automatic):
+    """The regressor to start with: calibrated predictive distributions on tables of any size.
+
+    An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
+    has the tails of the data, trained for the density of its predictions and calibrated by rows
+    that it has not seen. Up to 2,000 rows it is stacked with a sparse process.
+
+    Parameters
+    ----------
+    max_time : float or None, default=None
+        Seconds that training may take, about; fits that have less time than they would take do
+        fewer steps, and results then depend on the speed of the machine. None: about a minute of
+        one core for 12,000 rows, and twenty seconds for 1,000.
+    n_jobs : int or None, default=None
+        Processes that fit, as joblib counts them, where there are several models.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    verbose : int, default=0
+        Whether to print each epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed; an int makes fits reproducible.
+
+    Attributes
+    ----------
+    model_ : DLMRegressor or StackedDensityRegressor
+        What was fitted.
+    scores_ : dict of lists
+        "model", "score" (mean log density of rows held out, nats per row, for y in its own units)
+        and "weight" of each model.
+    leaderboard_ : DataFrame
+        The same, the best first; needs pandas.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Their names, if X had any.
+
+    See Also
+    --------
+    DLMRegressor : The models, with their parameters.
+    StackedDensityRegressor : Mixtures of any models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import AutoGaussianProcessRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, y)
+    >>> low, high = model.predict_interval([[0.0]], coverage=0.95)[0]
+    >>> bool(low < 0.0 < high)
+    True
+    """
+
+    model_: Any
+
+    def _networks(self, **params: Any) -> DLMRegressor:
+        return DLMRegressor(
+            posterior="finite", likelihood="shared_student_t", noise="input", **params
+        )
+
+    @fitting
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
+        """
+        self._validate_params()
+        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
+        X, y = validate_inputs(self, X, y, reset=True, **options)
+        seed = resolve_seed(self.random_state)
+        common = self._common(seed)
+        networks = self._networks(**common)
+        networks.set_params(**self._n_steps(X, y, networks))
+        if len(X) > FEW_ROWS or len(X) < 50 or y.ndim > 1 or self.max_time is not None:
+            self.model_ = networks.fit(X, y, sample_weight)
+            score = -min(networks.validation_scores_ or [np.nan])
+            score = score - float(np.log(networks._y_scaling.scale).sum())
+            self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
+            return self
+        process = DLMRegressor(likelihood="shared_student_t", n_inducing=min(64, len(X) // 4))
+        models = [("networks", networks), ("process", process.set_params(**common))]
+        split = ShuffleSplit(1, test_size=0.2, random_state=seed)
+        stack = StackedDensityRegressor(models, cv=split, n_jobs=self.n_jobs)
+        self.model_ = stack.fit(X, y, sample_weight)
+        names = [name for name, _ in models]
+        scores, weights = stack.scores_.tolist(), stack.weights_.tolist()
+        self.scores_ = {"model": names, "score": scores, "weight": weights}
+        return self
+
+    def _asked(self, X: Any) -> tuple[Any, np.ndarray]:
+        check_is_fitted(self)
+        return self.model_, validate_inputs(self, X, reset=False)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of y, and if asked its standard deviation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        """
+        model, X = self._asked(X)
+        return model.predict(X, return_std=True) if return_std else model.predict(X)
+
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row of X."""
+        model, X = self._asked(X)
+        return np.asarray(model.predict_std(X))
+
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
+            Lower and upper end.
+        """
+        model, X = self._asked(X)
+        return np.asarray(model.predict_interval(X, coverage))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of y at the rows of X: (n_samples_X, n_samples), or outputs between."""
+        model, X = self._asked(X)
+        return np.asarray(model.sample_y(X, n_samples, random_state=random_state))
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
+        model, X = self._asked(X)
+        return np.asarray(model.log_predictive_density(X, y))
+
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """P(Y ≤ y | x, data) of each row."""
+        model, X = self._asked(X)
+        return np.asarray(model.predictive_cdf(X, y))
+
+
+class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
+    """The classifier to start with: calibrated probabilities on tables of any size.
+
+    An ensemble of networks with Gaussian-process last layers, trained for the logarithm of their
+    probabilities and calibrated by rows that it has not seen; up to 2,000 rows it is stacked with a
+    sparse process.
+
+    Parameters
+    ----------
+    max_time : float or None, default=None
+        Seconds that training may take, about; see :class:`AutoGaussianProcessRegressor`.
+    n_jobs : int or None, default=None
+        Not used yet.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    verbose : int, default=0
+        Whether to print each epoch.
+    random_state : int, RandomState instance or None, default=None
+        Seed; an int makes fits reproducible.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    models_ : list of (float, classifier)
+        The mixture: weights and fitted classifiers.
+    scores_ : dict of lists
+        "model", "score" (mean log probability of rows held out, nats per row) and "weight".
+    leaderboard_ : DataFrame
+        The same, the best first; needs pandas.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Their names, if X had any.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skgpstoch import AutoGaussianProcessClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    def _networks(self, **params: Any) -> DLMClassifier:
+        return DLMClassifier(posterior="finite", **params)
+
+    @fitting
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
+        """
+        self._validate_params()
+        given = y
+        X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
+        seed = resolve_seed(self.random_state)
+        common = self._common(seed)
+        networks = self._networks(**common)
+        networks.set_params(**self._n_steps(X, y, networks))
+        several = 50 <= len(X) <= FEW_ROWS and self.max_time is None
+        counts = np.unique(y, return_counts=True)[1] if several else np.zeros(1)
+        if not several or counts.min() < 5:
+            self.models_ = [(1.0, networks.fit(X, given, sample_weight))]
+            self.classes_ = networks.classes_
+            score = -min(networks.validation_scores_ or [np.nan])
+            self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
+            return self
+        process = DLMClassifier(n_inducing=min(64, len(X) // 4), **common)
+        models = [("networks", networks), ("process", process)]
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        split = StratifiedShuffleSplit(1, test_size=0.2, random_state=seed)
+        ((train, test),) = split.split(X, y)
+        parts = []
+        for _, model in models:
+            of_rows = None if weight is None else weight[train]
+            judged = clone(model).fit(X[train], y[train], of_rows)
+            codes = np.searchsorted(judged.classes_, y[test])
+            chosen = judged.predict_proba(X[test])[np.arange(len(test)), codes]
+            parts.append(np.log(np.clip(chosen, 1e-300, None)))
+        scores = np.stack(parts, 1)
+        weights = stacking_weights(scores, None if weight is None else weight[test])
+        weights = np.where(weights < 1e-3, 0.0, weights) / weights[weights >= 1e-3].sum()
+        pairs = zip(weights.tolist(), models, strict=True)
+        self.models_ = [(w, model.fit(X, y, weight)) for w, (_, model) in pairs if w]
+        self.classes_ = self.models_[0][1].classes_
+        names = [name for name, _ in models]
+        means = scores.mean(0).tolist()
+        self.scores_ = {"model": names, "score": means, "weight": weights.tolist()}
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class, (n_samples, n_classes)."""
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        return np.asarray(sum(w * model.predict_proba(X) for w, model in self.models_))
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of the probabilities, (n_samples, n_classes)."""
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        logs = [model.predict_log_proba(X) + np.log(w) for w, model in self.models_]
+        return np.asarray(logsumexp(np.stack(logs), axis=0))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row, (n_samples,)."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(1)]

@@ -1,0 +1,414 @@
+"""Stacking of predictive distributions: the mixture with the best score on rows held out.
+
+Yao, Vehtari, Simpson & Gelman, "Using stacking to average Bayesian predictive distributions",
+Bayesian Analysis 13, 2018: of models with densities p_j(y | x), each fitted without the rows that
+it is judged by, the weights
+
+    max_π Σᵢ log Σ_j π_j p_j(yᵢ | xᵢ)   subject to   π_j ≥ 0, Σ_j π_j = 1                       (4)
+
+are those of the mixture that predicts best. It is a concave problem, and at its solution
+(1/n)Σᵢ p_j(yᵢ)/Σ_k π_k p_k(yᵢ) is 1 where π_j > 0, and at most 1 elsewhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from scipy.special import logsumexp, ndtr, ndtri
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import check_cv, cross_val_predict
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.metaestimators import _BaseComposition
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    validate_data,
+)
+
+from ..estimators.base import validate_inputs
+from ..estimators.validation import check_coverage, check_n_samples
+from ..maths.gaussian import inverse
+
+GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
+MOST_STEPS = 50_000
+NEGLIGIBLE = 1e-3  # weights without which nothing is missed
+
+
+def stacking_weights(
+    log_densities: np.ndarray, sample_weight: np.ndarray | None = None
+) -> np.ndarray:
+    """The weights π of the best mixture (4).
+
+    Steps π_j ← π_j · mean of p_j/Σ_k π_k p_k, of expectation and maximisation, never make it worse,
+    and the largest of these means, less 1, bounds what is left to gain.
+
+    Parameters
+    ----------
+    log_densities : ndarray of shape (n_samples, n_models)
+        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
+    sample_weight : ndarray of shape (n_samples,) or None, default=None
+        How many rows each counts for.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_models,)
+        Of sum 1.
+    """
+    n, J = log_densities.shape
+    share = np.full(n, 1.0 / n) if sample_weight is None else sample_weight / sample_weight.sum()
+    p = np.exp(log_densities - log_densities.max(1, keepdims=True))
+    weights = np.full(J, 1.0 / J)
+    for _ in range(MOST_STEPS):
+        ratio = share @ (p / (p @ weights)[:, None])
+        if ratio.max() - 1.0 <= GAP:
+            return weights / weights.sum()
+        weights = weights * ratio
+    gap = ratio.max() - 1.0
+    warnings.warn(
+        f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+    return weights / weights.sum()
+
+
+def held_out_densities(
+    estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, weight: Any
+) -> np.ndarray:
+    """log p(y | x) of some rows, by a model of others."""
+    of_rows = {} if weight is None else {"sample_weight": weight[train]}
+    model = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **of_rows)
+    return np.asarray(
+        model.log_predictive_density(_safe_indexing(X, test), _safe_indexing(y, test))
+    )
+
+
+class StackedDensityRegressor(MetaEstimatorMixin, RegressorMixin, _BaseComposition):
+    """The mixture of regressors' predictive distributions that scores best on rows held out.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator)
+        Regressors with `log_predictive_density`, `predictive_cdf` and `sample_y`: ours, or
+        :class:`ConstantVarianceRegressor` around others.
+    cv : int, splitter or iterable, default=5
+        Folds that models are judged by, as scikit-learn's ``cross_val_score`` takes them.
+    n_jobs : int or None, default=None
+        Processes that fit, as joblib counts them.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_estimators,)
+        Of the mixture.
+    estimators_ : list of estimators
+        Fitted to all rows; those whose weight is below 0.001 are left out of the mixture, and None.
+    named_estimators_ : dict
+        The same by name.
+    scores_ : ndarray of shape (n_estimators,)
+        Mean log density of rows held out, in nats per row.
+    score_ : float
+        That of the mixture.
+    n_features_in_ : int
+        Number of inputs.
+
+    Raises
+    ------
+    ValueError
+        If there are no estimators, names occur twice, or one has no predictive density.
+
+    See Also
+    --------
+    AutoGaussianProcessRegressor : Chooses what to stack.
+
+    References
+    ----------
+    .. [1] Y. Yao, A. Vehtari, D. Simpson, A. Gelman, "Using stacking to average Bayesian predictive
+       distributions", Bayesian Analysis 13, 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from skgpstoch import ConstantVarianceRegressor, SVGPRegressor, StackedDensityRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> models = [("gp", SVGPRegressor(n_inducing=10, max_iter=5, random_state=0))]
+    >>> models += [("ridge", ConstantVarianceRegressor(Ridge()))]
+    >>> model = StackedDensityRegressor(models, cv=3).fit(X, y)
+    >>> bool(model.weights_[0] > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "estimators": [list, tuple],
+        "cv": ["cv_object"],
+        "n_jobs": [int, None],
+    }
+    _required_parameters: ClassVar[list[str]] = ["estimators"]
+
+    def __init__(self, estimators: Any, *, cv: Any = 5, n_jobs: int | None = None) -> None:
+        self.estimators = estimators
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters, those of the estimators as ``name__parameter`` included."""
+        return self._get_params("estimators", deep=deep)
+
+    def set_params(self, **params: Any) -> StackedDensityRegressor:
+        """Set parameters, or estimators by their names."""
+        self._set_params("estimators", **params)
+        return self
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
+        """Fit all estimators to folds and to all rows, and choose the weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._validate_params()
+        names, models = self._checked()
+        validate_data(self, X, y, skip_check_array=True)
+        y_checked = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        splits = list(check_cv(self.cv).split(X, y_checked))
+        scores = np.empty((sum(len(test) for _, test in splits), len(models)))
+        parts = Parallel(n_jobs=self.n_jobs)(
+            delayed(held_out_densities)(model, X, y, train, test, weight)
+            for model in models
+            for train, test in splits
+        )
+        for j in range(len(models)):
+            scores[:, j] = np.concatenate(parts[j * len(splits) : (j + 1) * len(splits)])
+        order = np.concatenate([test for _, test in splits])
+        of_held_out = None if weight is None else weight[order]
+        weights = stacking_weights(scores, of_held_out)
+        weights = np.where(weights < NEGLIGIBLE, 0.0, weights)
+        self.weights_ = weights / weights.sum()
+        self.scores_ = np.average(scores, axis=0, weights=of_held_out)
+        mixed = logsumexp(scores, b=self.weights_, axis=1)
+        self.score_ = float(np.average(mixed, weights=of_held_out))
+        of_rows = {} if weight is None else {"sample_weight": weight}
+        used = [model for model, w in zip(models, self.weights_, strict=True) if w > 0.0]
+        fitted = iter(
+            Parallel(n_jobs=self.n_jobs)(
+                delayed(_fitted)(clone(model), X, y, of_rows) for model in used
+            )
+        )
+        self.estimators_ = [next(fitted) if w > 0.0 else None for w in self.weights_]
+        self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
+        return self
+
+    def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
+        if not self.estimators:
+            raise ValueError("estimators must be a list of (name, estimator), got an empty one.")
+        names, models = zip(*self.estimators, strict=True)
+        self._validate_names(names)
+        for name, model in self.estimators:
+            for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
+                if not hasattr(model, method):
+                    raise ValueError(
+                        f"estimators: {name!r} has no {method}, got {model!r}; "
+                        "ConstantVarianceRegressor gives regressors one variance."
+                    )
+        return names, models
+
+    # ---- predictions ---------------------------------------------------------------------------
+
+    @property
+    def _mixture(self) -> list[tuple[float, Any]]:
+        check_is_fitted(self, "weights_")
+        pairs = zip(self.weights_, self.estimators_, strict=True)
+        return [(float(w), model) for w, model in pairs if w > 0.0]
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of y, and if asked its standard deviation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,)
+            Mean.
+        y_std : ndarray of shape (n_samples,)
+            Only if `return_std`.
+        """
+        if not return_std:
+            return sum(w * model.predict(X) for w, model in self._mixture)
+        moments = [(w, *model.predict(X, return_std=True)) for w, model in self._mixture]
+        mean = sum(w * m for w, m, _ in moments)
+        var = sum(w * (s**2 + (m - mean) ** 2) for w, m, s in moments)
+        return mean, np.sqrt(var)
+
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row of X, (n_samples,)."""
+        return np.asarray(self.predict(X, return_std=True)[1])
+
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """P(Y ≤ y | x) of each row, (n_samples,)."""
+        return np.asarray(sum(w * model.predictive_cdf(X, y) for w, model in self._mixture))
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
+        pairs = [(w, model.log_predictive_density(X, y)) for w, model in self._mixture]
+        weights, densities = zip(*pairs, strict=True)
+        return np.asarray(logsumexp(np.stack(densities, 1), b=np.array(weights), axis=1))
+
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2)
+            Lower and upper end: quantiles of the mixture.
+        """
+        tail = 0.5 - 0.5 * check_coverage(coverage)
+        ends = np.stack([model.predict_interval(X, coverage) for _, model in self._mixture])
+        if len(ends) == 1:
+            return np.asarray(ends[0])
+        interval = np.empty(ends.shape[1:])
+        for side, probability in enumerate((tail, 1.0 - tail)):
+            low, high = (torch.from_numpy(f(ends[:, :, side], 0)) for f in (np.min, np.max))
+            interval[:, side] = inverse(
+                lambda y: torch.from_numpy(self.predictive_cdf(X, y.numpy())),
+                low,
+                high,
+                probability,
+            ).numpy()
+        return interval
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of y at the rows of X, (n_samples_X, n_samples), each of a model drawn before."""
+        rng = check_random_state(random_state)
+        counts = rng.multinomial(check_n_samples(n_samples), [w for w, _ in self._mixture])
+        seeds = rng.randint(2**31 - 1, size=len(counts))
+        draws = [
+            model.sample_y(X, int(n), random_state=int(seed))
+            for (_, model), n, seed in zip(self._mixture, counts, seeds, strict=True)
+            if n
+        ]
+        return np.concatenate(draws, 1)[:, rng.permutation(int(counts.sum()))]
+
+
+def _fitted(model: Any, X: Any, y: Any, of_rows: dict[str, Any]) -> Any:
+    return model.fit(X, y, **of_rows)
+
+
+class ConstantVarianceRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+    """A regressor's mean, with the normal distribution of its errors on rows held out.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Any of scikit-learn's.
+    cv : int, splitter or iterable, default=5
+        Folds whose errors give the variance.
+    least_std : float, default=1e-9
+        Of the errors, relative to that of y.
+
+    Attributes
+    ----------
+    estimator_ : regressor
+        Fitted to all rows.
+    std_ : float
+        Root of the mean squared error of rows held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from skgpstoch import ConstantVarianceRegressor
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).standard_normal(50)
+    >>> model = ConstantVarianceRegressor(Ridge(0.01)).fit(X, y)
+    >>> bool(0.05 < model.std_ < 0.15)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "estimator": [HasMethods(["fit", "predict"])],
+        "cv": ["cv_object"],
+        "least_std": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(self, estimator: Any, *, cv: Any = 5, least_std: float = 1e-9) -> None:
+        self.estimator = estimator
+        self.cv = cv
+        self.least_std = least_std
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
+        """Fit the regressor to all rows, and its variance to folds."""
+        self._validate_params()
+        X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
+        of_rows = {}
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X)
+            of_rows = {"sample_weight": sample_weight}
+        predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
+        square = np.average((y - predicted) ** 2, weights=sample_weight)
+        self.std_ = float(max(np.sqrt(square), self.least_std * (np.std(y) or 1.0)))
+        self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of y, and if asked its standard deviation: (n_samples,) each."""
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        mean = np.asarray(self.estimator_.predict(X), dtype=np.float64)
+        return (mean, np.full(len(mean), self.std_)) if return_std else mean
+
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row of X, (n_samples,)."""
+        return np.asarray(self.predict(X, return_std=True)[1])
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
+        z = (np.asarray(y, dtype=np.float64) - self.predict(X)) / self.std_
+        return np.asarray(-0.5 * (z**2 + np.log(2.0 * np.pi)) - np.log(self.std_))
+
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """P(Y ≤ y | x) of each row, (n_samples,)."""
+        return np.asarray(ndtr((np.asarray(y, dtype=np.float64) - self.predict(X)) / self.std_))
+
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability, (n_samples, 2)."""
+        z = ndtri(0.5 + 0.5 * check_coverage(coverage))
+        return self.predict(X)[:, None] + self.std_ * np.array([-z, z])
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of y at the rows of X, (n_samples_X, n_samples)."""
+        mean, rng = self.predict(X), check_random_state(random_state)
+        return np.asarray(mean[:, None] + self.std_ * rng.standard_normal((len(mean), n_samples)))

@@ -1,0 +1,233 @@
+"""Stacking of densities, and the estimators that choose for the user."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
+from scipy.optimize import minimize
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    DLMRegressor,
+    StackedDensityRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.drop_in import automatic
+from skgpstoch.methods.stacking import stacking_weights
+
+
+def sparse(**params):
+    return SVGPRegressor(n_inducing=10, max_iter=5, random_state=0, **params)
+
+
+def stack(**params):
+    models = [
+        ("gp", sparse()),
+        ("linear", ConstantVarianceRegressor(LinearRegression())),
+        ("near", ConstantVarianceRegressor(KNeighborsRegressor())),
+    ]
+    return StackedDensityRegressor(models, cv=3, **params)
+
+
+@pytest.fixture(scope="module")
+def step():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    return X, np.sign(X[:, 0]) + 0.5 * X[:, 0] + 0.2 * rng.standard_normal(200)
+
+
+@pytest.fixture(scope="module")
+def stacked(step):
+    return stack().fit(*step)
+
+
+# ---- weights -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_meet_the_conditions_of_the_optimum(seed):
+    rng = np.random.default_rng(seed)
+    y = rng.standard_normal(300)
+    models = [norm(-1, 1), norm(1, 1), norm(0, 3), norm(8, 1), norm(0, 0.5)]
+    log_p, share = np.stack([model.logpdf(y) for model in models], 1), rng.uniform(0.5, 2, 300)
+    weights = stacking_weights(log_p, share)
+    p, share = np.exp(log_p), share / share.sum()
+    slopes = share @ (p / (p @ weights)[:, None])
+    assert_allclose(weights.sum(), 1.0)
+    assert (slopes <= 1.0 + 2e-6).all()
+    assert_allclose(weights * slopes, weights, atol=1e-3)
+
+    def loss(raw):
+        w = np.exp(raw - raw.max())
+        return -share @ np.log(p @ (w / w.sum()))
+
+    best = minimize(loss, np.zeros(5), tol=1e-12).fun
+    assert -share @ np.log(p @ weights) <= best + 1e-6
+
+
+def test_weights_survive_densities_beyond_floats():
+    log_p = np.array([[-2000.0, -3000.0], [-1.0, -5000.0]])
+    assert_allclose(stacking_weights(log_p), [1.0, 0.0], atol=1e-6)
+
+
+# ---- the mixture -------------------------------------------------------------------------------
+
+
+def test_the_mixture_scores_better_than_its_parts(stacked, step):
+    assert_allclose(stacked.weights_.sum(), 1.0)
+    assert stacked.score_ >= stacked.scores_.max() - 1e-6
+    assert stacked.weights_[1] < 0.5  # a line through a step
+
+
+def test_a_mixture_of_one_is_itself(step):
+    one = StackedDensityRegressor([("gp", sparse())], cv=2).fit(*step)
+    alone, query = sparse().fit(*step), step[0][:20]
+    assert_allclose(one.weights_, [1.0])
+    for name in ("predict", "predict_std", "predict_interval"):
+        assert_allclose(getattr(one, name)(query), getattr(alone, name)(query), rtol=1e-12)
+    found = one.log_predictive_density(query, step[1][:20])
+    assert_allclose(found, alone.log_predictive_density(query, step[1][:20]), rtol=1e-12)
+
+
+def test_density_moments_quantiles_and_draws_agree(stacked):
+    row, grid = np.array([[0.1]]), np.linspace(-12, 12, 20_001)
+    many = np.repeat(row, len(grid), 0)
+    density = np.exp(stacked.log_predictive_density(many, grid))
+    assert_allclose(trapezoid(density, grid), 1.0, atol=1e-6)
+    mean, std = stacked.predict(row, return_std=True)
+    assert_allclose(trapezoid(grid * density, grid), mean[0], atol=1e-6)
+    assert_allclose(trapezoid((grid - mean) ** 2 * density, grid), std[0] ** 2, rtol=1e-5)
+    low, high = stacked.predict_interval(row, 0.8)[0]
+    assert_allclose(stacked.predictive_cdf(row, [low]), 0.1, atol=1e-8)
+    assert_allclose(stacked.predictive_cdf(row, [high]), 0.9, atol=1e-8)
+    below = trapezoid(density[grid < high], grid[grid < high])
+    assert_allclose(below, 0.9, atol=2e-3)
+    draws = stacked.sample_y(row, 20_000, random_state=1)[0]
+    assert_allclose(np.mean(draws < high), 0.9, atol=0.01)
+    assert_allclose(draws.mean(), mean[0], atol=0.02)
+
+
+def test_stacks_are_estimators(stacked, step):
+    other = clone(stacked).set_params(gp__n_inducing=5, near=ConstantVarianceRegressor(Ridge()))
+    assert other.get_params()["gp__n_inducing"] == 5
+    again = clone(stacked).fit(*step)
+    assert_array_equal(again.predict(step[0]), stacked.predict(step[0]))
+    assert_array_equal(pickle.loads(pickle.dumps(stacked)).weights_, stacked.weights_)
+
+
+def test_weights_of_rows_reach_all(step):
+    weight = np.where(step[0][:, 0] > 0, 1.0, 1e-6)
+    model = stack().set_params(near=ConstantVarianceRegressor(Ridge()))
+    model.fit(*step, sample_weight=weight)
+    right = step[0][:, 0] > 0.3
+    error = model.predict(step[0][right]) - step[1][right]
+    assert np.abs(error).mean() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([], "an empty one"),
+        ([("a", Ridge())], "has no log_predictive_density"),
+        ([("a", sparse()), ("a", sparse())], "Names provided are not unique"),
+    ],
+)
+def test_what_cannot_be_stacked(models, message, step):
+    with pytest.raises(ValueError, match=message):
+        StackedDensityRegressor(models).fit(*step)
+
+
+def test_one_variance_is_that_of_rows_held_out(step):
+    model = ConstantVarianceRegressor(LinearRegression(), cv=4).fit(*step)
+    interval = model.predict_interval(step[0], 0.9)
+    inside = (interval[:, 0] < step[1]) & (step[1] < interval[:, 1])
+    assert 0.8 < inside.mean() <= 1.0
+    expected = norm(model.predict(step[0]), model.std_).logpdf(step[1])
+    assert_allclose(model.log_predictive_density(*step), expected)
+    assert_allclose(
+        model.predictive_cdf(*step), norm.cdf(step[1], model.predict(step[0]), model.std_)
+    )
+
+
+@parametrize_with_checks([ConstantVarianceRegressor(Ridge(), cv=2)])
+def test_checks_of_one_variance(estimator, check):
+    check(estimator)
+
+
+# ---- the ones to start with --------------------------------------------------------------------
+
+
+@parametrize_with_checks(
+    [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier(max_time=0.01)]
+)
+def test_checks_of_automatic_estimators(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
+def test_checks_of_automatic_defaults(estimator, check):
+    check(estimator)
+
+
+def small_networks(self, **params):
+    params |= {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 5}
+    return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
+
+
+def test_few_rows_have_a_stack(step, monkeypatch):
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert set(model.scores_["model"]) == {"networks", "process"}
+    assert_allclose(sum(model.scores_["weight"]), 1.0)
+    frame = model.leaderboard_
+    assert list(frame["score"]) == sorted(frame["score"], reverse=True)
+    interval = model.predict_interval(step[0], 0.9)
+    assert_allclose(model.predictive_cdf(step[0], interval[:, 1]), 0.95, atol=1e-6)
+    assert model.sample_y(step[0][:3], 4).shape == (3, 4)
+    assert np.isfinite(model.log_predictive_density(*step)).all()
+
+
+def test_more_rows_have_networks_alone(step, monkeypatch):
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    monkeypatch.setattr(automatic, "FEW_ROWS", 100)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert isinstance(model.model_, DLMRegressor)
+    again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert_array_equal(model.predict(step[0]), again.predict(step[0]))
+
+
+def test_two_outputs(step):
+    X, y = step
+    model = AutoGaussianProcessRegressor(max_time=0.01, random_state=0)
+    model.fit(X, np.stack([y, -y], 1))
+    assert model.predict_interval(X).shape == (200, 2, 2)
+    assert model.predictive_cdf(X, np.stack([y, -y], 1)).shape == (200, 2)
+
+
+def test_classes_are_stacked():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0).fit(X, names)
+    assert model.score(X, names) > 0.8
+    assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
+
+
+def test_failed_fits_leave_things_as_they_were(step):
+    model = AutoGaussianProcessRegressor(max_time=0.01, random_state=0).fit(*step)
+    before = model.predict(step[0])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(step[0], np.full(200, np.nan))
+    assert_array_equal(model.predict(step[0]), before)
+    with pytest.raises(ValueError, match="max_time"):
+        AutoGaussianProcessRegressor(max_time=-1).fit(*step)

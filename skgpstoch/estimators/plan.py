@@ -24,6 +24,7 @@ LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten m
 FEW_DIRECT = 4000  # up to which there are eight networks, not three
 LEAST_OF_SEVERAL = 50
 MANY_ROWS = 100_000
+MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no member sees
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 
 
@@ -189,9 +190,10 @@ def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
         )
     folds = Folds(K)
     if p.early_stopping:
-        folds = Folds.of(n_rows, p.validation_fraction, K)
+        folds = Folds.of(min(n_rows, MOST_JUDGES * 10), p.validation_fraction, K)
         if K > 1:  # by which the mixture is judged, as no member is blind to another's fold
-            folds = replace(folds, n_unseen=n_rows // (10 if few else 20))
+            n_unseen = min(n_rows // (10 if few else 20), MOST_JUDGES)
+            folds = replace(folds, n_unseen=n_unseen)
     n_trained = n_rows - folds.n_untrained
     usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
     b = min(usual if p.batch_size == "auto" else int(p.batch_size), n_trained)

@@ -25,7 +25,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.mixture import MixturePosterior, drawn_together
-from ..posteriors.sparse import RowScale, SparseModel, SparsePosterior
+from ..posteriors.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from .base import Objective, groups_of
 from .best_q import best, evidence_bound
 from .data_term import traced
@@ -33,7 +33,7 @@ from .variational import CLOSING, NETWORK_RATE
 
 START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features up to which S has correlations
-MANY_ROWS = 100_000  # with which variances of w are small, and S is diagonal
+MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # of deviations, tried on rows not seen
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
 
@@ -224,7 +224,7 @@ class MembersObjective(Objective):
     # ---- the closing pass ----------------------------------------------------------------------
 
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
-        """The best m_k for all rows, in float64."""
+        """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
         members = [self.closed(k, X, rows) for k in range(len(self.folds))]
         return MixturePosterior(members, float(self.spread))
 
@@ -232,6 +232,11 @@ class MembersObjective(Objective):
     def closed(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
         """The posterior of one member."""
         model, q = self.member(k), self.q(k)
+        if len(rows) >= MANY_ROWS and model.covariance == "gradient":
+            unknown = torch.full_like(q.kl, torch.nan)
+            found = Solution(q, model.zero_sites()._replace(cross=q.mean), unknown)
+            posterior = model.posterior(found, unknown, rows.n_effective)
+            return scaled_by(posterior, self.log_scale.exp())
         start = None
         if model.covariance != "sites":
             start = model.zero_sites()._replace(cross=q.mean)

@@ -192,6 +192,8 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         return (M, M2) if start is None else sizes
 
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
+        if getattr(self, "noise", "constant") != "constant":
+            raise ValueError(f"noise must be 'constant' in deep models, got {self.noise!r}.")
         self._check_draws()
         self._hidden_dims(data.X.shape[1])
         plan = super()._plan(data, n_given, start, streams)  # type: ignore[misc]

@@ -185,7 +185,12 @@ def small_networks(self, **params):
     return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
 
 
+def small_process(self, n_rows, **params):
+    return DLMRegressor(likelihood="shared_student_t", n_inducing=5, max_iter=20, **params)
+
+
 def test_few_rows_have_a_stack(step, monkeypatch):
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert set(model.scores_["model"]) == {"networks", "process"}

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..estimators.base import fitting, validate_inputs
+from ..estimators.mixtures import Parts, PredictiveMixture
 from ..estimators.plan import direct_plan
 from ..methods.dlm import DLMClassifier, DLMRegressor
 from ..methods.stacking import StackedDensityRegressor, stacking_weights
@@ -31,6 +32,7 @@ TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 5
 LEAST_STEPS = 50
 FEWEST = 2  # networks
+MOST_POINTS = 64  # of the process
 
 
 class Automatic(BaseEstimator):
@@ -79,6 +81,10 @@ class Automatic(BaseEstimator):
     def _networks(self, **params: Any) -> Any:
         """The ensemble of networks."""
 
+    @abstractmethod
+    def _process(self, n_rows: int, **params: Any) -> Any:
+        """The sparse process."""
+
     def _common(self, seed: int) -> dict[str, Any]:
         return {"device": self.device, "verbose": self.verbose, "random_state": seed}
 
@@ -109,7 +115,7 @@ class Automatic(BaseEstimator):
         return pd.DataFrame(self.scores_).sort_values("score", ascending=False, ignore_index=True)
 
 
-class AutoGaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Automatic):
+class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, RegressorMixin, Automatic):
     """The regressor to start with: calibrated predictive distributions on tables of any size.
 
     An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
@@ -170,6 +176,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Automatic):
             posterior="finite", likelihood="shared_student_t", noise="input", **params
         )
 
+    def _process(self, n_rows: int, **params: Any) -> DLMRegressor:
+        n_inducing = min(MOST_POINTS, n_rows // 4)
+        return DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **params)
+
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
         """Fit the model.
@@ -206,8 +216,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Automatic):
             score = score - float(np.log(networks._y_scaling.scale).sum())
             self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
             return self
-        process = DLMRegressor(likelihood="shared_student_t", n_inducing=min(64, len(X) // 4))
-        models = [("networks", networks), ("process", process.set_params(**common))]
+        models = [("networks", networks), ("process", self._process(len(X), **common))]
         split = ShuffleSplit(1, test_size=0.2, random_state=seed)
         stack = StackedDensityRegressor(models, cv=split, n_jobs=self.n_jobs)
         self.model_ = stack.fit(X, y, sample_weight)
@@ -216,67 +225,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, RegressorMixin, Automatic):
         self.scores_ = {"model": names, "score": scores, "weight": weights}
         return self
 
-    def _asked(self, X: Any) -> tuple[Any, np.ndarray]:
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)
-        return self.model_, validate_inputs(self, X, reset=False)
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return the standard deviation at each row.
-
-        Returns
-        -------
-        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Mean.
-        y_std : ndarray of the shape of y_mean
-            Only if `return_std`.
-        """
-        model, X = self._asked(X)
-        return model.predict(X, return_std=True) if return_std else model.predict(X)
-
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row of X."""
-        model, X = self._asked(X)
-        return np.asarray(model.predict_std(X))
-
-    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
-            Lower and upper end.
-        """
-        model, X = self._asked(X)
-        return np.asarray(model.predict_interval(X, coverage))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y at the rows of X: (n_samples_X, n_samples), or outputs between."""
-        model, X = self._asked(X)
-        return np.asarray(model.sample_y(X, n_samples, random_state=random_state))
-
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
-        model, X = self._asked(X)
-        return np.asarray(model.log_predictive_density(X, y))
-
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row."""
-        model, X = self._asked(X)
-        return np.asarray(model.predictive_cdf(X, y))
+        return Parts([1.0], [self.model_]), validate_inputs(self, X, reset=False)
 
 
 class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
@@ -327,6 +278,9 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     def _networks(self, **params: Any) -> DLMClassifier:
         return DLMClassifier(posterior="finite", **params)
 
+    def _process(self, n_rows: int, **params: Any) -> DLMClassifier:
+        return DLMClassifier(n_inducing=min(MOST_POINTS, n_rows // 4), **params)
+
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
         """Fit the model.
@@ -365,8 +319,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             score = -min(networks.validation_scores_ or [np.nan])
             self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
             return self
-        process = DLMClassifier(n_inducing=min(64, len(X) // 4), **common)
-        models = [("networks", networks), ("process", process)]
+        models = [("networks", networks), ("process", self._process(len(X), **common))]
         weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         split = StratifiedShuffleSplit(1, test_size=0.2, random_state=seed)
         ((train, test),) = split.split(X, y)
@@ -389,19 +342,52 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class, (n_samples, n_classes)."""
+        """Probability of each class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_classes)
+            Of sum 1.
+        """
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         return np.asarray(sum(w * model.predict_proba(X) for w, model in self.models_))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of the probabilities, (n_samples, n_classes)."""
+        """Logarithms of the probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_classes)
+            Nats.
+        """
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         logs = [model.predict_log_proba(X) + np.log(w) for w, model in self.models_]
         return np.asarray(logsumexp(np.stack(logs), axis=0))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, (n_samples,)."""
+        """The most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            As in y.
+        """
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]

@@ -192,7 +192,7 @@ class DeepGP(DeepParameters, WithOrthogonalPoints):
         return (M, M2) if start is None else sizes
 
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        if getattr(self, "noise", "constant") != "constant":
+        if getattr(self, "noise", "constant") != "constant":  # which classifiers do not have
             raise ValueError(f"noise must be 'constant' in deep models, got {self.noise!r}.")
         self._check_draws()
         self._hidden_dims(data.X.shape[1])

@@ -359,9 +359,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()
 
-    def predictive_cdf(
-        self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
-    ) -> np.ndarray:
+    def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row, for additive noise.
 
         Parameters
@@ -370,8 +368,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Where it is asked for.
-        exposure : float or array-like of shape (n_samples,), default=None
-            For counts, whose distribution is not given here.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -380,7 +376,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         probability : ndarray of the shape of y
             Uniform over new rows, if predictions are calibrated.
         """
-        X, rows, posterior = self._judged(X, y, None, exposure, y_std)
+        X, rows, posterior = self._judged(X, y, None, None, y_std)
         if not isinstance(posterior.likelihood, AdditiveNoise):
             raise ValueError(f"predictive_cdf needs additive noise, got {posterior.likelihood!r}.")
 

@@ -18,13 +18,12 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from joblib import Parallel, delayed
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, cross_val_predict
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
@@ -35,8 +34,7 @@ from sklearn.utils.validation import (
 )
 
 from ..estimators.base import validate_inputs
-from ..estimators.validation import check_coverage, check_n_samples
-from ..maths.gaussian import inverse
+from ..estimators.mixtures import Normals, Parts, PredictiveMixture
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
@@ -92,7 +90,9 @@ def held_out_densities(
     )
 
 
-class StackedDensityRegressor(MetaEstimatorMixin, RegressorMixin, _BaseComposition):
+class StackedDensityRegressor(
+    PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
+):
     """The mixture of regressors' predictive distributions that scores best on rows held out.
 
     Parameters
@@ -162,11 +162,33 @@ class StackedDensityRegressor(MetaEstimatorMixin, RegressorMixin, _BaseCompositi
         self.n_jobs = n_jobs
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters, those of the estimators as ``name__parameter`` included."""
+        """Parameters, those of the estimators as ``name__parameter`` included.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include those of the estimators.
+
+        Returns
+        -------
+        params : dict
+            Names and values.
+        """
         return self._get_params("estimators", deep=deep)
 
     def set_params(self, **params: Any) -> StackedDensityRegressor:
-        """Set parameters, or estimators by their names."""
+        """Set parameters, or estimators by their names.
+
+        Parameters
+        ----------
+        **params : dict
+            Names and values.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
         self._set_params("estimators", **params)
         return self
 
@@ -234,100 +256,20 @@ class StackedDensityRegressor(MetaEstimatorMixin, RegressorMixin, _BaseCompositi
                     )
         return names, models
 
-    # ---- predictions ---------------------------------------------------------------------------
-
-    @property
-    def _mixture(self) -> list[tuple[float, Any]]:
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self, "weights_")
         pairs = zip(self.weights_, self.estimators_, strict=True)
-        return [(float(w), model) for w, model in pairs if w > 0.0]
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return the standard deviation at each row.
-
-        Returns
-        -------
-        y_mean : ndarray of shape (n_samples,)
-            Mean.
-        y_std : ndarray of shape (n_samples,)
-            Only if `return_std`.
-        """
-        if not return_std:
-            return sum(w * model.predict(X) for w, model in self._mixture)
-        moments = [(w, *model.predict(X, return_std=True)) for w, model in self._mixture]
-        mean = sum(w * m for w, m, _ in moments)
-        var = sum(w * (s**2 + (m - mean) ** 2) for w, m, s in moments)
-        return mean, np.sqrt(var)
-
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row of X, (n_samples,)."""
-        return np.asarray(self.predict(X, return_std=True)[1])
-
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x) of each row, (n_samples,)."""
-        return np.asarray(sum(w * model.predictive_cdf(X, y) for w, model in self._mixture))
-
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
-        pairs = [(w, model.log_predictive_density(X, y)) for w, model in self._mixture]
-        weights, densities = zip(*pairs, strict=True)
-        return np.asarray(logsumexp(np.stack(densities, 1), b=np.array(weights), axis=1))
-
-    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_samples, 2)
-            Lower and upper end: quantiles of the mixture.
-        """
-        tail = 0.5 - 0.5 * check_coverage(coverage)
-        ends = np.stack([model.predict_interval(X, coverage) for _, model in self._mixture])
-        if len(ends) == 1:
-            return np.asarray(ends[0])
-        interval = np.empty(ends.shape[1:])
-        for side, probability in enumerate((tail, 1.0 - tail)):
-            low, high = (torch.from_numpy(f(ends[:, :, side], 0)) for f in (np.min, np.max))
-            interval[:, side] = inverse(
-                lambda y: torch.from_numpy(self.predictive_cdf(X, y.numpy())),
-                low,
-                high,
-                probability,
-            ).numpy()
-        return interval
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y at the rows of X, (n_samples_X, n_samples), each of a model drawn before."""
-        rng = check_random_state(random_state)
-        counts = rng.multinomial(check_n_samples(n_samples), [w for w, _ in self._mixture])
-        seeds = rng.randint(2**31 - 1, size=len(counts))
-        draws = [
-            model.sample_y(X, int(n), random_state=int(seed))
-            for (_, model), n, seed in zip(self._mixture, counts, seeds, strict=True)
-            if n
-        ]
-        return np.concatenate(draws, 1)[:, rng.permutation(int(counts.sum()))]
+        weights, models = zip(*((float(w), m) for w, m in pairs if w > 0.0), strict=True)
+        return Parts(list(weights), list(models)), X
 
 
 def _fitted(model: Any, X: Any, y: Any, of_rows: dict[str, Any]) -> Any:
     return model.fit(X, y, **of_rows)
 
 
-class ConstantVarianceRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+class ConstantVarianceRegressor(
+    PredictiveMixture, MetaEstimatorMixin, RegressorMixin, BaseEstimator
+):
     """A regressor's mean, with the normal distribution of its errors on rows held out.
 
     Parameters
@@ -370,7 +312,22 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimato
         self.least_std = least_std
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
-        """Fit the regressor to all rows, and its variance to folds."""
+        """Fit the regressor to all rows, and its variance to folds.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
         self._validate_params()
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         of_rows = {}
@@ -383,32 +340,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimato
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation: (n_samples,) each."""
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
-        mean = np.asarray(self.estimator_.predict(X), dtype=np.float64)
-        return (mean, np.full(len(mean), self.std_)) if return_std else mean
-
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row of X, (n_samples,)."""
-        return np.asarray(self.predict(X, return_std=True)[1])
-
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, (n_samples,) nats."""
-        z = (np.asarray(y, dtype=np.float64) - self.predict(X)) / self.std_
-        return np.asarray(-0.5 * (z**2 + np.log(2.0 * np.pi)) - np.log(self.std_))
-
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x) of each row, (n_samples,)."""
-        return np.asarray(ndtr((np.asarray(y, dtype=np.float64) - self.predict(X)) / self.std_))
-
-    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability, (n_samples, 2)."""
-        z = ndtri(0.5 + 0.5 * check_coverage(coverage))
-        return self.predict(X)[:, None] + self.std_ * np.array([-z, z])
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y at the rows of X, (n_samples_X, n_samples)."""
-        mean, rng = self.predict(X), check_random_state(random_state)
-        return np.asarray(mean[:, None] + self.std_ * rng.standard_normal((len(mean), n_samples)))
+        return Parts([1.0], [Normals(self.estimator_, self.std_)]), X

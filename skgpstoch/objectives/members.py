@@ -36,6 +36,7 @@ MOST_FULL = 512  # features up to which S has correlations
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # of deviations, tried on rows not seen
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
+MOST_VARIED = 2.0  # times what the noise varies in training
 
 
 class MembersObjective(Objective):
@@ -182,9 +183,9 @@ class MembersObjective(Objective):
     def refine(self, X: Tensor, rows: Rows) -> None:
         """Calibrate predictions by rows that no member has seen, or the only one has not.
 
-        Chosen are the scale of variances, how far the members' means are apart, as their mean has
-        a smaller error than each, and tails, where these are learned: errors of rows that were
-        trained on have lighter ones.
+        Chosen are the scale of variances; how far the members' means are apart, as their mean has
+        a smaller error than each; tails, where these are learned, as errors of rows that were
+        trained on have lighter ones; and how much the noise varies, which is overfitted, too.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not n or not self.is_calibrated:
@@ -192,27 +193,35 @@ class MembersObjective(Objective):
         held_out, likelihood = rows[:n].to(torch.float64), self.model.likelihood
         q, at_rows = self.predictions(X[:n], rows[:n])
         tails = getattr(likelihood, "log_df_minus_2", None)
-        free = np.array([True, len(self.folds) > 1, tails is not None and tails.requires_grad])
-        start = np.array([0.0, 1.0, 0.0])
+        has_tails = tails is not None and tails.requires_grad
+        free = np.array([True, len(self.folds) > 1, has_tails, self.scale is not None])
+        start = np.array([0.0, 1.0, 0.0, 1.0])
+        latent = None
+        if self.scale is not None:
+            latent = self.model.features.members(X[:n]) @ self.scale.weights
 
         def full(choice: np.ndarray) -> np.ndarray:
-            all_three = start.copy()
-            all_three[free] = choice
-            return all_three
+            chosen = start.copy()
+            chosen[free] = choice
+            return chosen
 
         def loss(choice: np.ndarray) -> float:
-            log_scale, spread, heavier = full(choice)
-            if not 0.0 <= spread <= 1.0:
+            log_scale, spread, heavier, varied = full(choice)
+            if not (0.0 <= spread <= 1.0 and 0.0 <= varied <= MOST_VARIED):
                 return math.inf
             scaled = stretched(at_rows, held_out.y[0], log_scale, heavier)
+            if latent is not None:
+                scaled = scaled.scaled(RowScale.of(varied * latent))
             mean = drawn_together(q.mean.double(), spread)
             wide = Marginals(mean, math.exp(2.0 * log_scale) * q.var.double())
             losses = -scaled.log_predictive(held_out.y, wide)
             return float(held_out.weighted(losses).sum())
 
-        log_scale, spread, heavier = full(least(loss, start[free]))
+        log_scale, spread, heavier, varied = full(least(loss, start[free]))
         self.log_scale.fill_(log_scale)
         self.spread.fill_(spread)
+        if self.scale is not None:
+            self.scale.weights.mul_(varied)
         if tails is not None:
             tails.data.add_(heavier).clamp_(*TAILS)
 
@@ -275,7 +284,7 @@ def least(function: Callable[[np.ndarray], float], start: np.ndarray) -> np.ndar
     starts = [np.array([scale, *start[1:]]) for scale in LOG_SCALES]
     start = min(starts, key=function)
     simplex = np.vstack([start, start - 0.3 * np.eye(len(start))])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 150, "initial_simplex": simplex}
+    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 250, "initial_simplex": simplex}
     return np.asarray(minimize(function, start, method="Nelder-Mead", options=options).x)
 
 

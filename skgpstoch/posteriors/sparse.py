@@ -73,7 +73,12 @@ class RowScale(nn.Module):
 
     def forward(self, phi: Tensor) -> Tensor:
         """ρ, (..., N, P), of features (..., N, D)."""
-        return LEAST_RATIO + nn.functional.softplus(phi @ self.weights.to(phi) + UNIT)
+        return self.of(phi @ self.weights.to(phi))
+
+    @staticmethod
+    def of(latent: Tensor) -> Tensor:
+        """ρ of the second function."""
+        return LEAST_RATIO + nn.functional.softplus(latent + UNIT)
 
     def price(self) -> Tensor:
         """−log p(a) but for a constant, ()."""

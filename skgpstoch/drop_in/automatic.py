@@ -32,6 +32,7 @@ TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 5
 LEAST_STEPS = 50
 FEWEST = 2  # networks
+OF_CLASSES = 2  # networks for more than two classes, and few rows
 MOST_POINTS = 64  # of the process
 
 
@@ -309,10 +310,11 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
         seed = resolve_seed(self.random_state)
         common = self._common(seed)
-        networks = self._networks(**common)
+        networks, counts = self._networks(**common), np.unique(y, return_counts=True)[1]
+        if len(X) <= FEW_ROWS:  # a step takes long, and longer with several classes
+            networks.set_params(n_estimators=OF_CLASSES if len(counts) > 2 else 2 * OF_CLASSES)
         networks.set_params(**self._n_steps(X, y, networks))
         several = 50 <= len(X) <= FEW_ROWS and self.max_time is None
-        counts = np.unique(y, return_counts=True)[1] if several else np.zeros(1)
         if not several or counts.min() < 5:
             self.models_ = [(1.0, networks.fit(X, given, sample_weight))]
             self.classes_ = networks.classes_

@@ -137,7 +137,8 @@ def test_weights_of_rows_reach_all(step):
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        ([], "an empty one"),
+        ([], "must be a list of"),
+        ([Ridge()], "must be a list of"),
         ([("a", Ridge())], "has no log_predictive_density"),
         ([("a", sparse()), ("a", sparse())], "Names provided are not unique"),
     ],

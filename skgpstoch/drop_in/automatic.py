@@ -15,6 +15,7 @@ from sklearn.base import (
     MultiOutputMixin,
     RegressorMixin,
     clone,
+    is_classifier,
 )
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils._param_validation import Interval
@@ -25,13 +26,16 @@ from ..estimators.base import fitting, validate_inputs
 from ..estimators.mixtures import Parts, PredictiveMixture
 from ..estimators.plan import direct_plan
 from ..methods.dlm import DLMClassifier, DLMRegressor
-from ..methods.stacking import StackedDensityRegressor, stacking_weights
+from ..methods.stacking import NEGLIGIBLE, StackedDensityRegressor, stacking_weights
+from ..methods.svgp import SVGPClassifier, SVGPRegressor
 
+VERY_FEW_ROWS = 50  # that are not enough to hold some out
 FEW_ROWS = 2000  # up to which there are several models, and time to judge them
 TRIAL_ROWS = 1000  # that the time of a step is measured with
-TRIAL_STEPS = 5
+TRIAL_STEPS = 10
 LEAST_STEPS = 50
 FEWEST = 2  # networks
+FEW_STEPS = 100  # for very few rows of classes
 OF_CLASSES = 2  # networks for more than two classes, and few rows
 MOST_POINTS = 64  # of the process
 
@@ -43,8 +47,9 @@ class Automatic(BaseEstimator):
     ----------
     max_time : float or None, default=None
         Seconds that training may take, about; fits that have less time than they would take do
-        fewer steps, and results then depend on the speed of the machine. None: about a minute of
-        one core for 12,000 rows, and ten seconds for 1,000.
+        fewer steps of fewer networks, without a second model, and results then depend on the speed
+        of the machine. None: about a minute of one core for 12,000 rows, and some twenty seconds
+        for 1,000.
     n_jobs : int or None, default=None
         Processes that fit, as joblib counts them, where there are several models.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
@@ -93,19 +98,34 @@ class Automatic(BaseEstimator):
         """Epochs and networks, where there is not the time for as many as there should be."""
         if self.max_time is None:
             return {}
-        n, some = len(X), min(len(X), TRIAL_ROWS)
+        n = len(X)
         plan = direct_plan(networks, n, True)
-        few = {"max_iter": 1, "batch_size": max(1, some // TRIAL_STEPS), "n_estimators": 1}
-        trial = clone(networks).set_params(**few, verbose=0)
-        start = time.perf_counter()
-        trial.fit(X[:some], y[:some])
-        per_step = (time.perf_counter() - start) / TRIAL_STEPS
         per_epoch, K = -(-n // plan.batch_size), plan.folds.n_folds
-        steps = 0.8 * self.max_time / per_step / K
+        fixed, per_step = self._times(X, y, networks, plan.batch_size)
+        left = max(self.max_time - fixed * (3 + K * min(1.0, n / TRIAL_ROWS)), 0.0)
+        steps = left / per_step / K
         if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
             steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)
         n_epochs = int(max(LEAST_STEPS, steps) // per_epoch)
         return {"max_iter": min(plan.max_iter, max(1, n_epochs)), "n_estimators": K}
+
+    @staticmethod
+    def _times(X: Any, y: Any, networks: Any, batch_size: int) -> tuple[float, float]:
+        """Seconds that a fit of one network to some rows takes without its steps, and a step."""
+        order = np.random.default_rng(0).permutation(len(X))
+        if is_classifier(networks):  # one of each class
+            order = np.concatenate([np.unique(y, return_index=True)[1], order])
+        some, seconds = order[: max(TRIAL_ROWS, len(order) - len(X))], []
+        n_batches = -(-len(some) // min(batch_size, len(some)))
+        for n_epochs in (1, 1 + -(-TRIAL_STEPS // n_batches)):  # the first also warms up
+            trial = clone(networks).set_params(verbose=0, n_estimators=1)
+            trial.set_params(batch_size=min(batch_size, len(some)), max_iter=n_epochs)
+            start = time.perf_counter()
+            trial.fit(X[some], y[some])
+            seconds.append(time.perf_counter() - start)
+        n_more = (n_epochs - 1) * n_batches
+        per_step = max(seconds[1] - seconds[0], 0.1 * seconds[1]) / n_more
+        return max(seconds[1] - n_epochs * n_batches * per_step, 0.0), per_step
 
     @property
     def leaderboard_(self) -> Any:
@@ -121,14 +141,16 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
     An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
     has the tails of the data, trained for the density of its predictions and calibrated by rows
-    that it has not seen. Up to 2,000 rows it is stacked with a sparse process.
+    that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time` is
+    given or there are several outputs; of fewer than 50 rows there is a process alone.
 
     Parameters
     ----------
     max_time : float or None, default=None
         Seconds that training may take, about; fits that have less time than they would take do
-        fewer steps, and results then depend on the speed of the machine. None: about a minute of
-        one core for 12,000 rows, and twenty seconds for 1,000.
+        fewer steps of fewer networks, without a second model, and results then depend on the speed
+        of the machine. None: about a minute of one core for 12,000 rows, and some twenty seconds
+        for 1,000.
     n_jobs : int or None, default=None
         Processes that fit, as joblib counts them, where there are several models.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
@@ -210,8 +232,13 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         seed = resolve_seed(self.random_state)
         common = self._common(seed)
         networks = self._networks(**common)
+        if len(X) < VERY_FEW_ROWS:
+            self.model_ = SVGPRegressor(**common).fit(X, y, sample_weight)
+            score = self.model_.log_marginal_likelihood_value_ / len(X)
+            self.scores_ = {"model": ["process"], "score": [score], "weight": [1.0]}
+            return self
         networks.set_params(**self._n_steps(X, y, networks))
-        if len(X) > FEW_ROWS or len(X) < 50 or y.ndim > 1 or self.max_time is not None:
+        if len(X) > FEW_ROWS or y.ndim > 1 or self.max_time is not None:
             self.model_ = networks.fit(X, y, sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())
@@ -313,33 +340,34 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         networks, counts = self._networks(**common), np.unique(y, return_counts=True)[1]
         if len(X) <= FEW_ROWS:  # a step takes long, and longer with several classes
             networks.set_params(n_estimators=OF_CLASSES if len(counts) > 2 else 2 * OF_CLASSES)
-        networks.set_params(**self._n_steps(X, y, networks))
-        several = 50 <= len(X) <= FEW_ROWS and self.max_time is None
+        if len(X) < VERY_FEW_ROWS:
+            networks = SVGPClassifier(max_iter=FEW_STEPS, **common)
+        else:
+            networks.set_params(**self._n_steps(X, y, networks))
+        several = VERY_FEW_ROWS <= len(X) <= FEW_ROWS and self.max_time is None
         if not several or counts.min() < 5:
             self.models_ = [(1.0, networks.fit(X, given, sample_weight))]
             self.classes_ = networks.classes_
             score = -min(networks.validation_scores_ or [np.nan])
-            self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
+            name = "networks" if len(X) >= VERY_FEW_ROWS else "process"
+            self.scores_ = {"model": [name], "score": [score], "weight": [1.0]}
             return self
         models = [("networks", networks), ("process", self._process(len(X), **common))]
         weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         split = StratifiedShuffleSplit(1, test_size=0.2, random_state=seed)
         ((train, test),) = split.split(X, y)
-        parts = []
-        for _, model in models:
-            of_rows = None if weight is None else weight[train]
-            judged = clone(model).fit(X[train], y[train], of_rows)
-            codes = np.searchsorted(judged.classes_, y[test])
-            chosen = judged.predict_proba(X[test])[np.arange(len(test)), codes]
-            parts.append(np.log(np.clip(chosen, 1e-300, None)))
-        scores = np.stack(parts, 1)
-        weights = stacking_weights(scores, None if weight is None else weight[test])
-        weights = np.where(weights < 1e-3, 0.0, weights) / weights[weights >= 1e-3].sum()
+        rows = X, y, weight, train, test
+        scores = np.stack([held_out_logs(model, *rows) for _, model in models], 1)
+        of_test = None if weight is None else weight[test]
+        weights = stacking_weights(scores, of_test)
+        weights = (
+            np.where(weights < NEGLIGIBLE, 0.0, weights) / weights[weights >= NEGLIGIBLE].sum()
+        )
         pairs = zip(weights.tolist(), models, strict=True)
         self.models_ = [(w, model.fit(X, y, weight)) for w, (_, model) in pairs if w]
         self.classes_ = self.models_[0][1].classes_
+        means = np.average(scores, axis=0, weights=of_test).tolist()
         names = [name for name, _ in models]
-        means = scores.mean(0).tolist()
         self.scores_ = {"model": names, "score": means, "weight": weights.tolist()}
         return self
 
@@ -393,3 +421,13 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         """
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def held_out_logs(
+    model: Any, X: Any, y: np.ndarray, weight: np.ndarray | None, train: Any, test: Any
+) -> np.ndarray:
+    """Logarithms of the probabilities of some rows' classes, by a model of others."""
+    of_rows = None if weight is None else weight[train]
+    judged = clone(model).fit(X[train], y[train], of_rows)
+    codes = np.searchsorted(judged.classes_, y[test])
+    return np.asarray(judged.predict_log_proba(X[test])[np.arange(len(test)), codes])

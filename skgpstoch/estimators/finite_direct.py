@@ -115,7 +115,7 @@ class WithFiniteFeatures:
     def _plan(self: Any, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
         if not self._is_finite:
             return super()._plan(data, n_given, start, streams)  # type: ignore[misc]
-        if start is not None:
+        if start is not None or self.warm_start:
             raise ValueError("warm_start must be False with posterior='finite', got True.")
         self._check_network()
         has_layers = self.feature_map is None and bool(self._layers())

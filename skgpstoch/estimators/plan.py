@@ -188,12 +188,15 @@ def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
             f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
             "feature_map=None."
         )
+    if K > 1 and n_rows < 2 * K:
+        raise ValueError(f"n_estimators={K} needs {2 * K} rows at least, got {n_rows}.")
     folds = Folds(K)
     if p.early_stopping:
         folds = Folds.of(min(n_rows, MOST_JUDGES * 10), p.validation_fraction, K)
         if K > 1:  # by which the mixture is judged, as no member is blind to another's fold
             n_unseen = min(n_rows // (10 if few else 20), MOST_JUDGES)
-            folds = replace(folds, n_unseen=n_unseen)
+            size = min(folds.size, (n_rows - n_unseen) // K)
+            folds = replace(folds, size=size, n_unseen=n_unseen)
     n_trained = n_rows - folds.n_untrained
     usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
     b = min(usual if p.batch_size == "auto" else int(p.batch_size), n_trained)
@@ -303,8 +306,8 @@ def choose_solver(
         )
     if asked == "collapsed" and not shares_noise:
         raise ValueError(
-            "solver='collapsed' needs rows that have the same noise, but y_std is given; "
-            "solver='natural' is its counterpart."
+            "solver='collapsed' needs rows that have the same noise, but y_std is given, or "
+            "noise='input'; solver='natural' is its counterpart."
         )
     if asked == "lbfgs" and loss.covariance(likelihood) == "gradient":
         raise ValueError(

@@ -142,7 +142,8 @@ class Gaussian(AdditiveNoise):
         if len(q.mean) > 1:
             return super().quantile(q, probability)
         p = torch.tensor(check_probability(probability), dtype=torch.float64, device="cpu")
-        return q.mean[0] + (q.var[0] + self.noise_variance).sqrt() * torch.special.ndtri(p).item()
+        mean, var = self.moments(q)
+        return mean[0] + var[0].sqrt() * torch.special.ndtri(p).item()
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """log N(y | μ, σ²) − v/(2σ²), in closed form."""

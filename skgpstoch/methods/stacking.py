@@ -61,7 +61,14 @@ def stacking_weights(
     weights : ndarray of shape (n_models,)
         Of sum 1.
     """
+    if sample_weight is not None:
+        log_densities = log_densities[sample_weight > 0]
+        sample_weight = sample_weight[sample_weight > 0]
     n, J = log_densities.shape
+    if not n or not np.isfinite(log_densities.max(1)).all():
+        raise ValueError(
+            "Stacking needs rows held out, each with a finite log density of one model at least."
+        )
     share = np.full(n, 1.0 / n) if sample_weight is None else sample_weight / sample_weight.sum()
     p = np.exp(log_densities - log_densities.max(1, keepdims=True))
     weights = np.full(J, 1.0 / J)
@@ -243,8 +250,11 @@ class StackedDensityRegressor(
         return self
 
     def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
-        if not self.estimators:
-            raise ValueError("estimators must be a list of (name, estimator), got an empty one.")
+        pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.estimators)
+        if not (self.estimators and pairs and all(isinstance(p[0], str) for p in self.estimators)):
+            raise ValueError(
+                f"estimators must be a list of (name, estimator), got {self.estimators!r}."
+            )
         names, models = zip(*self.estimators, strict=True)
         self._validate_names(names)
         for name, model in self.estimators:

@@ -36,6 +36,8 @@ MOST_FULL = 512  # features up to which S has correlations
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # of deviations, tried on rows not seen
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
+CHANGE = np.array([0.15, 0.3, 0.5, 0.3])
+"""Prior deviations of what is chosen by rows not seen, of which there may be few."""
 MOST_VARIED = 2.0  # times what the noise varies in training
 
 
@@ -149,9 +151,13 @@ class MembersObjective(Objective):
 
     def step_end(self) -> None:
         self.model.features.clamp_()
-        likelihood = self.model.likelihood
+        likelihood, (low, high) = self.model.likelihood, self.log_noise_bounds
         if isinstance(likelihood, Gaussian):
-            likelihood.log_noise.data.clamp_(*self.log_noise_bounds)
+            likelihood.log_noise.data.clamp_(low, high)
+        elif isinstance(likelihood, AdditiveNoise):
+            scale = cast(nn.Parameter, likelihood.log_scale)
+            if scale.requires_grad:
+                scale.data.clamp_(0.5 * low, 0.5 * high)
 
     # ---- rows that are held out ----------------------------------------------------------------
 
@@ -193,6 +199,7 @@ class MembersObjective(Objective):
         held_out, likelihood = rows[:n].to(torch.float64), self.model.likelihood
         q, at_rows = self.predictions(X[:n], rows[:n])
         tails = getattr(likelihood, "log_df_minus_2", None)
+        learned = any(p.requires_grad for p in likelihood.parameters())
         has_tails = tails is not None and tails.requires_grad
         free = np.array([True, len(self.folds) > 1, has_tails, self.scale is not None])
         start = np.array([0.0, 1.0, 0.0, 1.0])
@@ -209,21 +216,22 @@ class MembersObjective(Objective):
             log_scale, spread, heavier, varied = full(choice)
             if not (0.0 <= spread <= 1.0 and 0.0 <= varied <= MOST_VARIED):
                 return math.inf
-            scaled = stretched(at_rows, held_out.y[0], log_scale, heavier)
+            scaled = stretched(at_rows, held_out.y[0], log_scale if learned else 0.0, heavier)
             if latent is not None:
                 scaled = scaled.scaled(RowScale.of(varied * latent))
             mean = drawn_together(q.mean.double(), spread)
             wide = Marginals(mean, math.exp(2.0 * log_scale) * q.var.double())
             losses = -scaled.log_predictive(held_out.y, wide)
-            return float(held_out.weighted(losses).sum())
+            prior = 0.5 * np.square((full(choice) - start) / CHANGE).sum()
+            return float(held_out.weighted(losses).sum()) + float(prior)
 
         log_scale, spread, heavier, varied = full(least(loss, start[free]))
         self.log_scale.fill_(log_scale)
         self.spread.fill_(spread)
         if self.scale is not None:
             self.scale.weights.mul_(varied)
-        if tails is not None:
-            tails.data.add_(heavier).clamp_(*TAILS)
+        if has_tails:
+            cast(nn.Parameter, tails).data.add_(heavier).clamp_(*TAILS)
 
     @property
     def is_calibrated(self) -> bool:
@@ -244,25 +252,27 @@ class MembersObjective(Objective):
         if len(rows) >= MANY_ROWS and model.covariance == "gradient":
             unknown = torch.full_like(q.kl, torch.nan)
             found = Solution(q, model.zero_sites()._replace(cross=q.mean), unknown)
-            posterior = model.posterior(found, unknown, rows.n_effective)
-            return scaled_by(posterior, self.log_scale.exp())
+            return model.posterior(found, unknown, rows.n_effective)
         start = None
         if model.covariance != "sites":
             start = model.zero_sites()._replace(cross=q.mean)
         kept = q if model.covariance == "gradient" else None
         found = best(model, X, rows, start, kept, **CLOSING)
         bound = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)
-        return scaled_by(model.posterior(found, bound, rows.n_effective), self.log_scale.exp())
+        return model.posterior(found, bound, rows.n_effective)
 
     def member(self, k: int) -> SparseModel:
-        """The model of one member, for predictions."""
+        """The model of one member, for predictions: calibrated, if it has been."""
         shared = self.model.for_predictions()
+        likelihood = shared.likelihood
+        if any(p.requires_grad for p in likelihood.parameters()):
+            likelihood = stretched(likelihood, shared.mean.value, float(self.log_scale))
         scale = None
         if self.scale is not None:
             scale = RowScale(self.scale.weights[k].detach().double())
         return SparseModel(
             shared.features.member(k),
-            shared.likelihood,
+            likelihood,
             shared.mean,
             None,
             shared.loss,
@@ -271,8 +281,8 @@ class MembersObjective(Objective):
         ).eval()
 
     def q(self, k: int) -> WeightMoments:
-        """The present q_k(w), in float64."""
-        root = self.present_roots()[k].detach().double()
+        """The present q_k(w), in float64: calibrated, if it has been."""
+        root = self.log_scale.exp() * self.present_roots()[k].detach().double()
         root = root if self.is_full else torch.diag_embed(root)
         mean = self.means[k].detach().double()
         fixed = self.model.covariance == "prior"
@@ -302,16 +312,3 @@ def at_member(likelihood: Any, k: int) -> Any:
     """That of one member's rows."""
     ratio = getattr(likelihood, "ratio", None)
     return likelihood if ratio is None else likelihood.scaled(ratio[k])
-
-
-@torch.no_grad()
-def scaled_by(posterior: SparsePosterior, factor: Tensor) -> SparsePosterior:
-    """With standard deviations of f, and of additive noise, `factor` times as large."""
-    likelihood = posterior.likelihood
-    if isinstance(likelihood, AdditiveNoise):
-        likelihood = likelihood.in_units(factor)
-        posterior.likelihood = posterior.model.likelihood = likelihood
-    for b, root in enumerate(posterior.weights.roots):
-        if root is not None:
-            setattr(posterior.weights, f"root_{b}", factor * root)
-    return posterior

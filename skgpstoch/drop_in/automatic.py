@@ -35,6 +35,7 @@ TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 10
 LEAST_STEPS = 50
 FEWEST = 2  # networks
+USED = 0.7  # of the time; judging iterates takes some
 FEW_STEPS = 100  # for very few rows of classes
 OF_CLASSES = 2  # networks for more than two classes, and few rows
 MOST_POINTS = 64  # of the process
@@ -102,7 +103,7 @@ class Automatic(BaseEstimator):
         plan = direct_plan(networks, n, True)
         per_epoch, K = -(-n // plan.batch_size), plan.folds.n_folds
         fixed, per_step = self._times(X, y, networks, plan.batch_size)
-        left = max(self.max_time - fixed * (3 + K * min(1.0, n / TRIAL_ROWS)), 0.0)
+        left = max(USED * self.max_time - 3.0 * fixed, 0.0)
         steps = left / per_step / K
         if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
             steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)

@@ -13,6 +13,8 @@ Inputs are standardised for all; flights are encoded as in the quick start. The 
 cut to ``--rows`` training rows, flights to 60,000, or 20,000 for classes. Every row is added to
 the CSV when it is there.
 
+CatBoost is among the extras "benchmarks"; NGBoost, which needs an older pandas, is "rivals".
+
     python benchmarks/bench_density.py --data DIR
     python benchmarks/bench_density.py --data DIR --sets flights --all-flights --models SCGD MLP
     python benchmarks/bench_density.py --data DIR --classification

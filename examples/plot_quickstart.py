@@ -101,7 +101,7 @@ columns = make_column_transformer(
     (SplineTransformer(knots=every_two_hours, extrapolation="periodic"), times),
     (OneHotEncoder(sparse_output=False, dtype=np.float32, handle_unknown="ignore"), categories),
 )
-max_time = 3 if options.quick else 40  # seconds
+max_time = 3 if options.quick else 45  # seconds
 model = make_pipeline(columns, AutoGaussianProcessRegressor(max_time=max_time, random_state=0))
 start = time.perf_counter()
 model.fit(X_train, y_train)

@@ -29,7 +29,7 @@ from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.members import MembersObjective
 from skgpstoch.posteriors.mixture import MixturePosterior
-from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
+from skgpstoch.posteriors.sparse import ConstantMean, RowScale, SparseModel
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -145,19 +145,20 @@ def test_members_minimise_what_they_should():
     fold[4:19] = torch.arange(15, dtype=torch.int32) // 5
     likelihood = Gaussian(torch.tensor([0.3], dtype=torch.float64))
     mean = ConstantMean(torch.full((1,), 0.2, dtype=torch.float64))
-    model = SparseModel(features, likelihood, mean, None, LogLoss(), beta=0.7)
+    scale = RowScale(torch.zeros(K, features.n_features, 1, dtype=torch.float64))
+    model = SparseModel(features, likelihood, mean, None, LogLoss(), 0.7, scale)
     rows = Rows(y, weight, None, None, fold)
-    objective = MembersObjective(model, rows, input_noise=True)
+    objective = MembersObjective(model, rows)
     with torch.no_grad():
-        for p in (objective.means, objective.roots, objective.scale.weights):
+        for p in (objective.means, objective.roots, scale.weights):
             p.add_(0.1 * torch.randn(p.shape, generator=g, dtype=torch.float64))
     parameters = list(objective.train().parameters())
     found = objective(X[4:], rows[4:], g)
     gradients = torch.autograd.grad(found, parameters, allow_unused=True, materialize_grads=True)
 
-    Z, R, a = features.members(X[4:]), objective.roots[:, 0].tril(), objective.scale.weights
+    Z, R, a = features.members(X[4:]), objective.roots[:, 0].tril(), scale.weights
     mu, v = (Z @ objective.means)[..., 0] + mean.value, (Z @ R).square().sum(-1)
-    noise = likelihood.noise_variance * objective.scale(Z)[..., 0] ** 2
+    noise = likelihood.noise_variance * scale(Z)[..., 0] ** 2
     log_p = -0.5 * ((2 * math.pi * (v + noise)).log() + (y[4:, 0] - mu).square() / (v + noise))
     seen = (fold[4:] != torch.arange(K)[:, None]).double() * weight[4:]
     kl = 0.5 * (objective.means.square().sum((1, 2)) + R.square().sum((1, 2)) - R.shape[1])

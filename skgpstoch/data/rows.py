@@ -16,6 +16,8 @@ from .arrays import row_blocks
 MERGED_ROWS = 10_000
 """Rows up to which those that are the same are found and merged."""
 
+UNSEEN = -2  # fold of rows that no member of an ensemble is trained on
+
 LEADING_COLUMNS = 16  # of X, that the order of merged rows follows
 
 
@@ -82,7 +84,7 @@ class Rows(_Columns):
     @property
     def n_unseen(self) -> int:
         """How many no member of an ensemble sees; these come first."""
-        return 0 if self.fold is None else int((self.fold == -2).sum())
+        return 0 if self.fold is None else int((self.fold == UNSEEN).sum())
 
     @property
     def n_effective(self) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import logsumexp
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -17,16 +17,18 @@ from sklearn.base import (
     clone,
     is_classifier,
 )
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..estimators.base import fitting, validate_inputs
+from ..estimators.docs import public_estimator
 from ..estimators.mixtures import Parts, PredictiveMixture
 from ..estimators.plan import direct_plan
 from ..methods.dlm import DLMClassifier, DLMRegressor
-from ..methods.stacking import NEGLIGIBLE, StackedDensityRegressor, stacking_weights
+from ..methods.stacking import StackedDensityRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
 
 VERY_FEW_ROWS = 50  # that are not enough to hold some out
@@ -37,10 +39,10 @@ LEAST_STEPS = 50
 FEWEST = 2  # networks
 USED = 0.5  # of the time by steps, as one network alone is quicker than its share of several
 FEW_STEPS = 100  # for very few rows of classes
-OF_CLASSES = 2  # networks for more than two classes, and few rows
 MOST_POINTS = 64  # of the process
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Automatic(BaseEstimator):
     """What regressor and classifier share.
 
@@ -59,7 +61,26 @@ class Automatic(BaseEstimator):
         Whether to print each epoch.
     random_state : int, RandomState instance or None, default=None
         Seed; an int makes fits reproducible.
+
+    Attributes
+    ----------
+    scores_ : dict of lists
+        "model", "score" (in nats per row, for y in its own units) and "weight". Scores are mean log
+        densities, or log probabilities, of rows held out; of networks alone, the mean of theirs
+        before they are mixed; of fewer than 50 rows, the bound on the evidence.
+    leaderboard_ : DataFrame
+        The same, the best first; needs pandas.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Their names, if X had any.
     """
+
+    max_time: float | None = None
+    n_jobs: int | None = None
+    device: Any = None
+    verbose: int = 0
+    random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
@@ -69,28 +90,9 @@ class Automatic(BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    def __init__(
-        self,
-        *,
-        max_time: float | None = None,
-        n_jobs: int | None = None,
-        device: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.max_time = max_time
-        self.n_jobs = n_jobs
-        self.device = device
-        self.verbose = verbose
-        self.random_state = random_state
-
     @abstractmethod
     def _networks(self, **params: Any) -> Any:
         """The ensemble of networks."""
-
-    @abstractmethod
-    def _process(self, n_rows: int, **params: Any) -> Any:
-        """The sparse process."""
 
     def _common(self, seed: int) -> dict[str, Any]:
         return {"device": self.device, "verbose": self.verbose, "random_state": seed}
@@ -137,6 +139,8 @@ class Automatic(BaseEstimator):
         return pd.DataFrame(self.scores_).sort_values("score", ascending=False, ignore_index=True)
 
 
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, RegressorMixin, Automatic):
     """The regressor to start with: calibrated predictive distributions on tables of any size.
 
@@ -145,35 +149,10 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
     that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time` is
     given or there are several outputs; of fewer than 50 rows there is a process alone.
 
-    Parameters
-    ----------
-    max_time : float or None, default=None
-        Seconds that training may take, about; fits that have less time than they would take do
-        fewer steps of fewer networks, without a second model, and results then depend on the speed
-        of the machine. None: about a minute of one core for 12,000 rows, and some twenty seconds
-        for 1,000.
-    n_jobs : int or None, default=None
-        Processes that fit, as joblib counts them, where there are several models.
-    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
-    verbose : int, default=0
-        Whether to print each epoch.
-    random_state : int, RandomState instance or None, default=None
-        Seed; an int makes fits reproducible.
-
     Attributes
     ----------
-    model_ : DLMRegressor or StackedDensityRegressor
+    model_ : DLMRegressor, SVGPRegressor or StackedDensityRegressor
         What was fitted.
-    scores_ : dict of lists
-        "model", "score" (mean log density of rows held out, nats per row, for y in its own units)
-        and "weight" of each model.
-    leaderboard_ : DataFrame
-        The same, the best first; needs pandas.
-    n_features_in_ : int
-        Number of inputs.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
 
     See Also
     --------
@@ -192,8 +171,6 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
     >>> bool(low < 0.0 < high)
     True
     """
-
-    model_: Any
 
     def _networks(self, **params: Any) -> DLMRegressor:
         return DLMRegressor(
@@ -259,40 +236,24 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         return Parts([1.0], [self.model_]), validate_inputs(self, X, reset=False)
 
 
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
 class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     """The classifier to start with: calibrated probabilities on tables of any size.
 
-    An ensemble of networks with Gaussian-process last layers, trained for the logarithm of their
-    probabilities and calibrated by rows that it has not seen; up to 2,000 rows it is stacked with a
-    sparse process.
-
-    Parameters
-    ----------
-    max_time : float or None, default=None
-        Seconds that training may take, about; see :class:`AutoGaussianProcessRegressor`.
-    n_jobs : int or None, default=None
-        Not used yet.
-    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
-    verbose : int, default=0
-        Whether to print each epoch.
-    random_state : int, RandomState instance or None, default=None
-        Seed; an int makes fits reproducible.
+    An ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence
+    and calibrated by rows that it has not seen; of fewer than 50 rows a process alone.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels.
-    models_ : list of (float, classifier)
-        The mixture: weights and fitted classifiers.
-    scores_ : dict of lists
-        "model", "score" (mean log probability of rows held out, nats per row) and "weight".
-    leaderboard_ : DataFrame
-        The same, the best first; needs pandas.
-    n_features_in_ : int
-        Number of inputs.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+    model_ : DLMClassifier or SVGPClassifier
+        What was fitted.
+
+    See Also
+    --------
+    DLMClassifier : The model, with its parameters.
 
     Examples
     --------
@@ -305,10 +266,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     """
 
     def _networks(self, **params: Any) -> DLMClassifier:
-        return DLMClassifier(posterior="finite", **params)
-
-    def _process(self, n_rows: int, **params: Any) -> DLMClassifier:
-        return DLMClassifier(n_inducing=min(MOST_POINTS, n_rows // 4), **params)
+        return DLMClassifier(posterior="finite", loss="elbo", **params)
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
@@ -334,42 +292,25 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
         """
         self._validate_params()
-        given = y
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
-        seed = resolve_seed(self.random_state)
-        common = self._common(seed)
-        networks, counts = self._networks(**common), np.unique(y, return_counts=True)[1]
-        if len(X) <= FEW_ROWS:  # a step takes long, and longer with several classes
-            networks.set_params(n_estimators=OF_CLASSES if len(counts) > 2 else 2 * OF_CLASSES)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs two classes at least, but y has one class: "
+                f"{self.classes_.tolist()}."
+            )
+        common = self._common(resolve_seed(self.random_state))
         if len(X) < VERY_FEW_ROWS:
-            networks = SVGPClassifier(max_iter=FEW_STEPS, **common)
-        else:
-            networks.set_params(**self._n_steps(X, y, networks))
-        several = VERY_FEW_ROWS <= len(X) <= FEW_ROWS and self.max_time is None
-        if not several or counts.min() < 5:
-            self.models_ = [(1.0, networks.fit(X, given, sample_weight))]
-            self.classes_ = networks.classes_
-            score = -min(networks.validation_scores_ or [np.nan])
-            name = "networks" if len(X) >= VERY_FEW_ROWS else "process"
-            self.scores_ = {"model": [name], "score": [score], "weight": [1.0]}
+            self.model_ = SVGPClassifier(max_iter=FEW_STEPS, **common).fit(X, y, sample_weight)
+            score = self.model_.log_marginal_likelihood_value_ / len(X)
+            self.scores_ = {"model": ["process"], "score": [score], "weight": [1.0]}
             return self
-        models = [("networks", networks), ("process", self._process(len(X), **common))]
-        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        split = StratifiedShuffleSplit(1, test_size=0.2, random_state=seed)
-        ((train, test),) = split.split(X, y)
-        rows = X, y, weight, train, test
-        scores = np.stack([held_out_logs(model, *rows) for _, model in models], 1)
-        of_test = None if weight is None else weight[test]
-        weights = stacking_weights(scores, of_test)
-        weights = (
-            np.where(weights < NEGLIGIBLE, 0.0, weights) / weights[weights >= NEGLIGIBLE].sum()
-        )
-        pairs = zip(weights.tolist(), models, strict=True)
-        self.models_ = [(w, model.fit(X, y, weight)) for w, (_, model) in pairs if w]
-        self.classes_ = self.models_[0][1].classes_
-        means = np.average(scores, axis=0, weights=of_test).tolist()
-        names = [name for name, _ in models]
-        self.scores_ = {"model": names, "score": means, "weight": weights.tolist()}
+        networks = self._networks(**common)
+        networks.set_params(**self._n_steps(X, y, networks))
+        self.model_ = networks.fit(X, y, sample_weight)
+        score = -min(networks.validation_scores_ or [np.nan])
+        self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -387,7 +328,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         """
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
-        return np.asarray(sum(w * model.predict_proba(X) for w, model in self.models_))
+        return np.asarray(self.model_.predict_proba(X))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of the probabilities.
@@ -404,8 +345,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         """
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
-        logs = [model.predict_log_proba(X) + np.log(w) for w, model in self.models_]
-        return np.asarray(logsumexp(np.stack(logs), axis=0))
+        return np.asarray(self.model_.predict_log_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row.
@@ -422,13 +362,3 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         """
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
-
-
-def held_out_logs(
-    model: Any, X: Any, y: np.ndarray, weight: np.ndarray | None, train: Any, test: Any
-) -> np.ndarray:
-    """Logarithms of the probabilities of some rows' classes, by a model of others."""
-    of_rows = None if weight is None else weight[train]
-    judged = clone(model).fit(X[train], y[train], of_rows)
-    codes = np.searchsorted(judged.classes_, y[test])
-    return np.asarray(judged.predict_log_proba(X[test])[np.arange(len(test)), codes])

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ..data.arrays import Scaling, prediction_device, readable, resolve_device
-from ..data.rows import Data, Rows
+from ..data.rows import UNSEEN, Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
@@ -309,7 +309,7 @@ def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | No
     if not folds.size:
         return None
     fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
-    fold[: folds.n_unseen] = -2
+    fold[: folds.n_unseen] = UNSEEN
     for k in range(folds.n_folds):
         start = folds.n_unseen + k * folds.size
         fold[start : start + folds.size] = k

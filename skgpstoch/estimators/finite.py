@@ -17,7 +17,6 @@ from .. import kernels
 from ..data.rows import Data, Rows
 from ..features.base import FeatureMap, JoinedFeatures
 from ..features.fourier import KernelFeatures
-from ..features.network import NetworkFeatures
 from ..likelihoods.real import Gaussian
 from ..objectives.base import Objective
 from ..objectives.evidence import STATISTICS_WINDOW, FiniteObjective
@@ -129,16 +128,6 @@ class FiniteGPRegressor(
             return unjoined(start).n_members
         return n_members(self, n_rows, bool(self._layers()), self._max_members)
 
-    def _features(self, X: Tensor, generator: torch.Generator, n_members: int) -> FeatureMap:
-        """φ, before training."""
-        network, width = self._network(X, generator, n_members)
-        expression, _ = self._split_kernel()
-        if expression is None:
-            return NetworkFeatures(network, width, n_members, skip=X.shape[1])
-        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
-        kernel = kernels.from_sklearn(expression)
-        return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
-
     def _noise(self, validates: bool, trains_network: bool) -> str:
         """How the objective is to treat σ²."""
         low, high = self._noise_bounds()
@@ -152,7 +141,7 @@ class FiniteGPRegressor(
     def _objective(
         self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
     ) -> Objective:
-        features = self._features(X, generator, plan.folds.n_folds)
+        features = self._finite_map(X, generator, plan.folds.n_folds)
         if start is not None:
             load_fitted(features, unjoined(start), changed_shape(self))
         return self._build(features, X, rows, plan)
@@ -225,7 +214,7 @@ class FiniteGPRegressor(
         self, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
     ) -> FiniteObjective:
         if not hasattr(self, "posterior_"):
-            features = self._features(X, generator, n_members=1)
+            features = self._finite_map(X, generator, n_members=1)
             objective = self._build(features, X, rows, plan)
         else:
             posterior = cast(ConjugatePosterior, self.posterior_)

@@ -7,19 +7,20 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
+from sklearn.base import is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor, nn
 
 from .. import kernels
 from ..data.rows import Data, Rows
-from ..features.base import FeatureMap
 from ..features.fourier import KernelFeatures
-from ..features.network import NetworkFeatures, multilayer_perceptron
+from ..features.network import ACTIVATIONS, multilayer_perceptron
 from ..objectives.members import MembersObjective
-from ..posteriors.sparse import SparseModel
+from ..posteriors.sparse import RowScale, SparseModel
 from .parameters import AUTO, POSITIVE_INTEGER
-from .plan import Plan, direct_plan
+from .plan import FEW_DIRECT, Plan, direct_plan
+from .sparse import check_choices
 from .sparse_model import start_likelihood, start_mean
 
 LAYERS = (128, 128)
@@ -46,10 +47,12 @@ class WithFiniteFeatures:
         Number of random Fourier features of a `kernel`, with posterior="finite".
     n_estimators : int or "auto", default="auto"
         Number of networks, each blind to a fold of its own, with posterior="finite"; predictions
-        are their mixture. "auto" is 8 up to 4,000 rows, then 3; 1 without a network of ours.
+        are their mixture. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 without a
+        network of ours.
     n_waves : int or "auto", default="auto"
         Waves of each input that takes more than eight values, which the networks see beside it,
-        with posterior="finite"; "auto" is 8, of 0 there are none.
+        with posterior="finite"; of 0 there are none. "auto" is 8; for up to 4,000 rows of classes,
+        which need less detail, every other network has none.
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the network's layers; "auto" is (128, 128) with posterior="finite", and none
         below the kernel of others.
@@ -69,9 +72,7 @@ class WithFiniteFeatures:
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
-        "activation": [
-            StrOptions({"auto", "identity", "relu", "tanh", "logistic", "silu", "gelu"})
-        ],
+        "activation": [StrOptions({"auto", *ACTIVATIONS})],
         "n_components": [POSITIVE_INTEGER],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
         "n_waves": [Interval(Integral, 0, None, closed="left"), AUTO],
@@ -100,8 +101,16 @@ class WithFiniteFeatures:
         n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
         columns = many_valued(X)
         n_waves = n_waves if self._is_finite and len(columns) else 0
+        plain = self.n_waves == "auto" and is_classifier(self) and len(X) <= FEW_DIRECT
         network = multilayer_perceptron(
-            X.shape[1], layers, activation, generator, n_members, n_waves, columns
+            X.shape[1],
+            layers,
+            activation,
+            generator,
+            n_members,
+            n_waves,
+            columns,
+            2 if plain else 1,
         )
         return network.to(X), layers[-1]
 
@@ -117,29 +126,15 @@ class WithFiniteFeatures:
             return super()._plan(data, n_given, start, streams)  # type: ignore[misc]
         if start is not None or self.warm_start:
             raise ValueError("warm_start must be False with posterior='finite', got True.")
-        self._check_network()
-        has_layers = self.feature_map is None and bool(self._layers())
-        self._check_finite(data)
-        return replace(direct_plan(self, len(data), has_layers), beta=self._kl_weight())
-
-    def _check_finite(self: Any, data: Data) -> None:
-        """Raise a ValueError where parameters do not agree."""
-        self._make_loss().check(self._make_likelihood())
         if self.solver not in ("auto", "adam"):
             raise ValueError(
                 f"solver must be 'auto' or 'adam' with posterior='finite', got {self.solver!r}."
             )
-
-    def _finite_features(
-        self: Any, X: Tensor, generator: torch.Generator, n_members: int
-    ) -> FeatureMap:
-        network, width = self._network(X, generator, n_members)
-        expression, _ = self._split_kernel()
-        if expression is None:
-            return NetworkFeatures(network, width, n_members, skip=X.shape[1])
-        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
-        kernel = kernels.from_sklearn(expression)
-        return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
+        self._check_network()
+        white = self._split_kernel()[1]
+        check_choices(self._make_likelihood(), self._make_loss(), white, data)
+        has_layers = self.feature_map is None and bool(self._layers())
+        return replace(direct_plan(self, len(data), has_layers), beta=self._kl_weight())
 
     def _objective(
         self: Any, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
@@ -151,8 +146,13 @@ class WithFiniteFeatures:
         noise = None if white is None else self._initial_noise()
         likelihood = start_likelihood(self._make_likelihood(), some, noise)
         mean = start_mean(self.mean, likelihood, some)
-        features = self._finite_features(X, generator, plan.folds.n_folds).to(X.device)
-        model = SparseModel(features, likelihood, mean, None, self._make_loss(), plan.beta)
+        features = self._finite_map(X, generator, plan.folds.n_folds)
+        scale = None
+        if self._noise_of_inputs():
+            shape = features.n_members, features.n_features, rows.y.shape[1]
+            scale = RowScale(rows.y.new_zeros(shape))
+        loss = self._make_loss()
+        model = SparseModel(features, likelihood, mean, None, loss, plan.beta, scale)
         if white is not None and white.hyperparameter_noise_level.fixed:
             likelihood.requires_grad_(False)
         mean.requires_grad_(self.mean == "constant")
@@ -160,7 +160,6 @@ class WithFiniteFeatures:
         objective = MembersObjective(
             model.to(X.device),
             rows,
-            input_noise=self._noise_of_inputs(),
             weight_decay=self._weight_decay(rows.n_effective),
             noise_bounds=self._noise_bounds(),
         )

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..data.arrays import Scaling
-from ..features.network import ACTIVATIONS, multilayer_perceptron, output_width
+from ..features.base import FeatureMap
+from ..features.fourier import KernelFeatures
+from ..features.network import (
+    ACTIVATIONS,
+    NetworkFeatures,
+    multilayer_perceptron,
+    output_width,
+)
 from .parameters import AUTO, NOT_NEGATIVE, POSITIVE_INTEGER, positive_integers
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of the scaled target's variance
@@ -130,6 +137,16 @@ class NetworkKernel(KernelChoice):
         layers = self._layers()
         network = multilayer_perceptron(X.shape[1], layers, self.activation, generator, n_members)
         return network.to(X), layers[-1] if layers else X.shape[1]
+
+    def _finite_map(self: Any, X: Tensor, generator: torch.Generator, n_members: int) -> FeatureMap:
+        """φ, finite, before training: of the network's outputs, or of a kernel on them."""
+        network, width = self._network(X, generator, n_members)
+        expression, _ = self._split_kernel()
+        if expression is None:
+            return NetworkFeatures(network, width, n_members, skip=X.shape[1])
+        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+        kernel = kernels.from_sklearn(expression)
+        return KernelFeatures(kernel, network, width, self.n_components, seed, n_members)
 
     def _has_network(self) -> bool:
         return self.feature_map is not None or bool(self._layers())

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..losses import Loss
+from ..objectives.members import MANY_ROWS
 from ..training.optimizers import SCHEDULES, Schedule, constant
 
 MEMBER_ROWS = 10_000  # up to which several networks are joined
@@ -23,7 +25,6 @@ ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gr
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 FEW_DIRECT = 4000  # up to which there are eight networks, not three
 LEAST_OF_SEVERAL = 50
-MANY_ROWS = 100_000
 MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no member sees
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 
@@ -181,7 +182,8 @@ def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
         Whether there are networks of ours, of which there can be several.
     """
     few = n_rows <= FEW_DIRECT
-    auto = (8 if few else 3) if has_networks and n_rows >= LEAST_OF_SEVERAL else 1
+    many = 6 if is_classifier(p) else 3
+    auto = (8 if few else many) if has_networks and n_rows >= LEAST_OF_SEVERAL else 1
     K = auto if p.n_estimators == "auto" else int(p.n_estimators)
     if K > 1 and not has_networks:
         raise ValueError(
@@ -201,6 +203,8 @@ def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
     usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
     b = min(usual if p.batch_size == "auto" else int(p.batch_size), n_trained)
     n_steps = int(np.clip(1000 * (n_rows / 1000) ** 0.55, 300, 6000))
+    if is_classifier(p):  # which overfit sooner
+        n_steps = max(n_steps // 2, 300)
     return Plan(
         solver="adam",
         dtype=p.dtype,

@@ -108,11 +108,14 @@ class PeriodicInputs(OfMembers):
         K, d, and the number of waves of an input, of which half as many functions are made.
     columns : Tensor of shape (d',)
         The inputs that have waves.
+    every : int
+        Of so many members one has waves, and others have nothing in their place.
     generator : torch.Generator
         Of the start: frequencies are normal, with a standard deviation of 0.3.
     """
 
     columns: Tensor
+    share: Tensor
 
     def __init__(
         self,
@@ -120,12 +123,15 @@ class PeriodicInputs(OfMembers):
         n_inputs: int,
         n_waves: int,
         columns: Tensor,
+        every: int,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         shape, D = (n_members, len(columns), n_waves), max(n_waves // 2, 1)
         self.n_outputs = n_inputs + len(columns) * D
         self.register_buffer("columns", columns)
+        has_waves = torch.arange(n_members, device=generator.device) % every == 0
+        self.register_buffer("share", has_waves.float()[:, None, None])  # (K, 1, 1)
         kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
         self.frequency = nn.Parameter(torch.empty(shape, **kind))
         self.phase = nn.Parameter(torch.empty(shape, **kind))
@@ -135,12 +141,17 @@ class PeriodicInputs(OfMembers):
         nn.init.uniform_(self.phase, -math.pi, math.pi, generator=generator)
         nn.init.uniform_(self.weight, -bound, bound, generator=generator)
 
+    def keep_(self, k: int) -> None:
+        super().keep_(k)
+        self.share = self.share[k : k + 1].clone()
+
     def forward(self, X: Tensor) -> Tensor:
         angle = X.index_select(1, self.columns).mT[None, :, :, None] * (
             2.0 * math.pi * self.frequency[:, :, None]
         )
         waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d, N, D)
         waves = waves.transpose(1, 2).flatten(2)
+        waves = self.share.to(waves) * waves
         return torch.cat([waves, X.expand(len(waves), -1, -1)], 2)
 
 
@@ -152,16 +163,17 @@ def multilayer_perceptron(
     n_members: int = 1,
     n_waves: int = 0,
     columns: Tensor | None = None,
+    every: int = 1,
 ) -> nn.Module:
     """Affine layers, each followed by the activation, on the inputs and waves of some of them.
 
-    The identity for no layers.
+    The identity for no layers. Of `every` so many members one has waves.
     """
     layers: list[nn.Module] = []
     if n_waves and hidden_layer_sizes:
         if columns is None:
             columns = torch.arange(n_inputs, device=generator.device)
-        periodic = PeriodicInputs(n_members, n_inputs, n_waves, columns, generator)
+        periodic = PeriodicInputs(n_members, n_inputs, n_waves, columns, every, generator)
         layers.append(periodic)
         n_inputs = periodic.n_outputs
     for fan_in, fan_out in zip((n_inputs, *hidden_layer_sizes), hidden_layer_sizes, strict=False):

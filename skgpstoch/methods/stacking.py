@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,6 +84,23 @@ def stacking_weights(
         stacklevel=3,
     )
     return weights / weights.sum()
+
+
+def kept_weights(weights: np.ndarray) -> np.ndarray:
+    """Without those that nothing is lost by."""
+    kept = np.where(weights < NEGLIGIBLE, 0.0, weights)
+    return np.asarray(kept / kept.sum())
+
+
+def fit_used(
+    models: Sequence[Any], weights: np.ndarray, X: Any, y: Any, sample_weight: Any, n_jobs: Any
+) -> list[Any]:
+    """Models fitted to all rows; None for those without a weight."""
+    of_rows = {} if sample_weight is None else {"sample_weight": sample_weight}
+    used = [clone(model) for model, w in zip(models, weights, strict=True) if w > 0.0]
+    fitted = Parallel(n_jobs=n_jobs)(delayed(model.fit)(X, y, **of_rows) for model in used)
+    left = iter(fitted)
+    return [next(left) if w > 0.0 else None for w in weights]
 
 
 def held_out_densities(
@@ -159,7 +176,7 @@ class StackedDensityRegressor(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "estimators": [list, tuple],
         "cv": ["cv_object"],
-        "n_jobs": [int, None],
+        "n_jobs": [Integral, None],
     }
     _required_parameters: ClassVar[list[str]] = ["estimators"]
 
@@ -219,34 +236,25 @@ class StackedDensityRegressor(
         self._validate_params()
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
-        y_checked = check_array(y, ensure_2d=False, dtype=None, input_name="y")
-        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        splits = list(check_cv(self.cv).split(X, y_checked))
-        scores = np.empty((sum(len(test) for _, test in splits), len(models)))
+        check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        splits = list(check_cv(self.cv).split(X, y))
         parts = Parallel(n_jobs=self.n_jobs)(
             delayed(held_out_densities)(model, X, y, train, test, weight)
             for model in models
             for train, test in splits
         )
-        for j in range(len(models)):
-            scores[:, j] = np.concatenate(parts[j * len(splits) : (j + 1) * len(splits)])
+        by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]
+        scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
-        weights = stacking_weights(scores, of_held_out)
-        weights = np.where(weights < NEGLIGIBLE, 0.0, weights)
-        self.weights_ = weights / weights.sum()
+        self.weights_ = kept_weights(stacking_weights(scores, of_held_out))
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))
-        of_rows = {} if weight is None else {"sample_weight": weight}
-        used = [model for model, w in zip(models, self.weights_, strict=True) if w > 0.0]
-        fitted = iter(
-            Parallel(n_jobs=self.n_jobs)(
-                delayed(_fitted)(clone(model), X, y, of_rows) for model in used
-            )
-        )
-        self.estimators_ = [next(fitted) if w > 0.0 else None for w in self.weights_]
-        self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
+        fitted = fit_used(models, self.weights_, X, y, weight, self.n_jobs)
+        self.estimators_ = fitted
+        self.named_estimators_ = dict(zip(names, fitted, strict=True))
         return self
 
     def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
@@ -271,10 +279,6 @@ class StackedDensityRegressor(
         pairs = zip(self.weights_, self.estimators_, strict=True)
         weights, models = zip(*((float(w), m) for w, m in pairs if w > 0.0), strict=True)
         return Parts(list(weights), list(models)), X
-
-
-def _fitted(model: Any, X: Any, y: Any, of_rows: dict[str, Any]) -> Any:
-    return model.fit(X, y, **of_rows)
 
 
 class ConstantVarianceRegressor(

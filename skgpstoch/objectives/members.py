@@ -5,40 +5,38 @@ on the inputs, a_k. Each minimises (C1) or (C2) over the rows that are not of it
 
     Σᵢ loss(yᵢ, N(φ_kᵢᵀm_k, φ_kᵢᵀS_kφ_kᵢ)) + β KL[N(m_k, S_k) ‖ N(0, I)],
 
-by Adam, features included. Predictions are the mixture of all members, whose variances are scaled
-by rows that no member has seen; then these rejoin the others for the m_k that are best for all.
+by Adam, features included, and at last m_k alone by Newton's steps for all rows but some that no
+member has seen. Predictions are the mixture of all members, calibrated by these rows; then they
+rejoin the others for the m_k that are best for all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from ..data.rows import Rows
+from ..data.rows import UNSEEN, Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
-from ..posteriors.mixture import MixturePosterior, drawn_together
+from ..posteriors.mixture import MixturePosterior
+from ..posteriors.sites import Sites
 from ..posteriors.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from .base import Objective, groups_of
 from .best_q import best, evidence_bound
+from .calibration import LOG_SCALES, Calibration, calibrate, heavier_, scaled, stretched
 from .data_term import traced
-from .variational import CLOSING, NETWORK_RATE
+from .variational import NETWORK_RATE
 
 START_ROOT = 0.03  # of S at the start, with features of order 1
-MOST_FULL = 512  # features up to which S has correlations
+MOST_FULL = 512  # features up to which S of one latent function has correlations
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
-LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # of deviations, tried on rows not seen
-TAILS = (-4.0, 7.0)  # of log(ν − 2)
-CHANGE = np.array([0.15, 0.3, 0.5, 0.3])
-"""Prior deviations of what is chosen by rows not seen, of which there may be few."""
-MOST_VARIED = 2.0  # times what the noise varies in training
+MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
+CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 20}  # nats per row; passes over all rows
 
 
 class MembersObjective(Objective):
@@ -47,11 +45,10 @@ class MembersObjective(Objective):
     Parameters
     ----------
     model : SparseModel
-        Features of K members, likelihood, mean and loss, which they share.
+        Features of K members, likelihood, mean and loss, which they share; and, where the scale of
+        the noise is a function of the features, their a_k (K, D, P).
     rows : Rows
         All rows: those of fold −2, which no member sees, come first, then the folds.
-    input_noise : bool, default=False
-        Whether the scale of the noise is a function of the features, too.
     weight_decay : float, default=0.0
         Decoupled decay of the network's parameters.
     noise_bounds : tuple of float, default=(1e-8, 1e2)
@@ -61,14 +58,12 @@ class MembersObjective(Objective):
     folds: Tensor
     log_scale: Tensor
     spread: Tensor
-    scale: RowScale | None
 
     def __init__(
         self,
         model: SparseModel,
         rows: Rows,
         *,
-        input_noise: bool = False,
         weight_decay: float = 0.0,
         noise_bounds: tuple[float, float] = (1e-8, 1e2),
     ) -> None:
@@ -78,11 +73,10 @@ class MembersObjective(Objective):
         K, D, P = features.n_members, features.n_features, len(model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.Parameter(like.new_zeros(K, D, P))
-        self.is_full = D <= MOST_FULL and len(rows) < MANY_ROWS
+        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
-        self.scale = RowScale(like.new_zeros(K, D, rows.y.shape[1])) if input_noise else None
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
@@ -96,7 +90,7 @@ class MembersObjective(Objective):
         """How often each member is trained on a row: (K, N)."""
         weight = rows.y.new_ones(len(self.folds), len(rows))
         if rows.fold is not None:
-            weight = ((rows.fold != self.folds) & (rows.fold > -2)).to(weight)
+            weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
         return weight if rows.weight is None else weight * rows.weight
 
     def param_groups(self) -> list[dict[str, Any]]:
@@ -126,8 +120,8 @@ class MembersObjective(Objective):
             diagonal = roots.diagonal(dim1=-2, dim2=-1) if self.is_full else roots
             log_det = 2.0 * diagonal.abs().log().sum((1, 2))
             kl = kl + 0.5 * (roots.square().flatten(1).sum(1) - diagonal[0].numel() - log_det)
-        if self.scale is not None:
-            kl = kl + 0.5 * self.scale.weights.square().sum((1, 2))
+        if (scale := self.model.scale) is not None:
+            kl = kl + 0.5 * scale.weights.square().sum((1, 2))
         return kl
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
@@ -138,9 +132,8 @@ class MembersObjective(Objective):
         q = self.marginals(phi, roots)
         q = Marginals(*(part.flatten(0, 1)[None] for part in q))
         likelihood = self.model.likelihood.of(all_rows)
-        if self.scale is not None:
-            ratio = self.scale(phi).flatten(0, 1)
-            likelihood = cast(AdditiveNoise, likelihood).scaled(ratio)
+        if (scale := self.model.scale) is not None:
+            likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi).flatten(0, 1))
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
         term = self.model.loss.data_term(all_rows.y, likelihood, seen, none, generator)
@@ -162,153 +155,139 @@ class MembersObjective(Objective):
     # ---- rows that are held out ----------------------------------------------------------------
 
     @torch.no_grad()
-    def predictions(self, X: Tensor, rows: Rows) -> tuple[Marginals, Any]:
-        """q(f) of every member (K, N, P), and p(y | f)."""
-        phi = self.model.features.members(X)
-        likelihood = self.model.likelihood.of(rows)
-        if self.scale is not None:
-            likelihood = cast(AdditiveNoise, likelihood).scaled(self.scale(phi))
-        return self.marginals(phi, self.present_roots()), likelihood
-
-    @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Loss of predictions for the rows of each member's fold; per row, the mean of members."""
-        n, total, count = rows.n_unseen + rows.n_held_out, 0.0, 0.0
-        held_out = rows[:n]
-        q, likelihood = self.predictions(X[:n], held_out)
+        """Loss of predictions for the rows of each member's fold; per row, the mean of members.
+
+        Where confidence is to be chosen, with the one that suits them best.
+        """
+        chosen = (0.0,) if self.centre is None or not self.is_calibrated else LOG_SCALES
+        totals, count = np.zeros(len(chosen)), 0.0
         for k in range(len(self.folds)):
-            mine = cast(Tensor, held_out.fold) == k
-            block, part = held_out[mine], Marginals(*(a[k : k + 1, mine] for a in q))
-            of_member = at_member(likelihood, k).at_rows(mine.nonzero()[:, 0])
-            losses = self.model.loss.of_predictions(block.y, of_member, part)
-            total += float(block.weighted(losses).sum())
+            mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
+            block, phi = rows[mine], self.model.features.members(X[mine])
+            of_member = Marginals(
+                *(q[k : k + 1] for q in self.marginals(phi, self.present_roots()))
+            )
+            likelihood = self.model.likelihood.of(block)
+            if (scale := self.model.scale) is not None:
+                likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi)[k])
+            for j, log_scale in enumerate(chosen):
+                q = scaled(of_member, Calibration(log_scale), self.centre)
+                losses = self.model.loss.of_predictions(block.y, likelihood, q)
+                totals[j] += float(block.weighted(losses).sum())
             count += block.n_effective
-        return total / count
+        return float(totals.min()) / count
 
     @torch.no_grad()
     def refine(self, X: Tensor, rows: Rows) -> None:
         """Calibrate predictions by rows that no member has seen, or the only one has not.
 
-        Chosen are the scale of variances; how far the members' means are apart, as their mean has
-        a smaller error than each; tails, where these are learned, as errors of rows that were
+        Chosen are the scale of variances, or of all f where there is no noise to scale, as classes
+        are predicted with too much confidence; how far the members' means are apart, as their mean
+        has a smaller error than each; tails, where these are learned, as errors of rows that were
         trained on have lighter ones; and how much the noise varies, which is overfitted, too.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not n or not self.is_calibrated:
             return
-        held_out, likelihood = rows[:n].to(torch.float64), self.model.likelihood
-        q, at_rows = self.predictions(X[:n], rows[:n])
+        for k in range(len(self.folds)) if self.closes(rows) else ():
+            self.means[k] = self.closed(k, X[n:], rows[n:]).q.mean
+        held_out, phi = rows[:n].to(torch.float64), self.model.features.members(X[:n])
+        q = self.marginals(phi, self.present_roots()).double()
+        likelihood, scale = self.model.likelihood, self.model.scale
+        latent = None if scale is None else phi @ scale.weights
         tails = getattr(likelihood, "log_df_minus_2", None)
-        learned = any(p.requires_grad for p in likelihood.parameters())
         has_tails = tails is not None and tails.requires_grad
-        free = np.array([True, len(self.folds) > 1, has_tails, self.scale is not None])
-        start = np.array([0.0, 1.0, 0.0, 1.0])
-        latent = None
-        if self.scale is not None:
-            latent = self.model.features.members(X[:n]) @ self.scale.weights
 
-        def full(choice: np.ndarray) -> np.ndarray:
-            chosen = start.copy()
-            chosen[free] = choice
-            return chosen
-
-        def loss(choice: np.ndarray) -> float:
-            log_scale, spread, heavier, varied = full(choice)
-            if not (0.0 <= spread <= 1.0 and 0.0 <= varied <= MOST_VARIED):
-                return math.inf
-            scaled = stretched(at_rows, held_out.y[0], log_scale if learned else 0.0, heavier)
+        def loss(choice: Calibration) -> float:
+            noise = self.scaled_noise(likelihood.of(held_out), choice)
             if latent is not None:
-                scaled = scaled.scaled(RowScale.of(varied * latent))
-            mean = drawn_together(q.mean.double(), spread)
-            wide = Marginals(mean, math.exp(2.0 * log_scale) * q.var.double())
-            losses = -scaled.log_predictive(held_out.y, wide)
-            prior = 0.5 * np.square((full(choice) - start) / CHANGE).sum()
-            return float(held_out.weighted(losses).sum()) + float(prior)
+                noise = noise.scaled(RowScale.of(choice.varied * latent))
+            losses = -noise.log_predictive(held_out.y, scaled(q, choice, self.centre))
+            return float(held_out.weighted(losses).sum())
 
-        log_scale, spread, heavier, varied = full(least(loss, start[free]))
-        self.log_scale.fill_(log_scale)
-        self.spread.fill_(spread)
-        if self.scale is not None:
-            self.scale.weights.mul_(varied)
+        chosen = calibrate(loss, (True, len(self.folds) > 1, has_tails, scale is not None))
+        self.log_scale.fill_(chosen.log_scale)
+        self.spread.fill_(chosen.spread)
+        if scale is not None:
+            scale.weights.mul_(chosen.varied)
         if has_tails:
-            cast(nn.Parameter, tails).data.add_(heavier).clamp_(*TAILS)
+            heavier_(likelihood, chosen.tails)
+
+    def scaled_noise(self, likelihood: Any, choice: Calibration) -> Any:
+        """Noise with another scale, if it is learned, and other tails."""
+        learned = any(p.requires_grad for p in self.model.likelihood.parameters())
+        log_scale = choice.log_scale if learned else 0.0
+        return stretched(likelihood, self.model.mean.value.double(), log_scale, choice.tails)
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether variances are to be scaled: those of the bound, with β = 1, are a posterior's."""
+        """Whether there is a choice: what the bound makes of one member is a posterior."""
+        if self.centre is not None and len(self.folds) > 1:
+            return True
         return not self.model.is_bound and self.model.covariance == "gradient"
+
+    @property
+    def centre(self) -> Tensor | None:
+        """The mean that all of f is scaled around; None where deviations and noise are."""
+        has_noise = isinstance(self.model.likelihood, AdditiveNoise)
+        return None if has_noise else self.model.mean.value.detach().double()
 
     # ---- the closing pass ----------------------------------------------------------------------
 
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
-        members = [self.closed(k, X, rows) for k in range(len(self.folds))]
+        members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
         return MixturePosterior(members, float(self.spread))
 
+    def closes(self, rows: Rows) -> bool:
+        """Whether m_k is to be the best for all rows."""
+        P, n = len(self.model.mean.value), len(rows)
+        few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
+        return few or not (self.is_calibrated or self.model.covariance == "gradient")
+
     @torch.no_grad()
-    def closed(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
-        """The posterior of one member."""
-        model, q = self.member(k), self.q(k)
-        if len(rows) >= MANY_ROWS and model.covariance == "gradient":
-            unknown = torch.full_like(q.kl, torch.nan)
-            found = Solution(q, model.zero_sites()._replace(cross=q.mean), unknown)
-            return model.posterior(found, unknown, rows.n_effective)
-        start = None
-        if model.covariance != "sites":
-            start = model.zero_sites()._replace(cross=q.mean)
-        kept = q if model.covariance == "gradient" else None
-        found = best(model, X, rows, start, kept, **CLOSING)
-        bound = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)
-        return model.posterior(found, bound, rows.n_effective)
+    def posterior(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
+        """That of one member."""
+        if self.closes(rows):
+            found = self.closed(k, X, rows)
+            bound = found.value
+            if not self.model.is_bound:
+                bound = evidence_bound(self.member(k), X, rows, found.q)
+        else:
+            q = self.q(k)
+            bound = torch.full_like(q.kl, torch.nan)
+            found = Solution(q, self.start(k), bound)
+        if self.centre is not None:
+            found = found._replace(q=found.q.scaled(float(self.log_scale.exp())))
+        return self.member(k).posterior(found, bound, rows.n_effective)
+
+    def closed(self, k: int, X: Tensor, rows: Rows) -> Solution:
+        """The best q_k(w) for these rows; with the covariance of training, if it has one."""
+        q, trained = self.q(k), self.model.covariance
+        is_kept = trained == "gradient" or self.is_calibrated
+        start = None if trained == "sites" and not is_kept else self.start(k)
+        kept = q if is_kept else None
+        return best(self.member(k), X, rows, start, kept, **CLOSING)
+
+    def start(self, k: int) -> Sites:
+        """Where Newton's steps start."""
+        return self.member(k).zero_sites()._replace(cross=self.q(k).mean)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""
         shared = self.model.for_predictions()
-        likelihood = shared.likelihood
-        if any(p.requires_grad for p in likelihood.parameters()):
-            likelihood = stretched(likelihood, shared.mean.value, float(self.log_scale))
-        scale = None
-        if self.scale is not None:
-            scale = RowScale(self.scale.weights[k].detach().double())
-        return SparseModel(
-            shared.features.member(k),
-            likelihood,
-            shared.mean,
-            None,
-            shared.loss,
-            shared.beta,
-            scale,
-        ).eval()
+        likelihood, scale = shared.likelihood, shared.scale
+        likelihood = self.scaled_noise(likelihood, Calibration(float(self.log_scale)))
+        scale = None if scale is None else RowScale(scale.weights[k].detach())
+        features, loss = shared.features.member(k), shared.loss
+        return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()
 
     def q(self, k: int) -> WeightMoments:
-        """The present q_k(w), in float64: calibrated, if it has been."""
-        root = self.log_scale.exp() * self.present_roots()[k].detach().double()
+        """The present q_k(w), in float64: its deviations calibrated, if they have been."""
+        scale = self.log_scale.exp() if self.centre is None else 1.0
+        root = scale * self.present_roots()[k].detach().double()
         root = root if self.is_full else torch.diag_embed(root)
         mean = self.means[k].detach().double()
         fixed = self.model.covariance == "prior"
         return moments_of(VariationalWeights(mean, [None if fixed else root], (len(mean),)))
-
-
-def least(function: Callable[[np.ndarray], float], start: np.ndarray) -> np.ndarray:
-    """Where a function of the scale, and of what else there is to choose, is least."""
-    starts = [np.array([scale, *start[1:]]) for scale in LOG_SCALES]
-    start = min(starts, key=function)
-    simplex = np.vstack([start, start - 0.3 * np.eye(len(start))])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 250, "initial_simplex": simplex}
-    return np.asarray(minimize(function, start, method="Nelder-Mead", options=options).x)
-
-
-def stretched(likelihood: Any, like: Tensor, log_scale: float, tails: float = 0.0) -> Any:
-    """Additive noise whose scale, and log(ν − 2), are others; a copy. Others as they are."""
-    if not isinstance(likelihood, AdditiveNoise):
-        return likelihood
-    other = likelihood.in_units(torch.full_like(like, math.exp(log_scale)))
-    if tails:
-        cast(nn.Parameter, other.log_df_minus_2).data.add_(tails).clamp_(*TAILS)
-    return other
-
-
-def at_member(likelihood: Any, k: int) -> Any:
-    """That of one member's rows."""
-    ratio = getattr(likelihood, "ratio", None)
-    return likelihood if ratio is None else likelihood.scaled(ratio[k])

@@ -91,6 +91,11 @@ class WeightMoments(NamedTuple):
         covariances = tuple(None if S is None else S.to(dtype) for S in self.covariances)
         return self._replace(mean=self.mean.to(dtype), covariances=covariances)
 
+    def scaled(self, factor: float) -> WeightMoments:
+        """Of w times a factor; what the KL divergence was of w."""
+        covariances = (None if S is None else factor**2 * S for S in self.covariances)
+        return self._replace(mean=factor * self.mean, covariances=tuple(covariances))
+
     def products(self, phi: Tensor) -> Tensor:
         """PS, (B, N, D)."""
         pairs = zip(phi.split(self.sizes, 1), self.covariances, strict=True)

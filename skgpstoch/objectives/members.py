@@ -191,7 +191,8 @@ class MembersObjective(Objective):
         if not n or not self.is_calibrated:
             return
         for k in range(len(self.folds)) if self.closes(rows) else ():
-            self.means[k] = self.closed(k, X[n:], rows[n:]).q.mean
+            found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+            self.means[k] = found.q.mean
         held_out, phi = rows[:n].to(torch.float64), self.model.features.members(X[:n])
         q = self.marginals(phi, self.present_roots()).double()
         likelihood, scale = self.model.likelihood, self.model.scale
@@ -249,30 +250,22 @@ class MembersObjective(Objective):
     @torch.no_grad()
     def posterior(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
         """That of one member."""
+        model, q = self.member(k), self.q(k)
         if self.closes(rows):
-            found = self.closed(k, X, rows)
-            bound = found.value
-            if not self.model.is_bound:
-                bound = evidence_bound(self.member(k), X, rows, found.q)
+            found = self.closed(model, q, X, rows)
+            bound = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)
         else:
-            q = self.q(k)
             bound = torch.full_like(q.kl, torch.nan)
-            found = Solution(q, self.start(k), bound)
+            found = Solution(q, started(model, q), bound)
         if self.centre is not None:
             found = found._replace(q=found.q.scaled(float(self.log_scale.exp())))
-        return self.member(k).posterior(found, bound, rows.n_effective)
+        return model.posterior(found, bound, rows.n_effective)
 
-    def closed(self, k: int, X: Tensor, rows: Rows) -> Solution:
-        """The best q_k(w) for these rows; with the covariance of training, if it has one."""
-        q, trained = self.q(k), self.model.covariance
-        is_kept = trained == "gradient" or self.is_calibrated
-        start = None if trained == "sites" and not is_kept else self.start(k)
-        kept = q if is_kept else None
-        return best(self.member(k), X, rows, start, kept, **CLOSING)
-
-    def start(self, k: int) -> Sites:
-        """Where Newton's steps start."""
-        return self.member(k).zero_sites()._replace(cross=self.q(k).mean)
+    def closed(self, model: SparseModel, q: WeightMoments, X: Tensor, rows: Rows) -> Solution:
+        """The best q(w) of a member for these rows; with the covariance of training, if any."""
+        is_kept = model.covariance == "gradient" or self.is_calibrated
+        start = None if model.covariance == "sites" and not is_kept else started(model, q)
+        return best(model, X, rows, start, q if is_kept else None, **CLOSING)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""
@@ -291,3 +284,8 @@ class MembersObjective(Objective):
         mean = self.means[k].detach().double()
         fixed = self.model.covariance == "prior"
         return moments_of(VariationalWeights(mean, [None if fixed else root], (len(mean),)))
+
+
+def started(model: SparseModel, q: WeightMoments) -> Sites:
+    """Where Newton's steps for m start."""
+    return model.zero_sites()._replace(cross=q.mean)

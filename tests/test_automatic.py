@@ -221,7 +221,7 @@ def test_two_outputs(step):
     assert model.predictive_cdf(X, np.stack([y, -y], 1)).shape == (200, 2)
 
 
-def test_classes_are_stacked():
+def test_classes_have_names():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0).fit(X, names)
@@ -237,3 +237,10 @@ def test_failed_fits_leave_things_as_they_were(step):
     assert_array_equal(model.predict(step[0]), before)
     with pytest.raises(ValueError, match="max_time"):
         AutoGaussianProcessRegressor(max_time=-1).fit(*step)
+
+
+def test_errors_of_stacked_models_say_whose_they_are(step):
+    models = [("near", ConstantVarianceRegressor(KNeighborsRegressor(1000)))]
+    with pytest.raises(ValueError, match="n_neighbors") as caught:
+        StackedDensityRegressor(models, cv=3).fit(*step)
+    assert any("'near'" in note for note in caught.value.__notes__)

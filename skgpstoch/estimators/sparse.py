@@ -18,6 +18,7 @@ from ..features.inducing import InducingFeatures
 from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
+from ..likelihoods.shared_precision import SharedStudentT
 from ..losses import ExpectedLogLikelihood, Loss, TighterBound, make_loss
 from ..objectives.base import Objective
 from ..objectives.best_q import best
@@ -320,6 +321,8 @@ def check_choices(
 ) -> None:
     """Raise a ValueError where parameters do not agree."""
     loss.check(likelihood)
+    if isinstance(likelihood, SharedStudentT) and isinstance(loss, ExpectedLogLikelihood):
+        raise ValueError(f"likelihood={likelihood!r} has no bound on the evidence; use loss='log'.")
     follows = loss.covariance(likelihood) == "prior"
     if white is not None and not isinstance(likelihood, Gaussian):
         raise ValueError(

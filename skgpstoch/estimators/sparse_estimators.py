@@ -39,7 +39,8 @@ class SparseGPRegressor(SparseGP, GPRegressor):
         units.
     likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
-        instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian".
+        instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
+        "shared_student_t" needs loss="log".
     noise : {"constant", "input"}, default="constant"
         Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
         a second function of the features, of which there is a point estimate. Of such noise,

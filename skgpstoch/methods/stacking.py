@@ -104,14 +104,19 @@ def fit_used(
 
 
 def held_out_densities(
-    estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, weight: Any
+    name: str, estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, weight: Any
 ) -> np.ndarray:
     """log p(y | x) of some rows, by a model of others."""
     of_rows = {} if weight is None else {"sample_weight": weight[train]}
-    model = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **of_rows)
-    return np.asarray(
-        model.log_predictive_density(_safe_indexing(X, test), _safe_indexing(y, test))
+    (X_train, y_train), (X_test, y_test) = (
+        (_safe_indexing(X, rows), _safe_indexing(y, rows)) for rows in (train, test)
     )
+    try:
+        model = clone(estimator).fit(X_train, y_train, **of_rows)
+        return np.asarray(model.log_predictive_density(X_test, y_test))
+    except Exception as error:
+        error.add_note(f"It is that of {name!r} in estimators.")
+        raise
 
 
 class StackedDensityRegressor(
@@ -240,8 +245,8 @@ class StackedDensityRegressor(
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         splits = list(check_cv(self.cv).split(X, y))
         parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(held_out_densities)(model, X, y, train, test, weight)
-            for model in models
+            delayed(held_out_densities)(name, model, X, y, train, test, weight)
+            for name, model in zip(names, models, strict=True)
             for train, test in splits
         )
         by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]

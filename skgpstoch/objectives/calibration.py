@@ -20,6 +20,7 @@ from ..maths.gaussian import Marginals
 from ..posteriors.mixture import drawn_together
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
+CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
 MOST_VARIED = 4.0
 
@@ -36,9 +37,9 @@ class Calibration(NamedTuple):
     def is_allowed(self) -> bool:
         return 0.0 <= self.spread <= 1.0 and 0.0 <= self.varied <= MOST_VARIED
 
-    def penalty(self) -> float:
-        """Nats, by normal priors around no change."""
-        changes = (np.array(self) - np.array(Calibration())) / np.array(PRIOR)
+    def penalty(self, usual: Calibration) -> float:
+        """Nats, by normal priors around what is usual."""
+        changes = (np.array(self) - np.array(usual)) / np.array(PRIOR)
         return float(0.5 * np.square(changes).sum())
 
 
@@ -46,9 +47,13 @@ PRIOR = Calibration(0.3, 0.3, 1.5, 0.5)
 """Standard deviations of the priors."""
 
 
-def calibrate(loss: Callable[[Calibration], float], free: Sequence[bool]) -> Calibration:
+def calibrate(
+    loss: Callable[[Calibration], float],
+    free: Sequence[bool],
+    usual: Calibration = Calibration(),  # noqa: B008, which is immutable
+) -> Calibration:
     """Where the loss, in nats of all held-out rows, and the penalty are least."""
-    is_free, start = np.array(free), np.array(Calibration())
+    is_free, start = np.array(free), np.array(usual)
 
     def full(choice: np.ndarray) -> Calibration:
         chosen = start.copy()
@@ -57,7 +62,7 @@ def calibrate(loss: Callable[[Calibration], float], free: Sequence[bool]) -> Cal
 
     def total(choice: np.ndarray) -> float:
         chosen = full(choice)
-        return loss(chosen) + chosen.penalty() if chosen.is_allowed else math.inf
+        return loss(chosen) + chosen.penalty(usual) if chosen.is_allowed else math.inf
 
     starts = [np.array([scale, *start[is_free][1:]]) for scale in LOG_SCALES]
     best = min(starts, key=total)
@@ -74,13 +79,14 @@ def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginal
     return Marginals(mean, factor**2 * q.var)
 
 
-def stretched(likelihood: Any, like: Tensor, log_scale: float, tails: float = 0.0) -> Any:
-    """Additive noise whose scale, and log(ν − 2), are others; a copy. Others as they are."""
+def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bool) -> Any:
+    """Additive noise with other tails and, if it is learned, scale; a copy. Others as they are."""
     if not isinstance(likelihood, AdditiveNoise):
         return likelihood
-    other = likelihood.in_units(like.new_full(like.shape, math.exp(log_scale)))
-    if tails:
-        heavier_(other, tails)
+    factor = math.exp(choice.log_scale) if is_learned else 1.0
+    other = likelihood.in_units(like.new_full(like.shape, factor))
+    if choice.tails:
+        heavier_(other, choice.tails)
     return other
 
 

@@ -13,6 +13,7 @@ rejoin the others for the m_k that are best for all.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -28,7 +29,15 @@ from ..posteriors.sites import Sites
 from ..posteriors.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from .base import Objective, groups_of
 from .best_q import best, evidence_bound
-from .calibration import LOG_SCALES, Calibration, calibrate, heavier_, scaled, stretched
+from .calibration import (
+    CONFIDENCES,
+    LOG_SCALES,
+    Calibration,
+    calibrate,
+    heavier_,
+    scaled,
+    stretched,
+)
 from .data_term import traced
 from .variational import NETWORK_RATE
 
@@ -77,6 +86,7 @@ class MembersObjective(Objective):
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
+        self.learns_noise = any(p.requires_grad for p in model.likelihood.parameters())
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
@@ -160,23 +170,27 @@ class MembersObjective(Objective):
 
         Where confidence is to be chosen, with the one that suits them best.
         """
-        chosen = (0.0,) if self.centre is None or not self.is_calibrated else LOG_SCALES
-        totals, count = np.zeros(len(chosen)), 0.0
+        chosen = LOG_SCALES if self.has_confidence else (0.0,)
+        return float(self.fold_losses(X, rows, chosen).min())
+
+    @torch.no_grad()
+    def fold_losses(self, X: Tensor, rows: Rows, log_scales: Sequence[float]) -> np.ndarray:
+        """The same, for some scales of f."""
+        totals, count = np.zeros(len(log_scales)), 0.0
         for k in range(len(self.folds)):
             mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
             block, phi = rows[mine], self.model.features.members(X[mine])
-            of_member = Marginals(
-                *(q[k : k + 1] for q in self.marginals(phi, self.present_roots()))
-            )
+            q = self.marginals(phi, self.present_roots())
+            of_member = Marginals(*(part[k : k + 1] for part in q))
             likelihood = self.model.likelihood.of(block)
             if (scale := self.model.scale) is not None:
                 likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi)[k])
-            for j, log_scale in enumerate(chosen):
+            for j, log_scale in enumerate(log_scales):
                 q = scaled(of_member, Calibration(log_scale), self.centre)
                 losses = self.model.loss.of_predictions(block.y, likelihood, q)
                 totals[j] += float(block.weighted(losses).sum())
             count += block.n_effective
-        return float(totals.min()) / count
+        return totals / count
 
     @torch.no_grad()
     def refine(self, X: Tensor, rows: Rows) -> None:
@@ -190,6 +204,10 @@ class MembersObjective(Objective):
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not n or not self.is_calibrated:
             return
+        usual = Calibration()
+        if self.has_confidence:  # of members, by their folds, that of the mixture is near
+            losses = self.fold_losses(X, rows, CONFIDENCES)
+            usual = Calibration(CONFIDENCES[losses.argmin()])
         for k in range(len(self.folds)) if self.closes(rows) else ():
             found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
             self.means[k] = found.q.mean
@@ -201,13 +219,14 @@ class MembersObjective(Objective):
         has_tails = tails is not None and tails.requires_grad
 
         def loss(choice: Calibration) -> float:
-            noise = self.scaled_noise(likelihood.of(held_out), choice)
+            noise = stretched(likelihood.of(held_out), held_out.y[0], choice, self.learns_noise)
             if latent is not None:
                 noise = noise.scaled(RowScale.of(choice.varied * latent))
             losses = -noise.log_predictive(held_out.y, scaled(q, choice, self.centre))
             return float(held_out.weighted(losses).sum())
 
-        chosen = calibrate(loss, (True, len(self.folds) > 1, has_tails, scale is not None))
+        free = True, len(self.folds) > 1, has_tails, scale is not None
+        chosen = calibrate(loss, free, usual)
         self.log_scale.fill_(chosen.log_scale)
         self.spread.fill_(chosen.spread)
         if scale is not None:
@@ -215,18 +234,17 @@ class MembersObjective(Objective):
         if has_tails:
             heavier_(likelihood, chosen.tails)
 
-    def scaled_noise(self, likelihood: Any, choice: Calibration) -> Any:
-        """Noise with another scale, if it is learned, and other tails."""
-        learned = any(p.requires_grad for p in self.model.likelihood.parameters())
-        log_scale = choice.log_scale if learned else 0.0
-        return stretched(likelihood, self.model.mean.value.double(), log_scale, choice.tails)
-
     @property
     def is_calibrated(self) -> bool:
         """Whether there is a choice: what the bound makes of one member is a posterior."""
-        if self.centre is not None and len(self.folds) > 1:
+        if self.has_confidence:
             return True
         return not self.model.is_bound and self.model.covariance == "gradient"
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether f is scaled, of an ensemble without noise that could be."""
+        return self.centre is not None and len(self.folds) > 1
 
     @property
     def centre(self) -> Tensor | None:
@@ -271,7 +289,8 @@ class MembersObjective(Objective):
         """The model of one member, for predictions: calibrated, if it has been."""
         shared = self.model.for_predictions()
         likelihood, scale = shared.likelihood, shared.scale
-        likelihood = self.scaled_noise(likelihood, Calibration(float(self.log_scale)))
+        choice = Calibration(float(self.log_scale))
+        likelihood = stretched(likelihood, shared.mean.value, choice, self.learns_noise)
         scale = None if scale is None else RowScale(scale.weights[k].detach())
         features, loss = shared.features.member(k), shared.loss
         return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()

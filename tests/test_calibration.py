@@ -1,0 +1,131 @@
+"""What ensembles choose by rows that no member has seen."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize_scalar
+from torch.testing import assert_close
+
+from skgpstoch import DLMClassifier, DLMRegressor
+from skgpstoch.features.network import PeriodicInputs
+from skgpstoch.likelihoods import Laplace, SharedStudentT
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.objectives.calibration import PRIOR, Calibration, calibrate, scaled, stretched
+
+
+def test_without_rows_nothing_changes():
+    assert_allclose(calibrate(lambda choice: 0.0, [True] * 4), Calibration(), atol=2e-3)
+
+
+def test_many_rows_decide_and_few_are_weighed_against_the_prior():
+    def loss(weight):
+        return lambda choice: 0.5 * weight * (choice.log_scale + 0.6) ** 2
+
+    for weight in (1.0, 10.0, 1e4):
+        for usual in (0.0, -1.0):
+            found = calibrate(loss(weight), [True, False, False, False], Calibration(usual))
+            share = weight / (weight + PRIOR.log_scale**-2)
+            assert_allclose(found.log_scale, -0.6 * share + usual * (1.0 - share), atol=2e-3)
+            assert found[1:] == Calibration()[1:]
+
+
+def test_the_spread_of_means_stays_a_share():
+    found = calibrate(lambda choice: -1e3 * choice.spread, [True, True, False, False])
+    assert 0.99 < found.spread <= 1.0
+    found = calibrate(lambda choice: 1e3 * choice.spread, [True, True, False, False])
+    assert 0.0 <= found.spread < 0.01
+
+
+def test_deviations_or_all_of_f_are_scaled():
+    g = torch.Generator().manual_seed(0)
+    mean, var = torch.randn(2, 3, 5, 1, generator=g, dtype=torch.float64)
+    q, choice = Marginals(mean, var.square()), Calibration(log_scale=0.7, spread=0.5)
+    near = 0.5 * (mean + mean.mean(0))
+    wide = scaled(q, choice, None)
+    assert_close(wide.mean, near)
+    assert_close(wide.var, math.exp(1.4) * q.var)
+    centre = torch.tensor([2.0], dtype=torch.float64)
+    sure = scaled(q, choice, centre)
+    assert_close(sure.mean, 2.0 + math.exp(0.7) * (near - 2.0))
+    assert_close(sure.var, wide.var)
+
+
+def test_noise_is_stretched():
+    like = torch.ones(1, dtype=torch.float64)
+    assert_close(
+        stretched(Laplace(0.5 * like), like, Calibration(0.3), True).scale,
+        0.5 * math.exp(0.3) * like,
+    )
+    choice = Calibration(0.3, tails=-math.log(2.0))
+    heavier = stretched(SharedStudentT(0.5 * like, 6.0 * like), like, choice, False)
+    assert_close(heavier.scale, 0.5 * like)
+    assert_close(heavier.df, 4.0 * like)
+
+
+# ---- classes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Classes that are drawn with probabilities of 0.2 and 0.8, among useless inputs."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1200, 6))
+    p = np.where(X[:, 0] > 0, 0.8, 0.2)
+    return X, (rng.uniform(size=1200) < p).astype(int)
+
+
+def ensemble(**params):
+    return DLMClassifier(
+        posterior="finite", loss="elbo", n_estimators=2, max_iter=60, random_state=0, **params
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(noisy):
+    X, y = noisy
+    return ensemble().fit(X[:300], y[:300])
+
+
+def test_overconfident_networks_are_made_less_sure(fitted, noisy):
+    X, y = noisy
+    log_p = fitted.predict_log_proba(X[300:])
+    found = -log_p[np.arange(900), y[300:]].mean()
+    assert found < math.log(2.0) - 0.05
+
+    def tempered(log_factor):
+        logits = math.exp(log_factor) * (log_p[:, 1] - log_p[:, 0])
+        return np.logaddexp(0.0, np.where(y[300:] == 1, -logits, logits)).mean()
+
+    best = minimize_scalar(tempered, bounds=(-3.0, 3.0), method="bounded").fun
+    assert found < best + 0.03
+
+
+def test_every_other_network_of_classes_is_plain(noisy):
+    X, y = noisy
+    network = ensemble().fit(X[:200], y[:200]).posterior_
+    shares = [part.model.features.network[0].share.item() for part in network.parts]
+    assert shares == [1.0, 0.0]
+    network = ensemble(n_waves=4).fit(X[:200], y[:200]).posterior_
+    assert all(part.model.features.network[0].share.item() == 1.0 for part in network.parts)
+
+
+def test_plain_members_see_inputs_alone():
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(7, 3, generator=g)
+    layer = PeriodicInputs(3, 3, 4, torch.arange(3), 2, g)
+    Z = layer(X)
+    assert (Z[[0, 2], :, :-3] != 0.0).all()
+    assert (Z[1, :, :-3] == 0.0).all()
+    assert_close(Z[..., -3:], X.expand(3, -1, -1))
+    layer.keep_(1)
+    assert_close(layer(X), Z[1:2])
+
+
+def test_a_likelihood_of_predictions_has_no_bound(noisy):
+    X, y = noisy
+    model = DLMRegressor(likelihood="shared_student_t", loss="elbo", n_inducing=5)
+    with pytest.raises(ValueError, match="has no bound on the evidence"):
+        model.fit(X[:50], y[:50] + 0.1 * X[:50, 0])

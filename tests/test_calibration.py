@@ -10,10 +10,19 @@ from scipy.optimize import minimize_scalar
 from torch.testing import assert_close
 
 from skgpstoch import DLMClassifier, DLMRegressor
+from skgpstoch.data.rows import Rows
 from skgpstoch.features.network import PeriodicInputs
 from skgpstoch.likelihoods import Laplace, SharedStudentT
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.objectives.calibration import PRIOR, Calibration, calibrate, scaled, stretched
+from skgpstoch.objectives.calibration import (
+    PRIOR,
+    Calibration,
+    calibrate,
+    most_suitable,
+    scaled,
+    stretched,
+)
+from skgpstoch.objectives.members import MembersObjective
 
 
 def test_without_rows_nothing_changes():
@@ -129,3 +138,55 @@ def test_a_likelihood_of_predictions_has_no_bound(noisy):
     model = DLMRegressor(likelihood="shared_student_t", loss="elbo", n_inducing=5)
     with pytest.raises(ValueError, match="has no bound on the evidence"):
         model.fit(X[:50], y[:50] + 0.1 * X[:50, 0])
+
+
+# ---- where there is little to go by --------------------------------------------------------------
+
+
+def test_a_search_without_a_finite_loss_changes_nothing():
+    usual = Calibration(-0.5)
+    for value in (math.inf, math.nan):
+        assert calibrate(lambda choice, value=value: value, [True] * 4, usual) == usual
+    assert most_suitable(np.full(33, np.nan)) == Calibration()
+
+
+def test_few_rows_of_folds_change_little():
+    losses = np.linspace(0.0, 1.0, 33)  # one nat less from one end to the other
+    assert abs(most_suitable(losses).log_scale) <= 0.125
+    assert most_suitable(1e4 * losses).log_scale == -3.0
+
+
+def test_counts_are_drawn_as_counts():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (120, 2))
+    y = rng.poisson(np.exp(1.0 + X[:, 0]))
+    params = {"hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
+    model = DLMRegressor(posterior="finite", likelihood="poisson", n_estimators=2, **params)
+    draws = model.fit(X, y).sample_y(X[:20], 4000, random_state=0)
+    assert (draws >= 0).all()
+    assert_allclose(draws, np.round(draws))
+    assert_allclose(draws.mean(1), model.predict(X[:20]), rtol=0.15)
+
+
+def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
+    """Without a closing pass, the mixture's score of unseen rows is the least that there was."""
+    X, y = noisy
+    chosen = []
+
+    def refine(self, X, rows):
+        original(self, X, rows)
+        n = rows.n_unseen
+        q = self.marginals(self.model.features.members(X[:n]), self.present_roots()).double()
+        choice = Calibration(float(self.log_scale), float(self.spread))
+        at_rows = rows[:n].to(torch.float64)
+        mixed = scaled(q, choice, self.model.mean.value.double())
+        log_p = self.model.likelihood.of(at_rows).log_predictive(at_rows.y, mixed)
+        chosen.append((X[:n].double(), at_rows.y, log_p))
+
+    original = MembersObjective.refine
+    monkeypatch.setattr(MembersObjective, "refine", refine)
+    monkeypatch.setattr(MembersObjective, "closes", lambda self, rows: False)
+    model = ensemble().fit(X[:300], y[:300])
+    rows, codes, log_p = chosen[0]
+    q, likelihood = model.posterior_.predictive(rows, Rows(codes))
+    assert_close(likelihood.log_predictive(codes, q), log_p.double(), rtol=1e-5, atol=1e-6)

@@ -28,7 +28,7 @@ MOST_VARIED = 4.0
 class Calibration(NamedTuple):
     """Changes of an ensemble's predictions."""
 
-    log_scale: float = 0.0  # of all deviations, or of f itself where there is no noise
+    log_scale: float = 0.0  # of all deviations, or of f itself for classes
     spread: float = 1.0  # of the members' means: their mean has a smaller error than each
     tails: float = 0.0  # added to log(ν − 2)
     varied: float = 1.0  # times what the noise varies with the inputs
@@ -62,13 +62,24 @@ def calibrate(
 
     def total(choice: np.ndarray) -> float:
         chosen = full(choice)
-        return loss(chosen) + chosen.penalty(usual) if chosen.is_allowed else math.inf
+        value = loss(chosen) + chosen.penalty(usual) if chosen.is_allowed else math.inf
+        return math.inf if math.isnan(value) else value
 
     starts = [np.array([scale, *start[is_free][1:]]) for scale in LOG_SCALES]
     best = min(starts, key=total)
+    if total(best) == math.inf:
+        return usual
     simplex = np.vstack([best, best - 0.3 * np.eye(len(best))])
     options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 250, "initial_simplex": simplex}
     return full(minimize(total, best, method="Nelder-Mead", options=options).x)
+
+
+def most_suitable(losses: np.ndarray) -> Calibration:
+    """The log scale, of `CONFIDENCES`, whose loss in nats is least, with the prior's penalty."""
+    choices = [Calibration(log_scale) for log_scale in CONFIDENCES]
+    totals = losses + [choice.penalty(Calibration()) for choice in choices]
+    totals = np.where(np.isnan(totals), math.inf, totals)
+    return choices[int(totals.argmin())] if totals.min() < math.inf else Calibration()
 
 
 def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginals:

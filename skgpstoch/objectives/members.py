@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import UNSEEN, Rows
+from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
@@ -35,6 +36,7 @@ from .calibration import (
     Calibration,
     calibrate,
     heavier_,
+    most_suitable,
     scaled,
     stretched,
 )
@@ -170,12 +172,15 @@ class MembersObjective(Objective):
 
         Where confidence is to be chosen, with the one that suits them best.
         """
-        chosen = LOG_SCALES if self.has_confidence else (0.0,)
-        return float(self.fold_losses(X, rows, chosen).min())
+        chosen = LOG_SCALES if self.has_confidence and rows.n_unseen else (0.0,)
+        losses, count = self.fold_losses(X, rows, chosen)
+        return float(losses.min()) / count
 
     @torch.no_grad()
-    def fold_losses(self, X: Tensor, rows: Rows, log_scales: Sequence[float]) -> np.ndarray:
-        """The same, for some scales of f."""
+    def fold_losses(
+        self, X: Tensor, rows: Rows, log_scales: Sequence[float]
+    ) -> tuple[np.ndarray, float]:
+        """Sums of losses for some scales of f, and how many rows they are of."""
         totals, count = np.zeros(len(log_scales)), 0.0
         for k in range(len(self.folds)):
             mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
@@ -190,14 +195,14 @@ class MembersObjective(Objective):
                 losses = self.model.loss.of_predictions(block.y, likelihood, q)
                 totals[j] += float(block.weighted(losses).sum())
             count += block.n_effective
-        return totals / count
+        return totals, count
 
     @torch.no_grad()
     def refine(self, X: Tensor, rows: Rows) -> None:
         """Calibrate predictions by rows that no member has seen, or the only one has not.
 
-        Chosen are the scale of variances, or of all f where there is no noise to scale, as classes
-        are predicted with too much confidence; how far the members' means are apart, as their mean
+        Chosen are the scale of variances or, as classes are predicted with too much confidence, of
+        all f; how far the members' means are apart, as their mean
         has a smaller error than each; tails, where these are learned, as errors of rows that were
         trained on have lighter ones; and how much the noise varies, which is overfitted, too.
         """
@@ -205,9 +210,8 @@ class MembersObjective(Objective):
         if not n or not self.is_calibrated:
             return
         usual = Calibration()
-        if self.has_confidence:  # of members, by their folds, that of the mixture is near
-            losses = self.fold_losses(X, rows, CONFIDENCES)
-            usual = Calibration(CONFIDENCES[losses.argmin()])
+        if self.has_confidence:  # that of the mixture is near those of members, by their folds
+            usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
         for k in range(len(self.folds)) if self.closes(rows) else ():
             found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
             self.means[k] = found.q.mean
@@ -243,14 +247,16 @@ class MembersObjective(Objective):
 
     @property
     def has_confidence(self) -> bool:
-        """Whether f is scaled, of an ensemble without noise that could be."""
-        return self.centre is not None and len(self.folds) > 1
+        """Whether f is scaled, of an ensemble for classes that is trained by their probability."""
+        judged_by_it = self.model.covariance != "prior"
+        return self.centre is not None and len(self.folds) > 1 and judged_by_it
 
     @property
     def centre(self) -> Tensor | None:
-        """The mean that all of f is scaled around; None where deviations and noise are."""
-        has_noise = isinstance(self.model.likelihood, AdditiveNoise)
-        return None if has_noise else self.model.mean.value.detach().double()
+        """Of classes, the mean that all of f is scaled around; else None, and deviations are."""
+        if not isinstance(self.model.likelihood, Bernoulli | Categorical):
+            return None
+        return self.model.mean.value.detach().double()
 
     # ---- the closing pass ----------------------------------------------------------------------
 

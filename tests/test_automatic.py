@@ -244,3 +244,31 @@ def test_errors_of_stacked_models_say_whose_they_are(step):
     with pytest.raises(ValueError, match="n_neighbors") as caught:
         StackedDensityRegressor(models, cv=3).fit(*step)
     assert any("'near'" in note for note in caught.value.__notes__)
+
+
+def test_classes_without_weight_are_none_of_the_models(step):
+    X, y = step
+    labels = np.where(y > 1.0, "c", np.where(y > 0.0, "b", "a"))
+    model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0)
+    model.fit(X, labels, sample_weight=(labels != "a").astype(float))
+    assert model.classes_.tolist() == ["b", "c"]
+    assert model.predict_proba(X).shape == (200, 2)
+    assert np.mean(model.predict(X)[labels != "a"] == labels[labels != "a"]) > 0.8
+    with pytest.raises(ValueError, match="sample_weight is not 0, has one class"):
+        model.fit(X, labels, sample_weight=(labels == "a").astype(float))
+
+
+def test_rows_that_are_all_the_same():
+    X, labels = np.ones((60, 2)), np.arange(60) % 2
+    model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0).fit(X, labels)
+    assert_allclose(model.predict_proba(X), 0.5, atol=0.1)
+
+
+def test_inputs_very_far_away(step):
+    X, y = step
+    models = [AutoGaussianProcessClassifier, AutoGaussianProcessRegressor]
+    for make, target in zip(models, (y > 0.0, y), strict=True):
+        model = make(max_time=0.01, random_state=0).fit(X, target)
+        names = ["predict_proba"] if make is models[0] else ["predict", "predict_std"]
+        for name in names:
+            assert np.isfinite(getattr(model, name)(X * 1e160)).all()

@@ -53,8 +53,6 @@ class Automatic(BaseEstimator):
         fewer steps of fewer networks, without a second model, and results then depend on the speed
         of the machine. Thirty steps and one pass over the rows are the least, some seconds for
         10,000 rows. None: about a minute of one core for 12,000 rows, and 20 to 35 s for 1,000.
-    n_jobs : int or None, default=None
-        Processes that fit, as joblib counts them, where there are several models.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int, default=0
@@ -77,14 +75,12 @@ class Automatic(BaseEstimator):
     """
 
     max_time: float | None = None
-    n_jobs: int | None = None
     device: Any = None
     verbose: int = 0
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
-        "n_jobs": [Integral, None],
         "device": [str, None],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
@@ -93,6 +89,11 @@ class Automatic(BaseEstimator):
     @abstractmethod
     def _networks(self, **params: Any) -> Any:
         """The ensemble of networks."""
+
+    def _keep(self, name: str, model: Any, score: float) -> None:
+        """Consist of one fitted model."""
+        self.model_ = model
+        self.scores_ = {"model": [name], "score": [score], "weight": [1.0]}
 
     def _common(self, seed: int) -> dict[str, Any]:
         return {"device": self.device, "verbose": self.verbose, "random_state": seed}
@@ -149,6 +150,11 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
     that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time` is
     given or there are several outputs; of fewer than 50 rows there is a process alone.
 
+    Parameters
+    ----------
+    n_jobs : int or None, default=None
+        Processes that fit the models of a stack, as joblib counts them.
+
     Attributes
     ----------
     model_ : DLMRegressor, SVGPRegressor or StackedDensityRegressor
@@ -171,6 +177,10 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
     >>> bool(low < 0.0 < high)
     True
     """
+
+    n_jobs: int | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": [Integral, None]}
 
     def _networks(self, **params: Any) -> DLMRegressor:
         return DLMRegressor(
@@ -211,16 +221,15 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         common = self._common(seed)
         networks = self._networks(**common)
         if len(X) < VERY_FEW_ROWS:
-            self.model_ = SVGPRegressor(**common).fit(X, y, sample_weight)
-            score = self.model_.log_marginal_likelihood_value_ / len(X)
-            self.scores_ = {"model": ["process"], "score": [score], "weight": [1.0]}
+            process = SVGPRegressor(**common).fit(X, y, sample_weight)
+            self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
             return self
         networks.set_params(**self._n_steps(X, y, networks))
         if len(X) > FEW_ROWS or y.ndim > 1 or self.max_time is not None:
-            self.model_ = networks.fit(X, y, sample_weight)
+            networks.fit(X, y, sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())
-            self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
+            self._keep("networks", networks, score)
             return self
         models = [("networks", networks), ("process", self._process(len(X), **common))]
         split = ShuffleSplit(1, test_size=0.2, random_state=seed)
@@ -303,15 +312,13 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             )
         common = self._common(resolve_seed(self.random_state))
         if len(X) < VERY_FEW_ROWS:
-            self.model_ = SVGPClassifier(max_iter=FEW_STEPS, **common).fit(X, y, sample_weight)
-            score = self.model_.log_marginal_likelihood_value_ / len(X)
-            self.scores_ = {"model": ["process"], "score": [score], "weight": [1.0]}
+            process = SVGPClassifier(max_iter=FEW_STEPS, **common).fit(X, y, sample_weight)
+            self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
             return self
         networks = self._networks(**common)
         networks.set_params(**self._n_steps(X, y, networks))
-        self.model_ = networks.fit(X, y, sample_weight)
-        score = -min(networks.validation_scores_ or [np.nan])
-        self.scores_ = {"model": ["networks"], "score": [score], "weight": [1.0]}
+        networks.fit(X, y, sample_weight)
+        self._keep("networks", networks, -min(networks.validation_scores_ or [np.nan]))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

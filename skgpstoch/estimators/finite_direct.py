@@ -101,16 +101,11 @@ class WithFiniteFeatures:
         n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
         columns = many_valued(X)
         n_waves = n_waves if self._is_finite and len(columns) else 0
-        plain = self.n_waves == "auto" and is_classifier(self) and len(X) <= FEW_DIRECT
+        some_plain = self.n_waves == "auto" and is_classifier(self) and len(X) <= FEW_DIRECT
+        every = 2 if some_plain else 1
+        shape = X.shape[1], layers, activation
         network = multilayer_perceptron(
-            X.shape[1],
-            layers,
-            activation,
-            generator,
-            n_members,
-            n_waves,
-            columns,
-            2 if plain else 1,
+            *shape, generator, n_members, n_waves=n_waves, columns=columns, every=every
         )
         return network.to(X), layers[-1]
 

@@ -22,7 +22,7 @@ from ..posteriors.mixture import drawn_together
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
-MOST_VARIED = 4.0
+MOST_VARIED = 4.0  # times what the noise varies in training
 
 
 class Calibration(NamedTuple):
@@ -43,6 +43,7 @@ class Calibration(NamedTuple):
         return float(0.5 * np.square(changes).sum())
 
 
+UNCHANGED = Calibration()
 PRIOR = Calibration(0.3, 0.3, 1.5, 0.5)
 """Standard deviations of the priors."""
 
@@ -50,7 +51,7 @@ PRIOR = Calibration(0.3, 0.3, 1.5, 0.5)
 def calibrate(
     loss: Callable[[Calibration], float],
     free: Sequence[bool],
-    usual: Calibration = Calibration(),  # noqa: B008, which is immutable
+    usual: Calibration = UNCHANGED,
 ) -> Calibration:
     """Where the loss, in nats of all held-out rows, and the penalty are least."""
     is_free, start = np.array(free), np.array(usual)
@@ -77,9 +78,9 @@ def calibrate(
 def most_suitable(losses: np.ndarray) -> Calibration:
     """The log scale, of `CONFIDENCES`, whose loss in nats is least, with the prior's penalty."""
     choices = [Calibration(log_scale) for log_scale in CONFIDENCES]
-    totals = losses + [choice.penalty(Calibration()) for choice in choices]
+    totals = losses + [choice.penalty(UNCHANGED) for choice in choices]
     totals = np.where(np.isnan(totals), math.inf, totals)
-    return choices[int(totals.argmin())] if totals.min() < math.inf else Calibration()
+    return choices[int(totals.argmin())] if totals.min() < math.inf else UNCHANGED
 
 
 def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginals:

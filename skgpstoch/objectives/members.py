@@ -33,6 +33,7 @@ from .best_q import best, evidence_bound
 from .calibration import (
     CONFIDENCES,
     LOG_SCALES,
+    UNCHANGED,
     Calibration,
     calibrate,
     heavier_,
@@ -202,14 +203,14 @@ class MembersObjective(Objective):
         """Calibrate predictions by rows that no member has seen, or the only one has not.
 
         Chosen are the scale of variances or, as classes are predicted with too much confidence, of
-        all f; how far the members' means are apart, as their mean
-        has a smaller error than each; tails, where these are learned, as errors of rows that were
-        trained on have lighter ones; and how much the noise varies, which is overfitted, too.
+        all f; how far the members' means are apart, as their mean has a smaller error than each;
+        tails, where these are learned, as errors of rows that were trained on have lighter ones;
+        and how much the noise varies, which is overfitted, too.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not n or not self.is_calibrated:
             return
-        usual = Calibration()
+        usual = UNCHANGED
         if self.has_confidence:  # that of the mixture is near those of members, by their folds
             usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
         for k in range(len(self.folds)) if self.closes(rows) else ():

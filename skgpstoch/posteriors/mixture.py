@@ -76,9 +76,8 @@ class MixturePosterior(Posterior):
         return self._drawn(X, n_samples, generator, lambda part, n: part.sample(X, n, generator))
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
-        _, likelihood = self.parts[0].predictive(X, rows)
-        if not isinstance(likelihood, AdditiveNoise):
-            return likelihood.sample(self.sample(X, n_samples, generator), generator)
+        if not isinstance(self.likelihood, AdditiveNoise):  # y cannot be shifted
+            return super().sample_y(X, rows, n_samples, generator)
         return self._drawn(
             X, n_samples, generator, lambda part, n: part.sample_y(X, rows, n, generator)
         )

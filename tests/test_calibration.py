@@ -10,12 +10,15 @@ from scipy.optimize import minimize_scalar
 from torch.testing import assert_close
 
 from skgpstoch import DLMClassifier, DLMRegressor
-from skgpstoch.data.rows import Rows
+from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.network import PeriodicInputs
 from skgpstoch.likelihoods import Laplace, SharedStudentT
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.dlm import split_rows
 from skgpstoch.objectives.calibration import (
     PRIOR,
+    USUAL,
     Calibration,
     calibrate,
     most_suitable,
@@ -24,9 +27,18 @@ from skgpstoch.objectives.calibration import (
 )
 from skgpstoch.objectives.members import MembersObjective
 
+ALL = [True] * 7
+NO_OUTLIERS = [*ALL[:5], False, False]
 
-def test_without_rows_nothing_changes():
-    assert_allclose(calibrate(lambda choice: 0.0, [True] * 4), Calibration(), atol=2e-3)
+
+def only(*names):
+    return [name in names for name in Calibration._fields]
+
+
+def test_without_rows_there_is_what_is_usual():
+    assert_allclose(calibrate(lambda choice: 0.0, ALL), USUAL, atol=1e-5)
+    assert_allclose(calibrate(lambda choice: 0.0, NO_OUTLIERS), Calibration(), atol=1e-5)
+    assert Calibration().outliers == (0.0, 1.0)
 
 
 def test_many_rows_decide_and_few_are_weighed_against_the_prior():
@@ -35,17 +47,25 @@ def test_many_rows_decide_and_few_are_weighed_against_the_prior():
 
     for weight in (1.0, 10.0, 1e4):
         for usual in (0.0, -1.0):
-            found = calibrate(loss(weight), [True, False, False, False], Calibration(usual))
+            found = calibrate(loss(weight), only("log_scale"), Calibration(usual))
             share = weight / (weight + PRIOR.log_scale**-2)
-            assert_allclose(found.log_scale, -0.6 * share + usual * (1.0 - share), atol=2e-3)
+            assert_allclose(found.log_scale, -0.6 * share + usual * (1.0 - share), atol=1e-5)
             assert found[1:] == Calibration()[1:]
 
 
 def test_the_spread_of_means_stays_a_share():
-    found = calibrate(lambda choice: -1e3 * choice.spread, [True, True, False, False])
+    found = calibrate(lambda choice: -1e3 * choice.spread, only("log_scale", "spread"))
     assert 0.99 < found.spread <= 1.0
-    found = calibrate(lambda choice: 1e3 * choice.spread, [True, True, False, False])
+    found = calibrate(lambda choice: 1e3 * choice.spread, only("log_scale", "spread"))
     assert 0.0 <= found.spread < 0.01
+
+
+def test_all_changes_are_found_together():
+    """A loss with a known minimum among changes that depend on each other."""
+    best = np.array([-1.5, 0.4, 1.0, 0.7, 0.3, -2.0, 1.5])
+    A = 1e6 * (np.eye(7) + 0.5)
+    found = calibrate(lambda choice: 0.5 * (choice - best) @ A @ (choice - best), ALL)
+    assert_allclose(found, best, atol=1e-3)
 
 
 def test_deviations_or_all_of_f_are_scaled():
@@ -56,6 +76,9 @@ def test_deviations_or_all_of_f_are_scaled():
     wide = scaled(q, choice, None)
     assert_close(wide.mean, near)
     assert_close(wide.var, math.exp(1.4) * q.var)
+    doubtful = scaled(q, choice._replace(doubt=0.3), None)
+    assert_close(doubtful.mean, near)
+    assert_close(doubtful.var, wide.var + 0.09 * mean.var(0, correction=0))
     centre = torch.tensor([2.0], dtype=torch.float64)
     sure = scaled(q, choice, centre)
     assert_close(sure.mean, 2.0 + math.exp(0.7) * (near - 2.0))
@@ -72,6 +95,11 @@ def test_noise_is_stretched():
     heavier = stretched(SharedStudentT(0.5 * like, 6.0 * like), like, choice, False)
     assert_close(heavier.scale, 0.5 * like)
     assert_close(heavier.df, 4.0 * like)
+    assert heavier.outliers == (0.0, 1.0)
+    choice = Calibration(log_odds=-math.log(4.0), log_width=math.log(3.0))
+    wider = stretched(SharedStudentT(0.5 * like), like, choice, True)
+    assert_allclose(wider.outliers, (0.2, 3.0))
+    assert repr(wider) == "SharedStudentT(scale=[0.5], df=4, outliers=(0.2, 3))"
 
 
 # ---- classes -----------------------------------------------------------------------------------
@@ -146,7 +174,8 @@ def test_a_likelihood_of_predictions_has_no_bound(noisy):
 def test_a_search_without_a_finite_loss_changes_nothing():
     usual = Calibration(-0.5)
     for value in (math.inf, math.nan):
-        assert calibrate(lambda choice, value=value: value, [True] * 4, usual) == usual
+        assert calibrate(lambda choice, value=value: value, NO_OUTLIERS, usual) == usual
+        assert calibrate(lambda choice, value=value: value, ALL) == Calibration()
     assert most_suitable(np.full(33, np.nan)) == Calibration()
 
 
@@ -177,7 +206,7 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
         original(self, X, rows)
         n = rows.n_unseen
         q = self.marginals(self.model.features.members(X[:n]), self.present_roots()).double()
-        choice = Calibration(float(self.log_scale), float(self.spread))
+        choice = self.calibration
         at_rows = rows[:n].to(torch.float64)
         mixed = scaled(q, choice, self.model.mean.value.double())
         log_p = self.model.likelihood.of(at_rows).log_predictive(at_rows.y, mixed)
@@ -190,3 +219,68 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
     rows, codes, log_p = chosen[0]
     q, likelihood = model.posterior_.predictive(rows, Rows(codes))
     assert_close(likelihood.log_predictive(codes, q), log_p.double(), rtol=1e-5, atol=1e-6)
+
+
+# ---- one model -----------------------------------------------------------------------------------
+
+
+def sparse(**params):
+    return DLMRegressor(**{"n_inducing": 15, "max_iter": 30, "random_state": 0, **params})
+
+
+@pytest.fixture(scope="module")
+def outlying():
+    """A curve whose errors are sometimes ten times as large."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (600, 1))
+    width = np.where(rng.uniform(size=600) < 0.1, 1.0, 0.1)
+    return X, np.sin(X[:, 0]) + width * rng.standard_normal(600)
+
+
+@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
+@pytest.mark.parametrize("beta", [[0.1, 1.0], 0.5], ids=repr)
+def test_deviations_are_scaled_and_means_stay(posterior, beta, outlying):
+    model = sparse(posterior=posterior, beta=beta, calibrate=True).fit(*outlying)
+    plain = sparse(posterior=posterior, beta=beta, calibrate=False).fit(*outlying)
+    query = np.linspace(-4, 4, 20)[:, None]
+    (mean, std), (same, other) = (one.predict(query, return_std=True) for one in (plain, model))
+    assert_allclose(same, mean, rtol=1e-6, atol=1e-8)
+    assert np.ptp(other / std) < 1e-6
+    factor = other[0] / std[0]
+    assert abs(factor - 1.0) > 1e-3
+    assert_allclose(model.noise_variance_, factor**2 * plain.noise_variance_, rtol=1e-6)
+    cov = plain.predict(query[:3], return_cov=True)[1]
+    assert_allclose(model.predict(query[:3], return_cov=True)[1], factor**2 * cov, rtol=1e-6)
+
+
+def test_rows_held_out_are_predicted_better(outlying):
+    X, y = outlying
+    data = Data(X, y[:, None]).merged()
+    held_out = data[split_rows(data, 0.1, resolve_seed(0), False)[1]]
+    model, plain = (
+        sparse(beta=[1.0], refit=False, calibrate=c).fit(X, y).log_predictive_density
+        for c in ("auto", False)
+    )
+    X, y = held_out.X, held_out.y[:, 0]
+    assert model(X, y).sum() > plain(X, y).sum() + 0.1
+
+
+def test_tails_and_outliers_of_one_model(outlying):
+    X, y = outlying
+    model = sparse(
+        likelihood="shared_student_t", beta=[1.0], validation_fraction=0.3, max_iter=150
+    ).fit(X, y)
+    share, width = model.likelihood_.outliers
+    assert 0.05 < share < 0.2
+    assert 4.0 < width < 20.0
+    inside = model.predict_interval(X, 0.8)
+    assert 0.75 < ((inside[:, 0] < y) & (y < inside[:, 1])).mean() < 0.85
+
+
+@pytest.mark.parametrize("params", [{"loss": "square"}, {"likelihood": "poisson"}], ids=repr)
+def test_where_there_is_nothing_to_calibrate(params, outlying):
+    X, y = outlying
+    y = np.round(np.exp(y)) if "likelihood" in params else y
+    fits = [sparse(beta=[1.0], calibrate=c, **params).fit(X, y) for c in (True, False)]
+    query = np.linspace(-4, 4, 20)[:, None]
+    assert_allclose(fits[0].predict(query), fits[1].predict(query), rtol=1e-12)

@@ -302,7 +302,7 @@ def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperparameters):
     """By the loss itself; the best is fitted again on all rows, or kept."""
-    params = {"loss": loss, "hyperparameters": hyperparameters, "max_iter": 3}
+    params = {"loss": loss, "hyperparameters": hyperparameters, "max_iter": 3, "calibrate": False}
     if not is_classifier(quick_direct()):
         params["normalize_y"] = False  # so that losses are in the units of y
     model = quick_direct(beta=BETAS, **params)

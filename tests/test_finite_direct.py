@@ -62,7 +62,16 @@ def some_rows(n=40, P=2, seed=0):
     return 3.0 * y, Marginals(mean[None], var[None]), ratio
 
 
-@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT, SharedStudentT])
+def with_outliers(scale):
+    likelihood = SharedStudentT(scale)
+    likelihood.outliers = 0.2, 3.0
+    return likelihood
+
+
+ADDITIVE = [Gaussian, Laplace, StudentT, SharedStudentT, with_outliers]
+
+
+@pytest.mark.parametrize("make", ADDITIVE)
 @torch.no_grad()
 def test_the_scale_of_a_row_is_that_of_a_likelihood_of_its_own(make):
     y, q, ratio = some_rows(6)
@@ -82,7 +91,7 @@ def test_the_scale_of_a_row_is_that_of_a_likelihood_of_its_own(make):
         assert_close(at.log_predictive(y[[i]], row), own.log_predictive(y[[i]], row))
 
 
-@pytest.mark.parametrize("make", [Gaussian, Laplace, StudentT, SharedStudentT])
+@pytest.mark.parametrize("make", ADDITIVE)
 @pytest.mark.parametrize("function", ["expected", "predictive"])
 def test_gradients_of_rows_with_scales(make, function):
     y, q, ratio = some_rows()
@@ -127,6 +136,53 @@ def test_a_shared_precision_makes_predictions_student_t():
     mixture = Marginals(torch.cat([q.mean, q.mean + 2.0]), torch.cat([q.var, q.var]))
     end = likelihood.quantile(mixture, 0.3)
     assert_allclose(likelihood.cdf(end, mixture).mean(0), 0.3, rtol=1e-9)
+
+
+@torch.no_grad()
+def test_outliers_are_rows_with_larger_deviations():
+    y, q, ratio = some_rows()
+    likelihood = with_outliers(torch.tensor([0.3, 0.7], dtype=torch.float64)).scaled(ratio)
+    own = (q.var[0] + likelihood.scale.square()).sqrt().numpy()
+    usual, outlier = (t(4.0, q.mean[0].numpy(), width * own) for width in (1.0, 3.0))
+    density = 0.8 * usual.pdf(y) + 0.2 * outlier.pdf(y)
+    assert_allclose(likelihood.log_predictive(y, q), np.log(density).sum(1), rtol=1e-12)
+    assert_allclose(likelihood.cdf(y, q)[0], 0.8 * usual.cdf(y) + 0.2 * outlier.cdf(y), rtol=1e-12)
+    assert_allclose(likelihood.moments(q).var[0], 0.8 * usual.var() + 0.2 * outlier.var())
+    alone = likelihood.moments(Marginals(q.mean, 0.0 * q.var)).var
+    assert_close(likelihood.noise_variance.expand_as(alone[0]), alone[0])
+    for probability in (0.001, 0.1, 0.5, 0.9):
+        found = likelihood.cdf(likelihood.quantile(q, probability), q)[0]
+        assert_allclose(found, probability, rtol=1e-9)
+    g = torch.Generator().manual_seed(0)
+    f = q.mean + q.var.sqrt() * torch.randn(20_000, *y.shape, generator=g, dtype=torch.float64)
+    draws = likelihood.sample_around(f, q.mean[0], g)
+    for probability in (0.01, 0.3, 0.9):
+        below = (draws < likelihood.quantile(q, probability)).double().mean(0)
+        assert_allclose(below, probability, atol=0.015)
+
+
+@torch.no_grad()
+def test_disagreement_is_a_part_of_f(funnel):
+    """Moments, joint covariances and draws are of the same mixture."""
+    posterior = finite(n_estimators=3, max_iter=3).fit(*funnel).posterior_
+    X = torch.from_numpy(funnel[0][:6])
+    each = [part.marginals(X) for part in posterior.parts]
+    q = Marginals(*(torch.cat(both) for both in zip(*each, strict=True)))
+    apart = q.mean - q.mean.mean(0)
+    posterior.spread, posterior.doubt = 0.5, 2.0
+    together = posterior.marginals(X)
+    assert_close(together.mean, q.mean.mean(0) + 0.5 * apart)
+    assert_close(together.var, q.var + 4.0 * apart.square().mean(0))
+    total = together.var.mean(0) + together.mean.var(0, correction=0)
+    cov = posterior.covariance(X)
+    assert_close(cov.diagonal(dim1=-2, dim2=-1).mT, total)
+    f = posterior.sample(X, 40_000, torch.Generator().manual_seed(0))[..., 0]
+    unit = total.sqrt() @ total.sqrt().mT
+    assert_close(torch.cov(f.mT) / unit, cov[0] / unit, rtol=0.0, atol=0.03)
+    y = posterior.sample_y(X, Rows(X), 40_000, torch.Generator().manual_seed(1))[..., 0]
+    noise = posterior.likelihood.noise_variance
+    found, expected = torch.cov(y.mT), cov[0] + noise * torch.eye(6)
+    assert_close(found / (unit + noise), expected / (unit + noise), rtol=0.0, atol=0.03)
 
 
 # ---- the objective -----------------------------------------------------------------------------

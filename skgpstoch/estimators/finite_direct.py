@@ -157,6 +157,7 @@ class WithFiniteFeatures:
             rows,
             weight_decay=self._weight_decay(rows.n_effective),
             noise_bounds=self._noise_bounds(),
+            calibrates=bool(self.calibrate),
         )
         objective.has_user_module = self.feature_map is not None
         return objective

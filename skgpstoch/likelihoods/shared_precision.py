@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
@@ -19,6 +21,8 @@ class SharedStudentT(StudentT):
     Given τ ~ Gamma(ν/2, ν/2) of a row, y ~ N(μ, (v + s²)/τ) for f ~ N(μ, v): predictions are
     Student-t distributions in closed form, with the tails of ν however uncertain f is. With
     :class:`StudentT` only the noise has heavy tails, and what is known of f has light ones.
+    Predictions of ensembles may be calibrated by `outliers`, besides: a share of the rows whose
+    deviations are larger by a factor.
 
     Parameters
     ----------
@@ -34,42 +38,74 @@ class SharedStudentT(StudentT):
     SharedStudentT(scale=0.5, df=4)
     """
 
-    def _variance(self, q: Marginals) -> Tensor:
-        """v + s², (S, N, P)."""
-        return q.var + self.scale.square()
+    outliers: tuple[float, float] = (0.0, 1.0)
+    """The share ε of rows whose deviations are c times as large, and c: their precision is τ/c²."""
+
+    def extra_repr(self) -> str:
+        share, width = self.outliers
+        more = f", outliers=({share:.4g}, {width:.4g})" if share else ""
+        return super().extra_repr() + more
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """s²·(1 − ε + εc²)·ν/(ν − 2), of the shape of s."""
+        return self._mean_factor * super().noise_variance
+
+    @property
+    def _mean_factor(self) -> float:
+        share, width = self.outliers
+        return 1.0 - share + share * width**2
+
+    def _kinds(self, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Logarithms of 1 − ε and ε, and V = v + s² and c²V: (J, 1, 1, 1) and (J, S, N, P)."""
+        (share, width), V = self.outliers, q.var + self.scale.square()
+        if share == 0.0:
+            return V.new_zeros(1, 1, 1, 1), V[None]
+        log_p = V.new_tensor([math.log1p(-share), math.log(share)])
+        return log_p.view(2, 1, 1, 1), torch.stack([V, width**2 * V])
+
+    def _log_each(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """log p(y) of usual rows and of outliers, each with its probability, and their V."""
+        log_share, V = self._kinds(q)
+        tail = 0.5 * (self.df + 1.0) * torch.log1p((y - q.mean).square() / (self.df * V))
+        return log_share + self._log_normaliser() - 0.5 * V.log() - tail, V
 
     def moments(self, q: Marginals) -> Marginals:
-        """μ and (v + s²)·ν/(ν − 2)."""
-        return Marginals(q.mean, self._variance(q) * (1.0 + 2.0 * (-self.log_df_minus_2).exp()))
+        """μ and (v + s²)·(1 − ε + εc²)·ν/(ν − 2)."""
+        V = q.var + self.scale.square()
+        return Marginals(q.mean, self._mean_factor * V * (1.0 + 2.0 * (-self.log_df_minus_2).exp()))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log t_ν of (y − μ)/√(v + s²), in closed form."""
-        V = self._variance(q)
-        tail = 0.5 * (self.df + 1.0) * torch.log1p((y - q.mean).square() / (self.df * V))
-        log_p = self._log_normaliser() - 0.5 * V.log() - tail
-        return mixture_log_mean(log_p.sum(-1))
+        return mixture_log_mean(self._log_each(y, q)[0].logsumexp(0).sum(-1))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """(ν + 1)r/(νV + r²) and ½((ν + 1)r²/(νV + r²) − 1)/V, r = y − μ and V = v + s²."""
+        """(ν + 1)r/(νV + r²) and ½((ν + 1)r²/(νV + r²) − 1)/V, r = y − μ and V = v + s².
+
+        Means of those of usual rows and of outliers, given y.
+        """
         value = self.log_predictive(y, Marginals(q.mean.detach(), q.var.detach()))
         with torch.no_grad():
-            V, error = self._variance(q)[0], y - q.mean[0]
+            log_p, V = (each[:, 0] for each in self._log_each(y, q))  # (J, N, P)
+            p, error = log_p.softmax(0), y - q.mean[0]
             d_mean = (self.df + 1.0) * error / (self.df * V + error.square())
-            d_var = 0.5 * (d_mean * error - 1.0) / V
-        return in_type_of(q, value, d_mean, d_var)
+            d_var = 0.5 * (d_mean * error - 1.0) / V[0]
+        return in_type_of(q, value, (p * d_mean).sum(0), (p * d_var).sum(0))
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Of t_ν at (y − μ)/√(v + s²)."""
-        z = (y - q.mean) / self._variance(q).sqrt()
+        log_share, V = self._kinds(q)
+        z = (y - q.mean) / V.sqrt()
         df = self.df.detach().cpu().double().numpy()
-        return torch.as_tensor(stdtr(df, z.detach().cpu().numpy()), dtype=z.dtype, device=z.device)
+        each = torch.as_tensor(stdtr(df, z.detach().cpu().numpy()), dtype=z.dtype, device=z.device)
+        return (log_share.exp() * each).sum(0)
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """μ + √(v + s²)·t_ν⁻¹(probability), or between those of the parts of a mixture."""
         df = self.df.cpu().double().numpy()
         t = torch.as_tensor(stdtrit(df, check_probability(probability)), device=q.mean.device)
-        each = q.mean + self._variance(q).sqrt() * t
+        each = (q.mean + self._kinds(q)[1].sqrt() * t).flatten(0, 1)
         if len(each) == 1:
             return each[0].to(q.mean.dtype)
         low, high = each.amin(0), each.amax(0)
@@ -77,9 +113,12 @@ class SharedStudentT(StudentT):
 
     def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
         """μ + (f − μ + s·z)/√τ, for draws f with the mean μ (N, P)."""
-        df = self.df.detach().expand(f.shape).to(f)
+        df, (share, width) = self.df.detach().expand(f.shape).to(f), self.outliers
         tau = torch._standard_gamma(0.5 * df, generator=generator) / (0.5 * df)
         z = torch.empty_like(f).normal_(generator=generator)
+        if share:
+            is_outlier = torch.empty_like(f).uniform_(generator=generator) < share
+            tau = torch.where(is_outlier, tau / width**2, tau)
         return mean + (f - mean + self.scale * z) / tau.sqrt()
 
     def product_samples(

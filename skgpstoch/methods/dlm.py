@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,11 +35,13 @@ from ..estimators.docs import public_estimator
 from ..estimators.finite_direct import WithFiniteFeatures
 from ..estimators.network_kernel import NetworkKernel
 from ..estimators.orthogonal import COVARIANCES, WithOrthogonalPoints
-from ..estimators.plan import Plan
+from ..estimators.plan import EXACTLY, MOST_JUDGES, Plan
 from ..estimators.sparse import LossChoice, SparseGP, Start
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss
 from ..maths.linalg import NotPositiveDefiniteError
+from ..objectives.calibration import Calibration, HeldOut, recalibrated
 from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
@@ -165,6 +167,12 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         these two); or of the weights of finite features: those of networks with the inputs and a
         constant beside them, random Fourier features of a `kernel`, or with
         hidden_layer_sizes=() the inputs alone.
+    calibrate : bool or "auto", default="auto"
+        Whether deviations and noise, with their tails, are changed at the end to what suits rows
+        best that the fit has not seen, as it predicts those that it has seen too well. "auto":
+        where rows are held out in any case, for several `beta` or by an ensemble; True: also for
+        one `beta`, by a fit before. Means stay as they are. Not for the square loss, which has
+        another way, and counts; with inducing points not for classes.
     refit : bool, default=True
         Whether the best of several `beta` is fitted again, on all rows.
     n_jobs : int or None, default=None
@@ -185,6 +193,7 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     beta: Any = 1.0
     hyperparameters: str = "joint"
     posterior: str = "svgp"
+    calibrate: bool | str = "auto"
     refit: bool = True
     n_jobs: int | None = None
 
@@ -192,6 +201,7 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],
         "posterior": [StrOptions({*COVARIANCES, "finite"})],
+        "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
         "n_jobs": [Integral, None],
     }
@@ -215,19 +225,25 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
 
     def _check_streams(self: Any) -> None:
         super()._check_streams()
-        if not isinstance(self.beta, Real) or self.hyperparameters == "fixed":
+        if self._holds_out() or self.hyperparameters == "fixed":
             raise ValueError(
-                "partial_fit needs a number for beta and hyperparameters='joint', got "
-                f"beta={self.beta!r} and hyperparameters={self.hyperparameters!r}."
+                "partial_fit needs a number for beta, calibrate='auto' or False, and "
+                f"hyperparameters='joint', got beta={self.beta!r}, calibrate={self.calibrate!r} "
+                f"and hyperparameters={self.hyperparameters!r}."
             )
 
     # ---- fit with a choice of β ----------------------------------------------------------------
+
+    def _holds_out(self) -> bool:
+        """Whether there is a fit to some rows before that to all."""
+        is_alone = isinstance(self.beta, Real)
+        return not is_alone or (self.calibrate is True and not self._is_finite)
 
     def _fit(self: Any, data: Data, start: Any = None, **planned: Any) -> History:
         """Fit with the β that is given, or the one that suits held-out rows best."""
         for name in ("beta_path_", "_stream"):  # which may not be set anew
             self.__dict__.pop(name, None)
-        if isinstance(self.beta, Real):
+        if not self._holds_out():
             return self._fit_both(float(self.beta), data)
         distinct = self._distinct(data)
         seed, fraction = resolve_seed(self.random_state), self.validation_fraction
@@ -242,12 +258,15 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         best = min(fits, key=lambda fit: fit.loss)
         if best.model is None:
             raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
+        changes = best.model._suitable_changes(held_out)
         if self.refit and not interrupted:
             history = self._fit_both(best.beta, data, otherwise=best.model)
         else:
             history = self._take_over(best.model, History(status="chosen"))
         self.beta_path_ = np.array([fit.beta for fit in fits])
         self.validation_scores_ = np.array([fit.loss for fit in fits])
+        if changes is not None:
+            self._recalibrate(changes)
         return history
 
     def _fit_both(self, beta: float, data: Data, otherwise: Any = None) -> History:
@@ -294,13 +313,29 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     def _candidates(self, n_rows: float) -> np.ndarray:
         if isinstance(self.beta, str):
             return beta_grid(n_rows)
-        path = np.asarray(self.beta)
+        path = np.asarray([self.beta] if isinstance(self.beta, Real) else self.beta)
         numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
         if not (numbers and (np.isfinite(path) & (path > 0)).all()):
             raise ValueError(
                 f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
             )
         return path.astype(np.float64)
+
+    def _suitable_changes(self: Any, data: Data) -> Calibration | None:
+        """What suits these rows best, which were not trained on; None where nothing can change."""
+        X, rows, posterior = self._labelled(data[:MOST_JUDGES])
+        is_done = self._is_finite or posterior.model.covariance == "prior"
+        if is_done or not (self.calibrate and isinstance(posterior.likelihood, AdditiveNoise)):
+            return None
+        q, likelihood = posterior.predictive(X, rows)
+        white = self._split_kernel()[1]
+        is_fixed = white is not None and white.hyperparameter_noise_level.fixed
+        return HeldOut(rows, q, likelihood, not is_fixed).best()
+
+    def _recalibrate(self, changes: Calibration) -> None:
+        fitted: Any = self
+        fitted.posterior_ = recalibrated(fitted.posterior_, changes).requires_grad_(False)
+        self._set_fitted(replace(EXACTLY, solver=fitted.solver_, beta=self.beta_))
 
     def _mean_loss(self: Any, data: Data) -> float:
         """Loss of predictions, per row."""

@@ -12,6 +12,7 @@ rejoin the others for the m_k that are best for all.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -34,9 +35,9 @@ from .calibration import (
     CONFIDENCES,
     LOG_SCALES,
     UNCHANGED,
+    USUAL,
     Calibration,
-    calibrate,
-    heavier_,
+    HeldOut,
     most_suitable,
     scaled,
     stretched,
@@ -48,6 +49,7 @@ START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features up to which S of one latent function has correlations
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
+ROUNDS = 2  # of m_k and the calibration, each given the other
 CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 20}  # nats per row; passes over all rows
 
 
@@ -65,11 +67,12 @@ class MembersObjective(Objective):
         Decoupled decay of the network's parameters.
     noise_bounds : tuple of float, default=(1e-8, 1e2)
         The interval that σ² of a Gaussian likelihood is kept in.
+    calibrates : bool, default=True
+        Whether predictions are changed at the end to what suits rows that no member has seen.
     """
 
     folds: Tensor
-    log_scale: Tensor
-    spread: Tensor
+    calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
 
     def __init__(
         self,
@@ -78,8 +81,10 @@ class MembersObjective(Objective):
         *,
         weight_decay: float = 0.0,
         noise_bounds: tuple[float, float] = (1e-8, 1e2),
+        calibrates: bool = True,
     ) -> None:
         super().__init__()
+        self.calibrates = calibrates
         self.model = model.eval()
         features = model.features
         K, D, P = features.n_members, features.n_features, len(model.mean.value)
@@ -94,8 +99,6 @@ class MembersObjective(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
-        self.register_buffer("log_scale", torch.zeros((), dtype=torch.float64, device=device))
-        self.register_buffer("spread", torch.ones((), dtype=torch.float64, device=device))
         self.n_rows = self.seen(rows).double().sum(1)  # (K,)
         self.row_share = self.n_rows / max(len(rows) - rows.n_unseen, 1)
 
@@ -203,41 +206,27 @@ class MembersObjective(Objective):
         """Calibrate predictions by rows that no member has seen, or the only one has not.
 
         Chosen are the scale of variances or, as classes are predicted with too much confidence, of
-        all f; how far the members' means are apart, as their mean has a smaller error than each;
-        tails, where these are learned, as errors of rows that were trained on have lighter ones;
-        and how much the noise varies, which is overfitted, too.
+        all f; how far the members' means are apart, as their mean has a smaller error than each,
+        and what these distances say of that error; tails, where these are learned, as errors of
+        rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
+        too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
-        if not n or not self.is_calibrated:
+        if not (n and self.calibrates and self.is_calibrated):
             return
-        usual = UNCHANGED
+        usual = USUAL
         if self.has_confidence:  # that of the mixture is near those of members, by their folds
             usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
-        for k in range(len(self.folds)) if self.closes(rows) else ():
-            found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
-            self.means[k] = found.q.mean
-        held_out, phi = rows[:n].to(torch.float64), self.model.features.members(X[:n])
-        q = self.marginals(phi, self.present_roots()).double()
-        likelihood, scale = self.model.likelihood, self.model.scale
-        latent = None if scale is None else phi @ scale.weights
-        tails = getattr(likelihood, "log_df_minus_2", None)
-        has_tails = tails is not None and tails.requires_grad
-
-        def loss(choice: Calibration) -> float:
-            noise = stretched(likelihood.of(held_out), held_out.y[0], choice, self.learns_noise)
-            if latent is not None:
-                noise = noise.scaled(RowScale.of(choice.varied * latent))
-            losses = -noise.log_predictive(held_out.y, scaled(q, choice, self.centre))
-            return float(held_out.weighted(losses).sum())
-
-        free = True, len(self.folds) > 1, has_tails, scale is not None
-        chosen = calibrate(loss, free, usual)
-        self.log_scale.fill_(chosen.log_scale)
-        self.spread.fill_(chosen.spread)
-        if scale is not None:
-            scale.weights.mul_(chosen.varied)
-        if has_tails:
-            heavier_(likelihood, chosen.tails)
+        phi, closes = self.model.features.members(X[:n]), self.closes(rows)
+        likelihood, scale = copy.deepcopy(self.model.likelihood).double(), self.model.scale
+        latent = None if scale is None else phi.double() @ scale.weights.double()
+        for _ in range(ROUNDS if closes else 1):
+            for k in range(len(self.folds)) if closes else ():
+                found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                self.means[k] = found.q.mean
+            q, held_out = self.marginals(phi, self.present_roots()), rows[:n].to(torch.float64)
+            predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
+            self.calibration = HeldOut(*predicted).best(usual)
 
     @property
     def is_calibrated(self) -> bool:
@@ -264,7 +253,7 @@ class MembersObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
-        return MixturePosterior(members, float(self.spread))
+        return MixturePosterior(members, self.calibration.spread, self.calibration.doubt)
 
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""
@@ -283,7 +272,7 @@ class MembersObjective(Objective):
             bound = torch.full_like(q.kl, torch.nan)
             found = Solution(q, started(model, q), bound)
         if self.centre is not None:
-            found = found._replace(q=found.q.scaled(float(self.log_scale.exp())))
+            found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
         return model.posterior(found, bound, rows.n_effective)
 
     def closed(self, model: SparseModel, q: WeightMoments, X: Tensor, rows: Rows) -> Solution:
@@ -296,15 +285,15 @@ class MembersObjective(Objective):
         """The model of one member, for predictions: calibrated, if it has been."""
         shared = self.model.for_predictions()
         likelihood, scale = shared.likelihood, shared.scale
-        choice = Calibration(float(self.log_scale))
+        choice = self.calibration
         likelihood = stretched(likelihood, shared.mean.value, choice, self.learns_noise)
-        scale = None if scale is None else RowScale(scale.weights[k].detach())
+        scale = None if scale is None else RowScale(choice.varied * scale.weights[k].detach())
         features, loss = shared.features.member(k), shared.loss
         return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()
 
     def q(self, k: int) -> WeightMoments:
         """The present q_k(w), in float64: its deviations calibrated, if they have been."""
-        scale = self.log_scale.exp() if self.centre is None else 1.0
+        scale = math.exp(self.calibration.log_scale) if self.centre is None else 1.0
         root = scale * self.present_roots()[k].detach().double()
         root = root if self.is_full else torch.diag_embed(root)
         mean = self.means[k].detach().double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -25,13 +25,18 @@ class MixturePosterior(Posterior):
         With the same likelihood, but for the noise of rows.
     spread : float, default=1.0
         What the deviations of the members' means from their mean are multiplied by.
+    doubt : float, default=0.0
+        What these deviations are multiplied by to be one of f, of every member.
     """
 
     members: nn.ModuleList
 
-    def __init__(self, members: Sequence[SparsePosterior], spread: float = 1.0) -> None:
+    def __init__(
+        self, members: Sequence[SparsePosterior], spread: float = 1.0, doubt: float = 0.0
+    ) -> None:
         super().__init__()
         self.spread = spread
+        self.doubt = doubt
         self.members = nn.ModuleList(members)
         self.likelihood = members[0].likelihood
 
@@ -62,50 +67,55 @@ class MixturePosterior(Posterior):
 
     def _joined(self, parts: Sequence[Marginals]) -> Marginals:
         """Components of the mixture, (1, N, P) each."""
-        mean, var = (torch.cat(both) for both in zip(*parts, strict=True))
-        return Marginals(drawn_together(mean, self.spread), var)
+        each = Marginals(*(torch.cat(both) for both in zip(*parts, strict=True)))
+        return drawn_together(each, self.spread, self.doubt)
 
     def covariance(self, X: Tensor) -> Tensor:
         means = torch.stack([part.marginals(X).mean[0].mT for part in self.parts])  # (K, P, N)
-        spread = self.spread * (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
+        apart = (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
         within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
-        return within + spread @ spread.mT / len(means)
+        return within + (self.spread**2 + self.doubt**2) / len(means) * apart @ apart.mT
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws, each of a member drawn before."""
-        return self._drawn(X, n_samples, generator, lambda part, n: part.sample(X, n, generator))
+        return self._drawn(X, None, n_samples, generator)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
-        if not isinstance(self.likelihood, AdditiveNoise):  # y cannot be shifted
+        if not isinstance(self.likelihood, AdditiveNoise):  # y is drawn given f
             return super().sample_y(X, rows, n_samples, generator)
-        return self._drawn(
-            X, n_samples, generator, lambda part, n: part.sample_y(X, rows, n, generator)
-        )
+        return self._drawn(X, rows, n_samples, generator)
 
     def _drawn(
-        self,
-        X: Tensor,
-        n_samples: int,
-        generator: torch.Generator,
-        draw: Callable[[SparsePosterior, int], Tensor],
+        self, X: Tensor, rows: Rows | None, n_samples: int, generator: torch.Generator
     ) -> Tensor:
-        means = torch.cat([part.marginals(X).mean for part in self.parts])  # (K, N, P)
-        shifts = drawn_together(means, self.spread) - means
-        K, device = len(self.members), generator.device
+        """Joint draws of f or, of these rows, of y."""
+        means = torch.cat([part.marginals(X).mean for part in self.parts])
+        K, _, P = means.shape
+        apart, device = means - means.mean(0), generator.device
         which = torch.randint(K, (n_samples,), generator=generator, device=device)
-        counts = torch.bincount(which, minlength=K).tolist()
-        draws = [
-            draw(part, n) + shift
-            for part, n, shift in zip(self.parts, counts, shifts, strict=True)
-            if n
-        ]
+        draws = []
+        for k, n in enumerate(torch.bincount(which, minlength=K).tolist()):
+            if not n:
+                continue
+            f = self.parts[k].sample(X, n, generator) + (self.spread - 1.0) * apart[k]
+            if self.doubt:
+                z = torch.randn(n, K, P, generator=generator, dtype=f.dtype, device=f.device)
+                f = f + self.doubt / K**0.5 * torch.einsum("skp,knp->snp", z, apart)
+            if rows is not None:
+                likelihood = cast(AdditiveNoise, self.parts[k].predictive(X, rows)[1])
+                f = likelihood.sample_around(
+                    f, means[k] + (self.spread - 1.0) * apart[k], generator
+                )
+            draws.append(f)
         return torch.cat(draws)[which.argsort(stable=True).argsort()]
 
 
-def drawn_together(means: Tensor, spread: float) -> Tensor:
-    """Nearer to their mean over the first axis."""
-    centre = means.mean(0)
-    return means if spread == 1.0 else centre + spread * (means - centre)
+def drawn_together(q: Marginals, spread: float, doubt: float) -> Marginals:
+    """Means nearer to their mean over the first axis, and variances larger by where they were."""
+    centre = q.mean.mean(0)
+    apart = q.mean - centre
+    mean = q.mean if spread == 1.0 else centre + spread * apart
+    return Marginals(mean, q.var + doubt**2 * apart.square().mean(0) if doubt else q.var)
 
 
 def joint_likelihood(parts: Sequence[Likelihood]) -> Likelihood:

@@ -139,10 +139,10 @@ def iterate(
     prior = model.zero_sites()
     limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter)
     try:
-        found, converged = damped_newton(look, moments, start or prior, *limits)
+        found, is_stuck = damped_newton(look, moments, start or prior, *limits)
     except NotPositiveDefiniteError:
-        found, converged = None, False
-    if converged and found is not None:
+        found, is_stuck = None, True
+    if found is not None and not is_stuck:
         return found
     # From an unlucky start, or one that is none at all.
     other, _ = damped_newton(look, moments, prior, *limits)
@@ -157,7 +157,7 @@ def damped_newton(
     rounding: float,
     max_iter: int,
 ) -> tuple[Solution, bool]:
-    """Where steps from some sites lead, and whether they came to an end.
+    """Where steps from some sites lead, and whether none is an improvement there.
 
     Each goes part of the way to the sites at the present q(w): all of it as long as the value
     grows, half as far where it does not. First with sites that are safe far from the best q(w),
@@ -195,7 +195,7 @@ def damped_newton(
         if not (ends or step < SMALLEST_STEP):
             continue
         if exact:
-            return Solution(q, current, value), ends
+            return Solution(q, current, value), not ends
         exact, step = True, 1.0
         value, goal = survey(q, exact)
     return Solution(q, current, value), False

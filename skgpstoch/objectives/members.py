@@ -50,7 +50,7 @@ MOST_FULL = 512  # features up to which S of one latent function has correlation
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 ROUNDS = 2  # of m_k and the calibration, each given the other
-CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 20}  # nats per row; passes over all rows
+CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes over all rows
 
 
 class MembersObjective(Objective):

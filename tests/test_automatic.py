@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -132,6 +133,26 @@ def test_weights_of_rows_reach_all(step):
     right = step[0][:, 0] > 0.3
     error = model.predict(step[0][right]) - step[1][right]
     assert np.abs(error).mean() < 0.3
+
+
+def test_models_are_judged_by_others_and_left_out(step):
+    far = ConstantVarianceRegressor(DummyRegressor())
+    model = stack().set_params(judged_by={"gp": far, "near": sparse()}).fit(*step)
+    exchanged = stack().set_params(gp=far, near=sparse()).fit(*step)
+    assert_array_equal(model.weights_, exchanged.weights_)
+    assert isinstance(model.named_estimators_["near"], ConstantVarianceRegressor)
+    shares = stack().fit(*step).weights_
+    assert np.sort(shares)[1] > 0.01
+    alone = stack().set_params(least_weight=1.0).fit(*step)
+    assert_array_equal(alone.weights_, shares == shares.max())
+    assert alone.estimators_[int(shares.argmin())] is None
+
+
+def test_judges_of_nobody(step):
+    with pytest.raises(ValueError, match=r"judged_by has the names \['far'\]"):
+        stack().set_params(judged_by={"far": sparse()}).fit(*step)
+    with pytest.raises(ValueError, match="'gp' has no log_predictive_density"):
+        stack().set_params(judged_by={"gp": Ridge()}).fit(*step)
 
 
 @pytest.mark.parametrize(

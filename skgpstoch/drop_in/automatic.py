@@ -40,6 +40,8 @@ FEWEST = 2  # networks
 USED = 0.5  # of the time by steps, as one network alone is quicker than its share of several
 FEW_STEPS = 100  # for very few rows of classes
 MOST_POINTS = 64  # of the process
+JUDGES = 3  # networks that the others' weight is found with
+LEAST_WEIGHT = 0.1  # below which a model is not worth the time
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -232,8 +234,13 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
             self._keep("networks", networks, score)
             return self
         models = [("networks", networks), ("process", self._process(len(X), **common))]
-        split = ShuffleSplit(1, test_size=0.2, random_state=seed)
-        stack = StackedDensityRegressor(models, cv=split, n_jobs=self.n_jobs)
+        stack = StackedDensityRegressor(
+            models,
+            cv=ShuffleSplit(1, test_size=0.2, random_state=seed),
+            judged_by={"networks": clone(networks).set_params(n_estimators=JUDGES)},
+            least_weight=LEAST_WEIGHT,
+            n_jobs=self.n_jobs,
+        )
         self.model_ = stack.fit(X, y, sample_weight)
         names = [name for name, _ in models]
         scores, weights = stack.scores_.tolist(), stack.weights_.tolist()

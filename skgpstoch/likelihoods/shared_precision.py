@@ -84,12 +84,13 @@ class SharedStudentT(StudentT):
 
         Means of those of usual rows and of outliers, given y.
         """
-        value = self.log_predictive(y, Marginals(q.mean.detach(), q.var.detach()))
+        log_p, V = self._log_each(y, Marginals(q.mean.detach(), q.var.detach()))
+        value = mixture_log_mean(log_p.logsumexp(0).sum(-1))
         with torch.no_grad():
-            log_p, V = (each[:, 0] for each in self._log_each(y, q))  # (J, N, P)
-            p, error = log_p.softmax(0), y - q.mean[0]
+            log_p, V, error = log_p[:, 0], V[:, 0], y - q.mean[0]  # (J, N, P)
             d_mean = (self.df + 1.0) * error / (self.df * V + error.square())
             d_var = 0.5 * (d_mean * error - 1.0) / V[0]
+            p = log_p.softmax(0)
         return in_type_of(q, value, (p * d_mean).sum(0), (p * d_var).sum(0))
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:

@@ -38,7 +38,6 @@ from ..estimators.mixtures import Normals, Parts, PredictiveMixture
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
-NEGLIGIBLE = 1e-3  # weights without which nothing is missed
 
 
 def stacking_weights(
@@ -86,9 +85,9 @@ def stacking_weights(
     return weights / weights.sum()
 
 
-def kept_weights(weights: np.ndarray) -> np.ndarray:
-    """Without those that nothing is lost by."""
-    kept = np.where(weights < NEGLIGIBLE, 0.0, weights)
+def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
+    """Without those that are less, and not the largest."""
+    kept = np.where((weights < least) & (weights < weights.max()), 0.0, weights)
     return np.asarray(kept / kept.sum())
 
 
@@ -131,6 +130,11 @@ class StackedDensityRegressor(
         :class:`ConstantVarianceRegressor` around others.
     cv : int, splitter or iterable, default=5
         Folds that models are judged by, as scikit-learn's ``cross_val_score`` takes them.
+    judged_by : dict of str to estimator or None, default=None
+        Estimators that are fitted to folds in the place of those of these names, as they take less
+        time; weights are then for what these predict.
+    least_weight : float, default=0.001
+        Estimators with less weight are left out.
     n_jobs : int or None, default=None
         Processes that fit, as joblib counts them.
 
@@ -139,7 +143,7 @@ class StackedDensityRegressor(
     weights_ : ndarray of shape (n_estimators,)
         Of the mixture.
     estimators_ : list of estimators
-        Fitted to all rows; those whose weight is below 0.001 are left out of the mixture, and None.
+        Fitted to all rows; None where the weight is 0.
     named_estimators_ : dict
         The same by name.
     scores_ : ndarray of shape (n_estimators,)
@@ -152,7 +156,8 @@ class StackedDensityRegressor(
     Raises
     ------
     ValueError
-        If there are no estimators, names occur twice, or one has no predictive density.
+        If there are no estimators, names occur twice or are of none, or one has no predictive
+        density.
 
     See Also
     --------
@@ -181,13 +186,25 @@ class StackedDensityRegressor(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "estimators": [list, tuple],
         "cv": ["cv_object"],
+        "judged_by": [dict, None],
+        "least_weight": [Interval(Real, 0, 1, closed="both")],
         "n_jobs": [Integral, None],
     }
     _required_parameters: ClassVar[list[str]] = ["estimators"]
 
-    def __init__(self, estimators: Any, *, cv: Any = 5, n_jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        estimators: Any,
+        *,
+        cv: Any = 5,
+        judged_by: dict[str, Any] | None = None,
+        least_weight: float = 0.001,
+        n_jobs: int | None = None,
+    ) -> None:
         self.estimators = estimators
         self.cv = cv
+        self.judged_by = judged_by
+        self.least_weight = least_weight
         self.n_jobs = n_jobs
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -243,9 +260,9 @@ class StackedDensityRegressor(
         validate_data(self, X, y, skip_check_array=True)
         check_array(y, ensure_2d=False, dtype=None, input_name="y")
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
-        splits = list(check_cv(self.cv).split(X, y))
+        splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
         parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(held_out_densities)(name, model, X, y, train, test, weight)
+            delayed(held_out_densities)(name, judges.get(name, model), X, y, train, test, weight)
             for name, model in zip(names, models, strict=True)
             for train, test in splits
         )
@@ -253,7 +270,7 @@ class StackedDensityRegressor(
         scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
-        self.weights_ = kept_weights(stacking_weights(scores, of_held_out))
+        self.weights_ = kept_weights(stacking_weights(scores, of_held_out), self.least_weight)
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))
@@ -270,7 +287,9 @@ class StackedDensityRegressor(
             )
         names, models = zip(*self.estimators, strict=True)
         self._validate_names(names)
-        for name, model in self.estimators:
+        if unknown := [name for name in self.judged_by or {} if name not in names]:
+            raise ValueError(f"judged_by has the names {unknown}, which are not in estimators.")
+        for name, model in [*self.estimators, *(self.judged_by or {}).items()]:
             for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
                 if not hasattr(model, method):
                     raise ValueError(

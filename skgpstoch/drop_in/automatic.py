@@ -54,7 +54,7 @@ class Automatic(BaseEstimator):
         Seconds that training may take, about; fits that have less time than they would take do
         fewer steps of fewer networks, without a second model, and results then depend on the speed
         of the machine. Thirty steps and one pass over the rows are the least, some seconds for
-        10,000 rows. None: about a minute of one core for 12,000 rows, and 20 to 35 s for 1,000.
+        10,000 rows. None: about a minute of one core for 12,000 rows, and 20 to 25 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int, default=0

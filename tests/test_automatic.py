@@ -155,6 +155,55 @@ def test_judges_of_nobody(step):
         stack().set_params(judged_by={"gp": Ridge()}).fit(*step)
 
 
+class Names:
+    """A callback that keeps the names of what was begun and ended."""
+
+    max_propagation_depth = None
+
+    def __init__(self):
+        self.begun, self.ended = [], []
+
+    def setup(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **kwargs):
+        self.begun.append((context.estimator_name, context.task_name))
+
+    def on_fit_task_end(self, estimator, context, **kwargs):
+        self.ended.append((context.estimator_name, context.task_name))
+
+    def teardown(self, estimator, context):
+        pass
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_callbacks_are_told_of_every_fit(n_jobs, step):
+    pytest.importorskip("sklearn.callback")
+    names = Names()
+    models = [("gp", sparse()), ("other", SVGPRegressor(n_inducing=5, max_iter=5))]
+    model = StackedDensityRegressor(models, cv=2, n_jobs=n_jobs).set_callbacks(names).fit(*step)
+    assert names.begun[0] == names.ended[-1] == ("StackedDensityRegressor", "fit")
+    if n_jobs is None:  # other processes tell copies
+        assert sorted(names.begun) == sorted(names.ended)
+        n_fits = 4 + sum(one is not None for one in model.estimators_)
+        assert names.begun.count(("SVGPRegressor", "fit")) == n_fits
+        assert names.begun.count(("SVGPRegressor", "epoch")) >= n_fits
+
+
+def test_callbacks_of_the_automatic_choice(step, monkeypatch):
+    pytest.importorskip("sklearn.callback")
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    names = Names()
+    model = AutoGaussianProcessRegressor(random_state=0).set_callbacks(names).fit(*step)
+    kinds = "AutoGaussianProcessRegressor", "StackedDensityRegressor"
+    assert names.begun[:2] == [(kind, "fit") for kind in kinds]
+    assert names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
+    assert ("DLMRegressor", "epoch") in names.ended
+    plain = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert_array_equal(model.predict(step[0]), plain.predict(step[0]))
+
+
 @pytest.mark.parametrize(
     ("models", "message"),
     [

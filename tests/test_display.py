@@ -10,7 +10,9 @@ from matplotlib.colors import to_rgb
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 from sklearn.datasets import load_diabetes, load_digits
+from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectKBest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
 from sklearn.linear_model import BayesianRidge, Ridge
@@ -21,8 +23,11 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
+    AutoGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     ConvolutionalGPClassifier,
     ConvolutionalGPRegressor,
+    StackedDensityRegressor,
 )
 from skgpstoch.display import (
     ADMMConvergenceDisplay,
@@ -31,13 +36,19 @@ from skgpstoch.display import (
     PatchResponsesDisplay,
     PredictionIntervalDisplay,
     RegressionCalibrationDisplay,
+    StackingWeightsDisplay,
 )
 from skgpstoch.metrics import central_interval, interval_coverage
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-ALL = [LearningCurveDisplay, PredictionIntervalDisplay, RegressionCalibrationDisplay]
+ALL = [
+    LearningCurveDisplay,
+    PredictionIntervalDisplay,
+    RegressionCalibrationDisplay,
+    StackingWeightsDisplay,
+]
 OF_IMAGES = [InducingPatchesDisplay, PatchResponsesDisplay]
 QUICK = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 
@@ -337,6 +348,8 @@ def draw(cls, **options):
     """A small picture of each Display."""
     if cls is LearningCurveDisplay:
         return cls(loss_curve=[2.0, 1.0]).plot(**options)
+    if cls is StackingWeightsDisplay:
+        return cls(names=["a", "b"], weights=[0.3, 0.7], scores=[1.0, 2.0]).plot(**options)
     if cls is InducingPatchesDisplay:
         return cls(patches=np.eye(3)[None, :, :, None], responses=np.ones((1, 1))).plot(**options)
     if cls is PatchResponsesDisplay:
@@ -410,6 +423,32 @@ def test_convergence_curves():
         display.plot(given.ravel()[:3])
     with pytest.raises(TypeError, match="history_"):
         ADMMConvergenceDisplay.from_estimator(BayesianRidge().fit(X, X[:, 0]))
+
+
+# ------------------------------------------------------------------------- StackingWeightsDisplay
+def test_weights_are_bars_with_scores(data):
+    models = [("ridge", Ridge()), ("flat", DummyRegressor()), ("net", BayesianRidge())]
+    stack = StackedDensityRegressor([(n, ConstantVarianceRegressor(m)) for n, m in models], cv=3)
+    with pytest.raises(NotFittedError):
+        StackingWeightsDisplay.from_estimator(stack)
+    pipeline = make_pipeline(StandardScaler(), stack).fit(*data)
+    display = StackingWeightsDisplay.from_estimator(pipeline, color="0.5")
+    widths = [bar.get_width() for bar in display.bars_]
+    assert widths == sorted(pipeline[-1].weights_)
+    top = int(np.argmax(pipeline[-1].weights_))
+    assert display.ax_.get_yticklabels()[-1].get_text() == models[top][0]
+    assert display.texts_[-1].get_text() == f"{pipeline[-1].scores_[top]:.3f}"
+    assert to_rgb(display.bars_[0].get_facecolor()) == to_rgb("0.5")
+
+
+def test_weights_of_the_automatic_choice(data):
+    X, y = data
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X[:40], y[:40])
+    display = StackingWeightsDisplay.from_estimator(model)
+    assert [bar.get_width() for bar in display.bars_] == [1.0]
+    assert display.ax_.get_yticklabels()[0].get_text() == "process"
+    with pytest.raises(TypeError, match="named_estimators_"):
+        StackingWeightsDisplay.from_estimator(SelectKBest().fit(X, y))
 
 
 # ------------------------------------------------------------------------- Displays of images

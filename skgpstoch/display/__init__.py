@@ -6,6 +6,7 @@ and `from_predictions` do both at once. matplotlib is optional: only `plot` impo
 
 from .images import InducingPatchesDisplay, PatchResponsesDisplay
 from .predictions import PredictionIntervalDisplay, RegressionCalibrationDisplay
+from .stacking import StackingWeightsDisplay
 from .training import ADMMConvergenceDisplay, LearningCurveDisplay
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "PatchResponsesDisplay",
     "PredictionIntervalDisplay",
     "RegressionCalibrationDisplay",
+    "StackingWeightsDisplay",
 ]
 
 for _name in __all__:  # pickles name the public path, wherever a class lives

@@ -24,6 +24,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..estimators.base import fitting, validate_inputs
+from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.mixtures import Parts, PredictiveMixture
 from ..estimators.plan import direct_plan
@@ -45,7 +46,7 @@ LEAST_WEIGHT = 0.1  # below which a model is not worth the time
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Automatic(BaseEstimator):
+class Automatic(CallbackSupportMixin, BaseEstimator):
     """What regressor and classifier share.
 
     Parameters
@@ -91,6 +92,15 @@ class Automatic(BaseEstimator):
     @abstractmethod
     def _networks(self, **params: Any) -> Any:
         """The ensemble of networks."""
+
+    @abstractmethod
+    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit what suits these rows."""
+
+    def _fit_model(self, X: Any, y: Any, sample_weight: Any) -> None:
+        fits = Fits(self, X, y, 1)
+        self._choose(fits.next("model"), X, y, sample_weight)
+        fits.on_end()
 
     def _keep(self, name: str, model: Any, score: float) -> None:
         """Consist of one fitted model."""
@@ -194,6 +204,7 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         return DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **params)
 
     @fitting
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
         """Fit the model.
 
@@ -219,20 +230,24 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         self._validate_params()
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_inputs(self, X, y, reset=True, **options)
+        self._fit_model(X, y, sample_weight)
+        return self
+
+    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
         seed = resolve_seed(self.random_state)
         common = self._common(seed)
         networks = self._networks(**common)
         if len(X) < VERY_FEW_ROWS:
-            process = SVGPRegressor(**common).fit(X, y, sample_weight)
+            process = fit(SVGPRegressor(**common), X, y, sample_weight=sample_weight)
             self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
-            return self
+            return
         networks.set_params(**self._n_steps(X, y, networks))
         if len(X) > FEW_ROWS or y.ndim > 1 or self.max_time is not None:
-            networks.fit(X, y, sample_weight)
+            fit(networks, X, y, sample_weight=sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())
             self._keep("networks", networks, score)
-            return self
+            return
         models = [("networks", networks), ("process", self._process(len(X), **common))]
         stack = StackedDensityRegressor(
             models,
@@ -241,11 +256,10 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
             least_weight=LEAST_WEIGHT,
             n_jobs=self.n_jobs,
         )
-        self.model_ = stack.fit(X, y, sample_weight)
+        self.model_ = fit(stack, X, y, sample_weight=sample_weight)
         names = [name for name, _ in models]
         scores, weights = stack.scores_.tolist(), stack.weights_.tolist()
         self.scores_ = {"model": names, "score": scores, "weight": weights}
-        return self
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)
@@ -285,6 +299,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         return DLMClassifier(posterior="finite", loss="elbo", **params)
 
     @fitting
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
         """Fit the model.
 
@@ -317,16 +332,20 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
             )
+        self._fit_model(X, y, sample_weight)
+        return self
+
+    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
         common = self._common(resolve_seed(self.random_state))
         if len(X) < VERY_FEW_ROWS:
-            process = SVGPClassifier(max_iter=FEW_STEPS, **common).fit(X, y, sample_weight)
+            process = SVGPClassifier(max_iter=FEW_STEPS, **common)
+            fit(process, X, y, sample_weight=sample_weight)
             self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
-            return self
+            return
         networks = self._networks(**common)
         networks.set_params(**self._n_steps(X, y, networks))
-        networks.fit(X, y, sample_weight)
+        fit(networks, X, y, sample_weight=sample_weight)
         self._keep("networks", networks, -min(networks.validation_scores_ or [np.nan]))
-        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class.

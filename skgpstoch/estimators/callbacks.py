@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -69,3 +69,52 @@ class FitCallbacks:
         """Called when the estimator is fitted."""
         if self.context is not None:
             self.context.call_on_fit_task_end(**self.known)
+
+
+class Fits:
+    """Fits of other estimators, as callbacks of one are told of them.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        The one that consists of the others.
+    X, y : ndarrays
+        Its data.
+    n_fits : int
+        How many there are to be, at most.
+    """
+
+    def __init__(self, estimator: Any, X: Any, y: Any, n_fits: int) -> None:
+        self.known = {"estimator": estimator, "X": X, "y": y}
+        self.context = None
+        if hasattr(estimator, "_init_callback_context"):
+            self.context = estimator._init_callback_context(max_subtasks=n_fits)
+            self.context.call_on_fit_task_begin(**self.known)
+
+    def next(self, name: str) -> Fit:
+        """The next one, of an estimator with this name."""
+        context = None if self.context is None else self.context.subcontext(task_name=name)
+        return Fit(self.known["estimator"], context)
+
+    def on_end(self) -> None:
+        """Called when all are fitted."""
+        if self.context is not None:
+            self.context.call_on_fit_task_end(**self.known)
+
+
+class Fit(NamedTuple):
+    """A fit of another estimator, perhaps in another process."""
+
+    caller: Any
+    context: Any
+
+    def __call__(self, model: Any, X: Any, y: Any, **of_rows: Any) -> Any:
+        """The fitted model."""
+        if self.context is None:
+            return model.fit(X, y, **of_rows)
+        known = {"estimator": self.caller, "X": X, "y": y}
+        with self.context.propagate_callback_context(model):
+            self.context.call_on_fit_task_begin(**known)
+            model.fit(X, y, **of_rows)
+        self.context.call_on_fit_task_end(**known)
+        return model

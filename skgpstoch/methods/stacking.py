@@ -34,6 +34,7 @@ from sklearn.utils.validation import (
 )
 
 from ..estimators.base import validate_inputs
+from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.mixtures import Normals, Parts, PredictiveMixture
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
@@ -91,27 +92,17 @@ def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
     return np.asarray(kept / kept.sum())
 
 
-def fit_used(
-    models: Sequence[Any], weights: np.ndarray, X: Any, y: Any, sample_weight: Any, n_jobs: Any
-) -> list[Any]:
-    """Models fitted to all rows; None for those without a weight."""
-    of_rows = {} if sample_weight is None else {"sample_weight": sample_weight}
-    used = [clone(model) for model, w in zip(models, weights, strict=True) if w > 0.0]
-    fitted = Parallel(n_jobs=n_jobs)(delayed(model.fit)(X, y, **of_rows) for model in used)
-    left = iter(fitted)
-    return [next(left) if w > 0.0 else None for w in weights]
-
-
 def held_out_densities(
-    name: str, estimator: Any, X: Any, y: Any, train: np.ndarray, test: np.ndarray, weight: Any
+    fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, weight: Any
 ) -> np.ndarray:
     """log p(y | x) of some rows, by a model of others."""
+    train, test = split
     of_rows = {} if weight is None else {"sample_weight": weight[train]}
     (X_train, y_train), (X_test, y_test) = (
         (_safe_indexing(X, rows), _safe_indexing(y, rows)) for rows in (train, test)
     )
     try:
-        model = clone(estimator).fit(X_train, y_train, **of_rows)
+        model = fit(clone(estimator), X_train, y_train, **of_rows)
         return np.asarray(model.log_predictive_density(X_test, y_test))
     except Exception as error:
         error.add_note(f"It is that of {name!r} in estimators.")
@@ -119,7 +110,7 @@ def held_out_densities(
 
 
 class StackedDensityRegressor(
-    PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
+    CallbackSupportMixin, PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
 ):
     """The mixture of regressors' predictive distributions that scores best on rows held out.
 
@@ -238,6 +229,7 @@ class StackedDensityRegressor(
         self._set_params("estimators", **params)
         return self
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
         """Fit all estimators to folds and to all rows, and choose the weights.
 
@@ -261,10 +253,13 @@ class StackedDensityRegressor(
         check_array(y, ensure_2d=False, dtype=None, input_name="y")
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
-        parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(held_out_densities)(name, judges.get(name, model), X, y, train, test, weight)
+        fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
+        parts = parallel(
+            delayed(held_out_densities)(
+                fits.next(name), name, judges.get(name, model), X, y, split, weight
+            )
             for name, model in zip(names, models, strict=True)
-            for train, test in splits
+            for split in splits
         )
         by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]
         scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
@@ -274,9 +269,17 @@ class StackedDensityRegressor(
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))
-        fitted = fit_used(models, self.weights_, X, y, weight, self.n_jobs)
-        self.estimators_ = fitted
-        self.named_estimators_ = dict(zip(names, fitted, strict=True))
+        of_rows = {} if weight is None else {"sample_weight": weight}
+        of_used = iter(
+            parallel(
+                delayed(fits.next(name))(clone(model), X, y, **of_rows)
+                for name, model, w in zip(names, models, self.weights_, strict=True)
+                if w > 0.0
+            )
+        )
+        self.estimators_ = [next(of_used) if w > 0.0 else None for w in self.weights_]
+        self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
+        fits.on_end()
         return self
 
     def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:

@@ -1,0 +1,119 @@
+"""Pictures of mixtures: what each model counts for, and how well it predicts on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .base import Display, fitted_with
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StackingWeightsDisplay(Display):
+    """The weights of stacked models, the largest on top, with the scores of each alone.
+
+    A model may score well and have no weight: there is another that says the same, better.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the models.
+    weights : array-like of shape (n_models,)
+        Of sum 1.
+    scores : array-like of shape (n_models,)
+        Mean log densities of rows held out, in nats per row.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        One bar for each weight, from the bottom up.
+    texts_ : list of matplotlib Text
+        The scores, in the order of the bars.
+    ax_ : matplotlib Axes
+        Axes drawn on.
+    figure_ : matplotlib Figure
+        Figure of the axes.
+
+    See Also
+    --------
+    skgpstoch.StackedDensityRegressor : Finds the weights.
+
+    Examples
+    --------
+    >>> from skgpstoch.display import StackingWeightsDisplay
+    >>> display = StackingWeightsDisplay(names=["a", "b"], weights=[0.9, 0.1], scores=[0.5, 0.2])
+    >>> [text.get_text() for text in display.plot().texts_]
+    ['0.200', '0.500']
+    """
+
+    names: Any
+    weights: ArrayLike
+    scores: ArrayLike
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None, **kwargs: Any) -> StackingWeightsDisplay:
+        """Draw the bars.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; None opens a new figure.
+        **kwargs : dict
+            Keywords for matplotlib's `barh`.
+
+        Returns
+        -------
+        display : StackingWeightsDisplay
+            Itself.
+        """
+        ax = self._open(ax)
+        weights, scores = (np.asarray(a, dtype=np.float64) for a in (self.weights, self.scores))
+        order = np.lexsort((scores, weights))
+        self.bars_ = ax.barh([str(self.names[j]) for j in order], weights[order], **kwargs)
+        labels = [f"{scores[j]:.3f}" for j in order]
+        self.texts_ = list(ax.bar_label(self.bars_, labels, padding=4))
+        ax.set(xlim=(0.0, 1.15), xlabel="Weight; log density of rows held out, in nats per row")
+        return self
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, *, ax: matplotlib.axes.Axes | None = None, **kwargs: Any
+    ) -> StackingWeightsDisplay:
+        """Draw the weights of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted :class:`~skgpstoch.StackedDensityRegressor` or
+            :class:`~skgpstoch.AutoGaussianProcessRegressor`; a pipeline that ends in one, or a
+            hyperparameter search over either.
+        ax : matplotlib Axes, default=None
+            Axes to draw on; None opens a new figure.
+        **kwargs : dict
+            Passed to :meth:`plot`.
+
+        Returns
+        -------
+        display : StackingWeightsDisplay
+            The numbers and the artists.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            If the estimator is not fitted.
+        TypeError
+            If the estimator has no `scores_`, or they are not of models.
+        """
+        fitted = fitted_with("scores_", estimator, cls)
+        if isinstance(fitted.scores_, dict):
+            numbers = [fitted.scores_[column] for column in ("model", "weight", "score")]
+        else:
+            fitted_with("named_estimators_", estimator, cls)
+            numbers = [list(fitted.named_estimators_), fitted.weights_, fitted.scores_]
+        display = cls(**dict(zip(("names", "weights", "scores"), numbers, strict=True)))
+        return display.plot(ax, **kwargs)

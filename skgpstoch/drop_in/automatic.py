@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..estimators.base import fitting, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.mixtures import Parts, PredictiveMixture
+from ..estimators.parameters import N_JOBS
 from ..estimators.plan import direct_plan
 from ..methods.dlm import DLMClassifier, DLMRegressor
 from ..methods.stacking import StackedDensityRegressor
@@ -192,7 +193,7 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
     n_jobs: int | None = None
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": [Integral, None]}
+    _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": N_JOBS}
 
     def _networks(self, **params: Any) -> DLMRegressor:
         return DLMRegressor(

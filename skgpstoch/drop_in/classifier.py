@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
+from ..estimators.parameters import N_JOBS
 from ..kernels import split_white_noise
 from ..methods.laplace import BinaryLaplaceClassifier, Stop
 from .many_rows import choose, fixed, make_classifier
@@ -102,7 +103,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
         "max_iter_predict": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "multi_class": [StrOptions({"one_vs_rest", "one_vs_one"})],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
         "method": [StrOptions({"auto", "laplace", "svgp", "solve"})],
     }
 

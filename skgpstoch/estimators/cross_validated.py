@@ -23,7 +23,7 @@ from ..posteriors.exact import ExactPosterior
 from ..posteriors.iterative import IterativePosterior
 from ..training.exact_search import best_on
 from .network_kernel import START_NOISE, KernelChoice, default_kernel
-from .parameters import POSITIVE, POSITIVE_INTEGER
+from .parameters import N_JOBS, POSITIVE, POSITIVE_INTEGER
 from .persistence import changed_shape
 from .plan import Plan
 from .regressor import GPRegressor, check_shared_noise
@@ -127,7 +127,7 @@ class CrossValidatedGPRegressor(KernelChoice, GPRegressor):
         "noise_variance": [POSITIVE],
         "n_restarts": [Interval(Integral, 0, None, closed="left")],
         "block_size": [POSITIVE_INTEGER],
-        "n_jobs": [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None],
+        "n_jobs": N_JOBS,
         "normalize_y": ["boolean"],
     }
 

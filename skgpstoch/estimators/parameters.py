@@ -24,6 +24,7 @@ POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 AUTO = StrOptions({"auto"})
+N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
 DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
 MOST_DRAWS = 10
 MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of

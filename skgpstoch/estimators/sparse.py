@@ -18,7 +18,6 @@ from ..features.inducing import InducingFeatures
 from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
-from ..likelihoods.shared_precision import SharedStudentT
 from ..losses import ExpectedLogLikelihood, Loss, TighterBound, make_loss
 from ..objectives.base import Objective
 from ..objectives.best_q import best
@@ -321,7 +320,7 @@ def check_choices(
 ) -> None:
     """Raise a ValueError where parameters do not agree."""
     loss.check(likelihood)
-    if isinstance(likelihood, SharedStudentT) and isinstance(loss, ExpectedLogLikelihood):
+    if loss.bounds_evidence and not likelihood.has_bound:
         raise ValueError(f"likelihood={likelihood!r} has no bound on the evidence; use loss='log'.")
     follows = loss.covariance(likelihood) == "prior"
     if white is not None and not isinstance(likelihood, Gaussian):

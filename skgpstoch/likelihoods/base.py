@@ -32,6 +32,9 @@ class Likelihood(nn.Module):
     log_concave: bool = True
     """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
 
+    has_bound: bool = True
+    """Whether the evidence has a bound: not where predictions are no mean of p(y | f) over q."""
+
     differentiable: bool = True
     """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 

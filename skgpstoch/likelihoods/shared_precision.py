@@ -38,6 +38,8 @@ class SharedStudentT(StudentT):
     SharedStudentT(scale=0.5, df=4)
     """
 
+    has_bound = False
+
     outliers: tuple[float, float] = (0.0, 1.0)
     """The share ε of rows whose deviations are c times as large, and c: their precision is τ/c²."""
 

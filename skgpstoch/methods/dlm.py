@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.finite_direct import WithFiniteFeatures
 from ..estimators.network_kernel import NetworkKernel
 from ..estimators.orthogonal import COVARIANCES, WithOrthogonalPoints
+from ..estimators.parameters import N_JOBS
 from ..estimators.plan import EXACTLY, MOST_JUDGES, Plan
 from ..estimators.sparse import LossChoice, SparseGP, Start
 from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
@@ -203,7 +204,7 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         "posterior": [StrOptions({*COVARIANCES, "finite"})],
         "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         *SparseGP._shape_parameters,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +36,7 @@ from sklearn.utils.validation import (
 from ..estimators.base import validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.mixtures import Normals, Parts, PredictiveMixture
+from ..estimators.parameters import N_JOBS
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
@@ -179,7 +180,7 @@ class StackedDensityRegressor(
         "cv": ["cv_object"],
         "judged_by": [dict, None],
         "least_weight": [Interval(Real, 0, 1, closed="both")],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
     }
     _required_parameters: ClassVar[list[str]] = ["estimators"]
 

@@ -19,6 +19,7 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
+    DLMClassifier,
     DLMRegressor,
     StackedDensityRegressor,
     SVGPRegressor,
@@ -238,10 +239,24 @@ def test_checks_of_one_variance(estimator, check):
 # ---- the ones to start with --------------------------------------------------------------------
 
 
+SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2}
+
+
+def small_networks(self, **params):
+    params |= {**SMALL, "max_iter": 5}
+    return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
+
+
+def small_networks_of_classes(self, **params):
+    return DLMClassifier(posterior="finite", loss="elbo", **{**SMALL, "max_iter": 60, **params})
+
+
 @parametrize_with_checks(
-    [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier(max_time=0.01)]
+    [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier()]
 )
-def test_checks_of_automatic_estimators(estimator, check):
+def test_checks_of_automatic_estimators(estimator, check, monkeypatch):
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    monkeypatch.setattr(AutoGaussianProcessClassifier, "_networks", small_networks_of_classes)
     check(estimator)
 
 
@@ -249,11 +264,6 @@ def test_checks_of_automatic_estimators(estimator, check):
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_defaults(estimator, check):
     check(estimator)
-
-
-def small_networks(self, **params):
-    params |= {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 5}
-    return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
 
 
 def small_process(self, n_rows, **params):

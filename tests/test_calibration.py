@@ -7,6 +7,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize_scalar
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 from torch.testing import assert_close
 
 from skgpstoch import DLMClassifier, DLMRegressor
@@ -20,6 +22,7 @@ from skgpstoch.objectives.calibration import (
     PRIOR,
     USUAL,
     Calibration,
+    HeldOut,
     calibrate,
     most_suitable,
     scaled,
@@ -58,6 +61,18 @@ def test_the_spread_of_means_stays_a_share():
     assert 0.99 < found.spread <= 1.0
     found = calibrate(lambda choice: 1e3 * choice.spread, only("log_scale", "spread"))
     assert 0.0 <= found.spread < 0.01
+
+
+@pytest.mark.parametrize("gain", [3.0, 5.0, 10.0, 50.0])
+def test_disagreement_is_found_though_it_has_no_slope_at_nought(gain):
+    """The review's example, whose minimum is not where the search might end."""
+
+    def loss(choice):
+        return -gain * choice.doubt**2 + 0.5 * gain * choice.doubt**4
+
+    grid = np.linspace(0.0, 2.0, 2001)
+    best = grid[np.argmin(-gain * grid**2 + 0.5 * gain * grid**4 + 0.5 * (grid / PRIOR.doubt) ** 2)]
+    assert_allclose(calibrate(loss, ALL).doubt, best, atol=2e-3)
 
 
 def test_all_changes_are_found_together():
@@ -225,7 +240,7 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
 
 
 def sparse(**params):
-    return DLMRegressor(**{"n_inducing": 15, "max_iter": 30, "random_state": 0, **params})
+    return DLMRegressor(**{"n_inducing": 15, "max_iter": 10, "random_state": 0, **params})
 
 
 @pytest.fixture(scope="module")
@@ -253,10 +268,68 @@ def test_deviations_are_scaled_and_means_stay(posterior, beta, outlying):
     assert_allclose(model.predict(query[:3], return_cov=True)[1], factor**2 * cov, rtol=1e-6)
 
 
+def held_out_of(X, y, fraction):
+    data = Data(X, y[:, None]).merged()
+    return data[split_rows(data, fraction, resolve_seed(0), False)[1]]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"noise": "input"},
+        {"noise": "input", "likelihood": "shared_student_t"},
+        {"kernel": Matern() + WhiteKernel(0.3, "fixed")},
+        {"likelihood": "shared_student_t", "posterior": "odvgp"},
+    ],
+    ids=repr,
+)
+def test_models_predict_what_the_search_promised(params, outlying, monkeypatch):
+    promised, best = [], HeldOut.best
+
+    def remembered(self):
+        promised.append((self, found := best(self)))
+        return found
+
+    monkeypatch.setattr(HeldOut, "best", remembered)
+    model = sparse(beta=[1.0], refit=False, **params).fit(*outlying)
+    ((held_out, choice),) = promised
+    data = held_out_of(*outlying, 0.1)
+    found = model.log_predictive_density(data.X, data.y[:, 0]).sum()
+    unit = model._y_scaling.scale.item()
+    expected = -held_out.loss(choice) - len(data) * np.log(unit)
+    assert_allclose(found, expected, rtol=1e-7)
+    if "kernel" in params:
+        assert_allclose(model.noise_variance_, 0.3 * unit**2)
+
+
+def test_warm_starts_go_on_from_what_was_trained(outlying):
+    """Changes do not add up."""
+    model = sparse(beta=[1.0], warm_start=True, noise="input", max_iter=2)
+    plain = clone(model).set_params(calibrate=False)
+    for _ in range(3):
+        model.fit(*outlying)
+        plain.fit(*outlying)
+    query = np.linspace(-3, 3, 7)[:, None]
+    assert_allclose(model.predict(query), plain.predict(query), rtol=1e-6)
+    trained, _ = model.posterior_.model.trained_noise
+    assert_close(trained.noise_variance, plain.posterior_.model.likelihood.noise_variance)
+
+
+def test_the_bound_is_that_of_the_calibrated_model(outlying):
+    X, y = outlying
+    model = sparse(beta=[1.0]).fit(X, y)
+    inputs, rows, posterior = model._labelled(Data(X, y[:, None]))
+    q = posterior.marginals(inputs)
+    expected = posterior.likelihood.expected_log_prob(rows.y, q).sum()
+    expected = expected.item() - posterior.weights.kl().sum().item()
+    expected -= 600 * np.log(model._y_scaling.scale.item())
+    assert_allclose(model.log_marginal_likelihood_value_, expected, rtol=1e-8)
+
+
 def test_rows_held_out_are_predicted_better(outlying):
     X, y = outlying
-    data = Data(X, y[:, None]).merged()
-    held_out = data[split_rows(data, 0.1, resolve_seed(0), False)[1]]
+    held_out = held_out_of(X, y, 0.1)
     model, plain = (
         sparse(beta=[1.0], refit=False, calibrate=c).fit(X, y).log_predictive_density
         for c in ("auto", False)

@@ -161,6 +161,39 @@ def test_outliers_are_rows_with_larger_deviations():
         assert_allclose(below, probability, atol=0.015)
 
 
+@pytest.mark.parametrize("make", [SharedStudentT, with_outliers])
+@torch.no_grad()
+def test_noise_of_a_known_f_is_what_predictions_have_without_variance(make):
+    y, q, _ = some_rows()
+    likelihood = make(torch.tensor([0.3, 0.7], dtype=torch.float64))
+    known = Marginals(q.mean, 0.0 * q.var)
+    assert_close(likelihood.log_prob(y, q.mean[0]).sum(1), likelihood.log_predictive(y, known))
+    f = q.mean.expand(3, -1, -1)
+    assert_close(likelihood.log_prob(y, f)[2], likelihood.log_prob(y, q.mean[0]))
+    far = likelihood.noise_quantile(0.99)
+    assert_close(likelihood.quantile(known, 0.99), q.mean[0] + far)
+    draws = likelihood.sample(torch.zeros(20_000, 2), torch.Generator().manual_seed(0))
+    assert_allclose((draws < far).double().mean(0), 0.99, atol=0.003)
+
+
+def test_joint_covariances_are_those_of_draws(funnel):
+    """Of members with one precision a row, outliers, and disagreement."""
+    model = finite(likelihood="shared_student_t", n_estimators=3, max_iter=5).fit(*funnel)
+    model.posterior_.spread, model.posterior_.doubt = 0.6, 1.5
+    for part in model.posterior_.parts:
+        part.likelihood.outliers = 0.1, 2.0
+        part.likelihood.log_df_minus_2.fill_(math.log(18.0))
+    model.posterior_.likelihood = model.posterior_.parts[0].likelihood
+    X = np.linspace(-3, 3, 4)[:, None]
+    cov = model.predict(X, return_cov=True)[1]
+    draws = model.sample_y(X, 200_000)
+    unit = np.sqrt(np.outer(cov.diagonal(), cov.diagonal()))
+    assert_allclose(np.cov(draws) / unit, cov / unit, atol=0.02)
+    latent = model.predict(X, return_cov=True, latent=True)[1]
+    away = ~np.eye(4, dtype=bool)
+    assert np.abs(cov / latent - 1.0)[away].max() > 0.05
+
+
 @torch.no_grad()
 def test_disagreement_is_a_part_of_f(funnel):
     """Moments, joint covariances and draws are of the same mixture."""

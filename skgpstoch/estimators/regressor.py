@@ -182,8 +182,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
             q, likelihood = posterior.predictive(X, self._known(X, None, y_std))
             cov = posterior.covariance(X)
             if not latent:
-                noise = likelihood.moments(q).var - q.var  # (S, N, P)
-                cov.diagonal(dim1=-2, dim2=-1).add_(noise.mean(0).mT)
+                noise = cast(AdditiveNoise, likelihood)
+                cov = noise.joint_covariance(q, cov, posterior.between(X))
         offset, scale = self._y_scaling
         mean = q.mixture_moments()[0].cpu().numpy() * scale + offset
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)

@@ -75,7 +75,8 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
     likelihood_ : Likelihood
         The fitted likelihood.
     log_marginal_likelihood_value_ : float
-        The bound on log p(y | X), in nats, summed over all rows; NaN after `partial_fit`.
+        The bound on log p(y | X), in nats, summed over all rows; NaN after `partial_fit`, and where
+        there is none (likelihood="shared_student_t").
     """
 
     _standardises: ClassVar[bool] = True
@@ -312,6 +313,8 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
 
     def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
         model = cast(SparsePosterior, posterior).model.for_evidence()
+        if not model.likelihood.has_bound:
+            raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
         return float(best(model, X, rows).value)
 
 

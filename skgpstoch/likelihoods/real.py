@@ -69,6 +69,20 @@ class AdditiveNoise(Likelihood):
         """P(f + ε ≤ y) for each component of q: (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define cdf")
 
+    @property
+    def joint_factor(self) -> Tensor:
+        """What covariances of f between rows are multiplied by in those of y, of shape (P,)."""
+        return torch.ones((), dtype=torch.float64, device="cpu")
+
+    def joint_covariance(self, q: Marginals, cov: Tensor, between: Tensor | float) -> Tensor:
+        """That of y, (P, N, N), for one of f: in a mixture's parts, and between their means."""
+        factor = self.joint_factor.to(cov)
+        if factor.ndim:
+            cov = between + factor[:, None, None] * (cov - between)
+        noise = self.moments(q).var - factor * q.var  # (S, N, P)
+        cov.diagonal(dim1=-2, dim2=-1).add_(noise.mean(0).mT)
+        return cov
+
     def moments(self, q: Marginals) -> Marginals:
         """μ and v + Var ε."""
         return Marginals(q.mean, q.var + self.noise_variance)

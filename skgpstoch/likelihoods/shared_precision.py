@@ -58,13 +58,33 @@ class SharedStudentT(StudentT):
         share, width = self.outliers
         return 1.0 - share + share * width**2
 
+    @property
+    def joint_factor(self) -> Tensor:
+        """(E τ^−½)² of independent precisions, (1 − ε + εc)²·ν/2·(Γ((ν − 1)/2)/Γ(ν/2))²."""
+        (share, width), half = self.outliers, 0.5 * self.df.double()
+        ratio = torch.lgamma(half - 0.5) - torch.lgamma(half)
+        return (1.0 - share + share * width) ** 2 * half * (2.0 * ratio).exp()
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p of y where f is known, elementwise."""
+        return self._log_each(y, Marginals(f, torch.zeros_like(f)))[0].logsumexp(0)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws of y where f is known."""
+        return self.sample_around(f, f, generator)
+
+    def noise_quantile(self, probability: float) -> Tensor:
+        """Of y − f where f is known."""
+        zero = torch.zeros_like(self.scale)[None, None]
+        return self.quantile(Marginals(zero, zero), probability)[0]
+
     def _kinds(self, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Logarithms of 1 − ε and ε, and V = v + s² and c²V: (J, 1, 1, 1) and (J, S, N, P)."""
+        """Logarithms of 1 − ε and ε, and V = v + s² and c²V of rows: (J, 1, …) and (J, …)."""
         (share, width), V = self.outliers, q.var + self.scale.square()
         if share == 0.0:
-            return V.new_zeros(1, 1, 1, 1), V[None]
+            return V.new_zeros(()), V[None]
         log_p = V.new_tensor([math.log1p(-share), math.log(share)])
-        return log_p.view(2, 1, 1, 1), torch.stack([V, width**2 * V])
+        return log_p.view(2, *[1] * V.ndim), torch.stack([V, width**2 * V])
 
     def _log_each(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """log p(y) of usual rows and of outliers, each with its probability, and their V."""

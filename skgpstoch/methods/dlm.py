@@ -42,7 +42,9 @@ from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss
 from ..maths.linalg import NotPositiveDefiniteError
+from ..objectives.best_q import evidence_bound
 from ..objectives.calibration import Calibration, HeldOut, recalibrated
+from ..posteriors.blocks import moments_of
 from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
@@ -267,7 +269,8 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         self.beta_path_ = np.array([fit.beta for fit in fits])
         self.validation_scores_ = np.array([fit.loss for fit in fits])
         if changes is not None:
-            self._recalibrate(changes)
+            judged = data if self.refit and not interrupted else train
+            self._recalibrate(changes, judged)
         return history
 
     def _fit_both(self, beta: float, data: Data, otherwise: Any = None) -> History:
@@ -329,13 +332,20 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
         if is_done or not (self.calibrate and isinstance(posterior.likelihood, AdditiveNoise)):
             return None
         q, likelihood = posterior.predictive(X, rows)
-        white = self._split_kernel()[1]
-        is_fixed = white is not None and white.hyperparameter_noise_level.fixed
-        return HeldOut(rows, q, likelihood, not is_fixed).best()
+        return HeldOut(rows, q, likelihood, self._learns_noise()).best()
 
-    def _recalibrate(self, changes: Calibration) -> None:
+    def _learns_noise(self: Any) -> bool:
+        white = self._split_kernel()[1]
+        return white is None or not white.hyperparameter_noise_level.fixed
+
+    def _recalibrate(self, changes: Calibration, data: Data) -> None:
+        """Change the fit to these data."""
         fitted: Any = self
-        fitted.posterior_ = recalibrated(fitted.posterior_, changes).requires_grad_(False)
+        X, rows, posterior = fitted._labelled(data)
+        posterior = recalibrated(posterior, changes, self._learns_noise())
+        bound = evidence_bound(posterior.model, X, rows, moments_of(posterior.weights))
+        posterior.elbo.copy_(bound)
+        fitted.posterior_ = posterior.cpu().requires_grad_(False)
         self._set_fitted(replace(EXACTLY, solver=fitted.solver_, beta=self.beta_))
 
     def _mean_loss(self: Any, data: Data) -> float:

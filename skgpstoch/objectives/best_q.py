@@ -67,7 +67,9 @@ def best(
 
 
 def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
-    """The evidence lower bound at q, (), whatever the loss is."""
+    """The evidence lower bound at q, (), whatever the loss is; NaN where there is none."""
+    if not model.likelihood.has_bound:
+        return q.kl.new_tensor(torch.nan)
     bounded = model.for_evidence()
     with torch.no_grad():
         return survey(bounded, X, rows, q, exact=True)[0] - bounded.penalty()
@@ -157,7 +159,7 @@ def damped_newton(
     rounding: float,
     max_iter: int,
 ) -> tuple[Solution, bool]:
-    """Where steps from some sites lead, and whether none is an improvement there.
+    """Where steps from some sites lead, and whether they ended for want of an improvement.
 
     Each goes part of the way to the sites at the present q(w): all of it as long as the value
     grows, half as far where it does not. First with sites that are safe far from the best q(w),

@@ -27,6 +27,7 @@ from ..posteriors.sparse import RowScale, Solution, SparsePosterior
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
+SOME_DOUBT = 0.5
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
 
 
@@ -82,7 +83,8 @@ def calibrate(
         value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
         return math.inf if math.isnan(value) else value
 
-    start = min((np.array([scale, *expected[1:]]) for scale in LOG_SCALES), key=total)
+    first = np.array(USUAL._replace(doubt=SOME_DOUBT))[is_free]  # of which there is no slope at 0
+    start = min((np.array([scale, *first[1:]]) for scale in LOG_SCALES), key=total)
     if (least := total(start)) == math.inf:
         return UNCHANGED._replace(log_scale=usual.log_scale)
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
@@ -155,13 +157,18 @@ def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bo
     return other
 
 
-def recalibrated(posterior: SparsePosterior, choice: Calibration) -> SparsePosterior:
-    """With the same mean: k is scaled, as the noise is."""
+def recalibrated(
+    posterior: SparsePosterior, choice: Calibration, learns_noise: bool
+) -> SparsePosterior:
+    """With the same mean: k is scaled, as the noise is, unless it is fixed."""
     model, factor = copy.deepcopy(posterior.model), math.exp(choice.log_scale)
+    model.trained_noise = posterior.model.likelihood, posterior.model.scale
     model.features.reopen(keep_variance=True)
     model.features.close()
     model.features.scale_variance(factor**2)
-    model.likelihood = stretched(model.likelihood, model.mean.value, choice, is_learned=True)
+    model.likelihood = stretched(model.likelihood, model.mean.value, choice, learns_noise)
+    if model.scale is not None:  # it is that of features before they grew
+        model.scale = RowScale(model.scale.weights.detach() / factor)
     q = moments_of(posterior.weights)
     q = q._replace(mean=q.mean / factor)  # of features that are larger by the factor
     found = Solution(q, posterior.sites, posterior.elbo)

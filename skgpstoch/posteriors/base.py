@@ -46,6 +46,10 @@ class Posterior(nn.Module):
         """Joint covariance of f at the rows of X, one for each output: (P, N, N)."""
         raise NotImplementedError
 
+    def between(self, X: Tensor) -> Tensor | float:
+        """The part of that covariance that is of the means of a mixture's parts."""
+        return 0.0
+
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of f at the rows of X: (n_samples, N, P)."""
         raise NotImplementedError

@@ -71,10 +71,17 @@ class MixturePosterior(Posterior):
         return drawn_together(each, self.spread, self.doubt)
 
     def covariance(self, X: Tensor) -> Tensor:
+        within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
+        return within + (self.spread**2 + self.doubt**2) * self._disagreement(X)
+
+    def between(self, X: Tensor) -> Tensor:
+        return self.spread**2 * self._disagreement(X)
+
+    def _disagreement(self, X: Tensor) -> Tensor:
+        """Covariance of the members' means, as they are: (P, N, N)."""
         means = torch.stack([part.marginals(X).mean[0].mT for part in self.parts])  # (K, P, N)
         apart = (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
-        within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
-        return within + (self.spread**2 + self.doubt**2) / len(means) * apart @ apart.mT
+        return apart @ apart.mT / len(means)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws, each of a member drawn before."""

@@ -109,6 +109,9 @@ class SparseModel(nn.Module):
     has_draws: bool = False
     """Whether a row has other features at every look."""
 
+    trained_noise: tuple[Likelihood, RowScale | None] | None = None
+    """Likelihood and scale of rows, where they are others for predictions."""
+
     def __init__(
         self,
         features: FeatureMap,
@@ -255,10 +258,12 @@ class SparseModel(nn.Module):
         """A copy that goes on from here, of the type and on the device of a tensor; or a start.
 
         What goes on has q(w) and noise as they are, and so the kernel that they are for; a start
-        has the kernel that was trained, before it was scaled.
+        has the kernel and the noise that were trained, before they were scaled.
         """
         model = copy.deepcopy(self)
         model = model if like is None else model.to(like)
+        if like is None and model.trained_noise is not None:
+            (model.likelihood, model.scale), model.trained_noise = model.trained_noise, None
         model.features.reopen(keep_variance=like is not None)
         return model.requires_grad_(True)
 

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
+from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -149,11 +150,43 @@ def test_models_are_judged_by_others_and_left_out(step):
     assert alone.estimators_[int(shares.argmin())] is None
 
 
+def test_targets_and_weights_of_stacks_are_checked(step):
+    X, y = step
+    with pytest.warns(DataConversionWarning):
+        assert stack().fit(X, y[:, None]).predict(X).shape == y.shape
+    weighable = stack().set_params(near=ConstantVarianceRegressor(Ridge()))
+    for model in (weighable, ConstantVarianceRegressor(Ridge())):
+        with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+            model.fit(X, y, sample_weight=-np.ones(len(y)))
+        half = np.repeat([0.0, 1.0], 100)
+        weighted = clone(model).fit(X, y, sample_weight=half)
+        assert_array_equal(weighted.predict(X), clone(model).fit(X[100:], y[100:]).predict(X))
+        for wrong in (y[:, None], y[:5], 0.0):
+            with pytest.raises(ValueError, match=r"y must|array|inconsistent"):
+                weighted.log_predictive_density(X, wrong)
+        with pytest.raises(ValueError, match="y contains NaN"):
+            weighted.predictive_cdf(X, np.full(len(y), np.nan))
+    with pytest.raises(ValueError, match="numeric"):
+        stack().fit(X, y.astype(str))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e150])
+def test_units_of_mixtures(unit, step):
+    X, y = step
+    for model in (stack(), ConstantVarianceRegressor(Ridge())):
+        std, scaled = (clone(model).fit(X, u * y).predict_std(X[:5]) for u in (1.0, unit))
+        assert_allclose(scaled / unit, std, rtol=1e-6)
+
+
 def test_judges_of_nobody(step):
     with pytest.raises(ValueError, match=r"judged_by has the names \['far'\]"):
         stack().set_params(judged_by={"far": sparse()}).fit(*step)
-    with pytest.raises(ValueError, match="'gp' has no log_predictive_density"):
+    with pytest.raises(ValueError, match=r"judged_by: 'gp' has no log.*one var"):
         stack().set_params(judged_by={"gp": Ridge()}).fit(*step)
+    with pytest.raises(
+        ValueError, match=r"judged_by: .gp. has no log_predictive_density, got 5\.$"
+    ):
+        stack().set_params(judged_by={"gp": 5}).fit(*step)
 
 
 class Names:
@@ -163,9 +196,10 @@ class Names:
 
     def __init__(self):
         self.begun, self.ended = [], []
+        self.set_up = self.torn_down = 0
 
     def setup(self, estimator, context):
-        pass
+        self.set_up += 1
 
     def on_fit_task_begin(self, estimator, context, **kwargs):
         self.begun.append((context.estimator_name, context.task_name))
@@ -174,7 +208,7 @@ class Names:
         self.ended.append((context.estimator_name, context.task_name))
 
     def teardown(self, estimator, context):
-        pass
+        self.torn_down += 1
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
@@ -189,6 +223,23 @@ def test_callbacks_are_told_of_every_fit(n_jobs, step):
         n_fits = 4 + sum(one is not None for one in model.estimators_)
         assert names.begun.count(("SVGPRegressor", "fit")) == n_fits
         assert names.begun.count(("SVGPRegressor", "epoch")) >= n_fits
+
+
+@pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"calibrate": True}], ids=repr)
+def test_callbacks_are_told_of_the_last_of_several_fits(params, step):
+    """And no other fit begins what is never ended."""
+    pytest.importorskip("sklearn.callback")
+    names = Names()
+    DLMRegressor(n_inducing=5, max_iter=3, **params).set_callbacks(names).fit(*step)
+    assert names.begun.count(("DLMRegressor", "fit")) == 1
+    assert names.set_up == names.torn_down == 1
+
+
+def test_models_without_callbacks_are_fitted_without(step):
+    pytest.importorskip("sklearn.callback")
+    names = Names()
+    stack().set_callbacks(names).fit(*step)
+    assert ("StackedDensityRegressor", "linear") in names.ended
 
 
 def test_callbacks_of_the_automatic_choice(step, monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 from sklearn.datasets import load_diabetes, load_digits
@@ -27,6 +28,7 @@ from skgpstoch import (
     ConstantVarianceRegressor,
     ConvolutionalGPClassifier,
     ConvolutionalGPRegressor,
+    DLMRegressor,
     StackedDensityRegressor,
 )
 from skgpstoch.display import (
@@ -225,6 +227,21 @@ def test_calibration_of_the_truth_is_the_diagonal():
     expected = 2 * norm.cdf(norm.ppf([0.75, 0.95]) / 2) - 1
     np.testing.assert_allclose(display.observed, expected, atol=2e-4)
     assert np.all(display.observed < display.nominal)  # overconfident: below the diagonal
+
+
+def test_calibration_of_a_distribution_is_that_of_its_intervals(data):
+    """Not of normal ones with the same deviations; in a pipeline, too."""
+    X, y = data
+    model = DLMRegressor(likelihood="shared_student_t", n_inducing=5, max_iter=5, random_state=0)
+    model = make_pipeline(StandardScaler(), model).fit(X, y)
+    levels = [0.3, 0.8]
+    display = RegressionCalibrationDisplay.from_estimator(model, X, y, levels=levels)
+    for level, observed in zip(levels, display.observed, strict=True):
+        interval = model[-1].predict_interval(model[:-1].transform(X), level)
+        assert_allclose(observed, interval_coverage(y, interval), atol=1e-12)
+    counts = DLMRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    counts.fit(X, np.round(y / 50))
+    assert RegressionCalibrationDisplay.from_estimator(counts, X, np.round(y / 50)).observed[0] >= 0
 
 
 def test_calibration_display_pools_outputs():

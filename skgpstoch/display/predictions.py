@@ -18,6 +18,7 @@ from ..metrics import (
     check_predictions,
     interval_coverage,
     predict_mean_std,
+    unwrapped,
 )
 from .base import Display, final_estimator
 
@@ -372,8 +373,9 @@ class RegressionCalibrationDisplay(Display):
         Parameters
         ----------
         estimator : object
-            Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-            hyperparameter search over either.
+            Fitted regressor with `predictive_cdf`, whose intervals are of that distribution, or
+            with `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one,
+            or a hyperparameter search over either.
         X : array-like of shape (n_samples, n_features)
             Inputs, preferably not those of the fit.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
@@ -400,9 +402,13 @@ class RegressionCalibrationDisplay(Display):
         ValueError
             If a level is not in (0, 1).
         """
-        mean, std = predict_mean_std(estimator, X)
         name = type(final_estimator(estimator)).__name__ if name is None else name
-        return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
+        predictor, inputs = unwrapped(estimator, X)
+        if not predicts_distributions(predictor):
+            mean, std = predict_mean_std(estimator, X)
+            return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
+        needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y) - 1.0)
+        return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
 
     @classmethod
     def from_predictions(
@@ -443,15 +449,29 @@ class RegressionCalibrationDisplay(Display):
             If the input is not as described.
         """
         y, mean, std = check_predictions(y_true, y_mean, y_std)  # (N, P) each
+        # The probability of the smallest central interval that covers y: 2Φ(|z|) − 1.
+        needed = erf(np.abs(y - mean) / std / math.sqrt(2))  # (N, P)
+        return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
+
+    @classmethod
+    def _of_levels_needed(
+        cls, needed: NDArray, levels: ArrayLike | None, name: str | None
+    ) -> RegressionCalibrationDisplay:
+        """Of levels whose intervals reach up to y, (N, …)."""
         nominal = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, dtype=float)
         for level in nominal:
             check_coverage(level, "levels")
-        # The probability of the smallest central interval that covers y: 2Φ(|z|) − 1.
-        needed = erf(np.abs(y - mean) / std / math.sqrt(2))  # (N, P)
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)
         observed = covered / needed.size
-        display = cls(nominal=nominal, observed=observed, n_samples=len(y), estimator_name=name)
-        return display.plot(ax, **kwargs)
+        return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)
+
+
+def predicts_distributions(predictor: Any) -> bool:
+    """Whether there is a distribution function of y."""
+    likelihood = getattr(predictor, "likelihood_", None)  # counts have none
+    return hasattr(predictor, "predictive_cdf") and (
+        likelihood is None or hasattr(likelihood, "cdf")
+    )
 
 
 def _draw_rows(

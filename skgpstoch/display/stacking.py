@@ -77,7 +77,10 @@ class StackingWeightsDisplay(Display):
         self.bars_ = ax.barh([str(self.names[j]) for j in order], weights[order], **kwargs)
         labels = [f"{scores[j]:.3f}" for j in order]
         self.texts_ = list(ax.bar_label(self.bars_, labels, padding=4))
-        ax.set(xlim=(0.0, 1.15), xlabel="Weight; log density of rows held out, in nats per row")
+        ax.set(
+            xlim=(0.0, 1.15),
+            xlabel="Weight (at the bars: log density of rows held out, nats per row)",
+        )
         return self
 
     @classmethod

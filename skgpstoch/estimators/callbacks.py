@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -113,7 +114,8 @@ class Fit(NamedTuple):
         if self.context is None:
             return model.fit(X, y, **of_rows)
         known = {"estimator": self.caller, "X": X, "y": y}
-        with self.context.propagate_callback_context(model):
+        takes_any = hasattr(model, "set_callbacks")
+        with self.context.propagate_callback_context(model) if takes_any else nullcontext():
             self.context.call_on_fit_task_begin(**known)
             model.fit(X, y, **of_rows)
         self.context.call_on_fit_task_end(**known)

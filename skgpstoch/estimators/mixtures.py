@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.special import logsumexp, ndtr, ndtri
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 
 from ..maths.gaussian import inverse
 from .validation import check_coverage, check_n_samples
@@ -46,12 +46,16 @@ class PredictiveMixture:
             Only if `return_std`.
         """
         (weights, models), X = self._parts(X)
+        if len(models) == 1:
+            return models[0].predict(X, return_std=True) if return_std else models[0].predict(X)
         if not return_std:
             return sum(w * model.predict(X) for w, model in zip(weights, models, strict=True))
         means, stds = zip(*(model.predict(X, return_std=True) for model in models), strict=True)
         mean = np.average(means, axis=0, weights=weights)
-        squares = [std**2 + (own - mean) ** 2 for own, std in zip(means, stds, strict=True)]
-        return mean, np.sqrt(np.average(squares, axis=0, weights=weights))
+        sizes = np.stack([np.hypot(std, own - mean) for own, std in zip(means, stds, strict=True)])
+        unit = sizes.max(0)  # squares of very large or small numbers are none
+        square = np.average((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2, axis=0, weights=weights)
+        return mean, unit * np.sqrt(square)
 
     def predict_std(self, X: Any) -> np.ndarray:
         """Standard deviation of y at each row.
@@ -179,7 +183,11 @@ class Normals:
         return (mean, np.full(mean.shape, self.std)) if return_std else mean
 
     def _deviation(self, X: Any, y: Any) -> np.ndarray:
-        return np.asarray((np.asarray(y, dtype=np.float64) - self.predict(X)) / self.std)
+        mean = self.predict(X)
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        if y.shape != mean.shape:
+            raise ValueError(f"y must have the shape {mean.shape}, got {y.shape}.")
+        return np.asarray((y - mean) / self.std)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""

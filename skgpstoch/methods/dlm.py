@@ -305,6 +305,7 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     def _unfitted(self: Any, **params: Any) -> Any:
         """Another one, with other parameters, that knows what is valid."""
         other = clone(self).set_params(**params)
+        vars(other).pop("_skl_callbacks", None)  # which are told of the last fit alone
         vars(other).update({k: v for k, v in vars(self).items() if k in VALIDATED})
         return other
 

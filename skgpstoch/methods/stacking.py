@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.special import logsumexp
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.base import (
+    BaseEstimator,
+    MetaEstimatorMixin,
+    RegressorMixin,
+    clone,
+    is_regressor,
+)
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing
@@ -30,6 +36,7 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
     check_is_fitted,
+    column_or_1d,
     validate_data,
 )
 
@@ -110,6 +117,21 @@ def held_out_densities(
         raise
 
 
+def rows_in_folds(cv: Any, weight: np.ndarray) -> np.ndarray:
+    """Those that count, unless folds are given row by row."""
+    given = not (isinstance(cv, Integral) or hasattr(cv, "split"))
+    return np.arange(len(weight)) if given else np.flatnonzero(weight)
+
+
+def check_predicts(model: Any, name: str) -> None:
+    """Raise a ValueError unless there are predictive distributions."""
+    for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
+        if not hasattr(model, method):
+            can_have = isinstance(model, BaseEstimator) and is_regressor(model)
+            hint = "; ConstantVarianceRegressor gives regressors one variance" if can_have else ""
+            raise ValueError(f"{name} has no {method}, got {model!r}{hint}.")
+
+
 class StackedDensityRegressor(
     CallbackSupportMixin, PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
 ):
@@ -126,7 +148,7 @@ class StackedDensityRegressor(
         Estimators that are fitted to folds in the place of those of these names, as they take less
         time; weights are then for what these predict.
     least_weight : float, default=0.001
-        Estimators with less weight are left out.
+        Estimators with less weight are left out, but for those with the largest.
     n_jobs : int or None, default=None
         Processes that fit, as joblib counts them.
 
@@ -251,8 +273,13 @@ class StackedDensityRegressor(
         self._validate_params()
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
-        check_array(y, ensure_2d=False, dtype=None, input_name="y")
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else y
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            counted = rows_in_folds(self.cv, weight)
+            X, y, weight = (_safe_indexing(a, counted) for a in (X, y, weight))
         splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
@@ -293,13 +320,10 @@ class StackedDensityRegressor(
         self._validate_names(names)
         if unknown := [name for name in self.judged_by or {} if name not in names]:
             raise ValueError(f"judged_by has the names {unknown}, which are not in estimators.")
-        for name, model in [*self.estimators, *(self.judged_by or {}).items()]:
-            for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
-                if not hasattr(model, method):
-                    raise ValueError(
-                        f"estimators: {name!r} has no {method}, got {model!r}; "
-                        "ConstantVarianceRegressor gives regressors one variance."
-                    )
+        for name, model in self.estimators:
+            check_predicts(model, f"estimators: {name!r}")
+        for name, model in (self.judged_by or {}).items():
+            check_predicts(model, f"judged_by: {name!r}")
         return names, models
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
@@ -374,11 +398,14 @@ class ConstantVarianceRegressor(
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         of_rows = {}
         if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X)
+            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            counted = rows_in_folds(self.cv, sample_weight)
+            X, y, sample_weight = X[counted], y[counted], sample_weight[counted]
             of_rows = {"sample_weight": sample_weight}
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
-        square = np.average((y - predicted) ** 2, weights=sample_weight)
-        self.std_ = float(max(np.sqrt(square), self.least_std * (np.std(y) or 1.0)))
+        unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers are none
+        square = np.average(((y - predicted) / unit) ** 2, weights=sample_weight)
+        self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
 

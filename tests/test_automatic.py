@@ -161,9 +161,11 @@ def test_targets_and_weights_of_stacks_are_checked(step):
         half = np.repeat([0.0, 1.0], 100)
         weighted = clone(model).fit(X, y, sample_weight=half)
         assert_array_equal(weighted.predict(X), clone(model).fit(X[100:], y[100:]).predict(X))
-        for wrong in (y[:, None], y[:5], 0.0):
+        for wrong in (y[:, None], y[:5]):
             with pytest.raises(ValueError, match=r"y must|array|inconsistent"):
                 weighted.log_predictive_density(X, wrong)
+        with pytest.raises((TypeError, ValueError), match=r"dimension|y must"):
+            weighted.log_predictive_density(X, 0.0)
         with pytest.raises(ValueError, match="y contains NaN"):
             weighted.predictive_cdf(X, np.full(len(y), np.nan))
     with pytest.raises(ValueError, match="numeric"):
@@ -226,13 +228,16 @@ def test_callbacks_are_told_of_every_fit(n_jobs, step):
 
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"calibrate": True}], ids=repr)
-def test_callbacks_are_told_of_the_last_of_several_fits(params, step):
-    """And no other fit begins what is never ended."""
+@pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+def test_callbacks_of_fits_within_a_fit_end(params, hyperparameters, step):
+    """Threads of progress bars, say."""
     pytest.importorskip("sklearn.callback")
     names = Names()
-    DLMRegressor(n_inducing=5, max_iter=3, **params).set_callbacks(names).fit(*step)
-    assert names.begun.count(("DLMRegressor", "fit")) == 1
-    assert names.set_up == names.torn_down == 1
+    model = DLMRegressor(n_inducing=5, max_iter=3, hyperparameters=hyperparameters, **params)
+    model.set_callbacks(names).fit(*step)
+    n_fits = len(model.beta_path_) + 1 + (2 if hyperparameters == "fixed" else 0)
+    assert names.set_up == names.torn_down == n_fits
+    assert sorted(names.begun) == sorted(names.ended)
 
 
 def test_models_without_callbacks_are_fitted_without(step):

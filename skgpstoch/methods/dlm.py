@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.rows import Data
+from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.finite_direct import WithFiniteFeatures
 from ..estimators.network_kernel import NetworkKernel
@@ -110,7 +111,8 @@ class FitCandidate(NamedTuple):
         """The fit with this β."""
         model = self.model._unfitted(beta=beta)  # as checkpoints know it
         try:
-            history = model._fit_given_beta(beta, self.start, self.train)
+            fit = with_callbacks(type(model)._fit_given_beta)  # which then end, too
+            history = fit(model, beta, self.start, self.train)
             loss = model._mean_loss(self.held_out)
         except NotPositiveDefiniteError as error:
             warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
@@ -292,8 +294,9 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
                 "hyperparameters must be 'joint' with posterior='finite', got "
                 f"{self.hyperparameters!r}."
             )
-        model = self._unfitted(loss="elbo", beta=1.0, hyperparameters="joint")
-        return model, model._fit(data)
+        joint = {"loss": "elbo", "beta": 1.0, "hyperparameters": "joint", "calibrate": False}
+        model = self._unfitted(**joint)
+        return model, with_callbacks(type(model)._fit)(model, data)
 
     def _fit_given_beta(self: Any, beta: float, elbo: Any, data: Data) -> History:
         """Fit with this β, from a fit of the evidence lower bound if there is one."""
@@ -305,7 +308,6 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     def _unfitted(self: Any, **params: Any) -> Any:
         """Another one, with other parameters, that knows what is valid."""
         other = clone(self).set_params(**params)
-        vars(other).pop("_skl_callbacks", None)  # which are told of the last fit alone
         vars(other).update({k: v for k, v in vars(self).items() if k in VALIDATED})
         return other
 

@@ -39,7 +39,7 @@ TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 10
 LEAST_STEPS = 30
 FEWEST = 2  # networks
-USED = 0.5  # of the time by steps, as one network alone is quicker than its share of several
+USED = 0.4  # of the time by steps, as one network alone is quicker than its share of several
 FEW_STEPS = 100  # for very few rows of classes
 MOST_POINTS = 64  # of the process
 JUDGES = 3  # networks that the others' weight is found with
@@ -135,7 +135,7 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
         some, seconds = order[: max(TRIAL_ROWS, len(order) - len(X))], []
         n_batches = -(-len(some) // min(batch_size, len(some)))
         for n_epochs in (1, 1 + -(-TRIAL_STEPS // n_batches)):  # the first also warms up
-            trial = clone(networks).set_params(verbose=0, n_estimators=1)
+            trial = clone(networks).set_params(verbose=0, n_estimators=1, calibrate=False)
             trial.set_params(batch_size=min(batch_size, len(some)), max_iter=n_epochs)
             start = time.perf_counter()
             trial.fit(X[some], y[some])

@@ -148,7 +148,7 @@ class WithFiniteFeatures:
             scale = RowScale(rows.y.new_zeros(shape))
         loss = self._make_loss()
         model = SparseModel(features, likelihood, mean, None, loss, plan.beta, scale)
-        if white is not None and white.hyperparameter_noise_level.fixed:
+        if not self._learns_noise():
             likelihood.requires_grad_(False)
         mean.requires_grad_(self.mean == "constant")
         self._freeze_network(features.network)

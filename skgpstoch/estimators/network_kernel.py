@@ -83,6 +83,11 @@ class KernelChoice:
         level = level if white is None else white.noise_level
         return float(np.clip(level, *self._noise_bounds()))
 
+    def _learns_noise(self) -> bool:
+        """Whether there is no WhiteKernel with a fixed level."""
+        _, white = self._split_kernel()
+        return white is None or not white.hyperparameter_noise_level.fixed
+
     def _noise_of_inputs(self) -> bool:
         """Whether the scale of the noise is a function of X."""
         return False
@@ -92,8 +97,8 @@ class KernelChoice:
         _, white = self._split_kernel()
         if white is None:
             return NOISE_BOUNDS
-        fixed = white.hyperparameter_noise_level.fixed
-        low, high = (white.noise_level,) * 2 if fixed else white.noise_level_bounds
+        free = self._learns_noise()
+        low, high = white.noise_level_bounds if free else (white.noise_level,) * 2
         return max(low, MIN_NOISE), max(high, MIN_NOISE)
 
 

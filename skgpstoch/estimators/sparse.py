@@ -216,9 +216,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
 
     def _set_trainable(self, model: SparseModel, n_rows: int) -> None:
         """What is learned: all but what is fixed, and points that are as many as the rows."""
-        white = self._split_kernel()[1]
-        fixed = white is not None and white.hyperparameter_noise_level.fixed
-        if fixed or model.covariance == "prior":  # which has no use for it
+        if not self._learns_noise() or model.covariance == "prior":  # which has no use for it
             model.likelihood.requires_grad_(False)
         features = cast(InducingFeatures, model.features)
         if self.kernel is None and model.covariance == "prior":

@@ -265,14 +265,13 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
             raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
         changes = best.model._suitable_changes(held_out)
         if self.refit and not interrupted:
-            history = self._fit_both(best.beta, data, otherwise=best.model)
+            fitted, history = data, self._fit_both(best.beta, data, otherwise=best.model)
         else:
-            history = self._take_over(best.model, History(status="chosen"))
+            fitted, history = train, self._take_over(best.model, History(status="chosen"))
         self.beta_path_ = np.array([fit.beta for fit in fits])
         self.validation_scores_ = np.array([fit.loss for fit in fits])
         if changes is not None:
-            judged = data if self.refit and not interrupted else train
-            self._recalibrate(changes, judged)
+            self._recalibrate(changes, fitted)
         return history
 
     def _fit_both(self, beta: float, data: Data, otherwise: Any = None) -> History:
@@ -336,10 +335,6 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
             return None
         q, likelihood = posterior.predictive(X, rows)
         return HeldOut(rows, q, likelihood, self._learns_noise()).best()
-
-    def _learns_noise(self: Any) -> bool:
-        white = self._split_kernel()[1]
-        return white is None or not white.hyperparameter_noise_level.fixed
 
     def _recalibrate(self, changes: Calibration, data: Data) -> None:
         """Change the fit to these data."""

@@ -20,6 +20,10 @@ import os
 import time
 from typing import Any
 
+# Small matrices gain nothing from a second thread, and results must not depend on the machine: not
+# in threads that tests start, either, which take the number from here when libraries are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import joblib
 import numpy as np
 import pytest
@@ -29,7 +33,6 @@ from sklearn.base import is_classifier, is_regressor
 import skgpstoch
 
 torch.manual_seed(0)  # for modules that are made when tests are collected
-# Small matrices gain nothing from a second thread, and results must not depend on the machine.
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
 

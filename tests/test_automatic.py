@@ -1,5 +1,6 @@
 """Stacking of densities, and the estimators that choose for the user."""
 
+import functools
 import pickle
 
 import numpy as np
@@ -30,7 +31,7 @@ from skgpstoch.methods.stacking import stacking_weights
 
 
 def sparse(**params):
-    return SVGPRegressor(n_inducing=10, max_iter=5, random_state=0, **params)
+    return SVGPRegressor(n_inducing=10, max_iter=2, random_state=0, **params)
 
 
 def stack(**params):
@@ -217,7 +218,7 @@ class Names:
 def test_callbacks_are_told_of_every_fit(n_jobs, step):
     pytest.importorskip("sklearn.callback")
     names = Names()
-    models = [("gp", sparse()), ("other", SVGPRegressor(n_inducing=5, max_iter=5))]
+    models = [("gp", sparse()), ("other", SVGPRegressor(n_inducing=5, max_iter=2))]
     model = StackedDensityRegressor(models, cv=2, n_jobs=n_jobs).set_callbacks(names).fit(*step)
     assert names.begun[0] == names.ended[-1] == ("StackedDensityRegressor", "fit")
     if n_jobs is None:  # other processes tell copies
@@ -304,7 +305,9 @@ def small_networks(self, **params):
 
 
 def small_networks_of_classes(self, **params):
-    return DLMClassifier(posterior="finite", loss="elbo", **{**SMALL, "max_iter": 60, **params})
+    few = {"hidden_layer_sizes": (8,), "n_estimators": 1, "max_iter": 20}
+    few["learning_rate_init"] = 0.03  # in as few steps
+    return DLMClassifier(posterior="finite", loss="elbo", **{**few, **params})
 
 
 @parametrize_with_checks(
@@ -313,6 +316,10 @@ def small_networks_of_classes(self, **params):
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch):
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
     monkeypatch.setattr(AutoGaussianProcessClassifier, "_networks", small_networks_of_classes)
+    of_few_rows = functools.partial(SVGPRegressor, max_iter=2)
+    monkeypatch.setattr(automatic, "SVGPRegressor", of_few_rows)
+    for steps in ("FEW_STEPS", "LEAST_STEPS", "TRIAL_STEPS"):
+        monkeypatch.setattr(automatic, steps, 3)
     check(estimator)
 
 

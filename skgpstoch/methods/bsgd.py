@@ -219,7 +219,10 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     >>> from skgpstoch import BSGDGaussianProcessRegressor
     >>> X = np.linspace(0, 6, 300)[:, None]
     >>> model = BSGDGaussianProcessRegressor(
-    ...     ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), hidden_layer_sizes=(), random_state=0
+    ...     ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1),
+    ...     hidden_layer_sizes=(),
+    ...     max_iter=20,
+    ...     random_state=0,
     ... ).fit(X, np.sin(np.pi * X[:, 0]))
     >>> bool(abs(model.predict([[8.5]])[0] - 1.0) < 0.1)
     True

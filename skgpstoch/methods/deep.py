@@ -48,7 +48,7 @@ class DeepGPRegressor(LossChoice, DeepGP, SparseGPRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (100, 1))
     >>> y = np.sign(X[:, 0]) + 0.05 * rng.standard_normal(100)
-    >>> model = DeepGPRegressor(n_inducing=15, max_iter=250, random_state=0).fit(X, y)
+    >>> model = DeepGPRegressor(n_inducing=10, max_iter=100, random_state=0).fit(X, y)
     >>> np.round(model.predict([[-0.5], [0.5]]), 1)
     array([-1.,  1.])
     """
@@ -74,7 +74,7 @@ class DeepGPClassifier(LossChoice, DeepGP, SparseGPClassifier):
     >>> from sklearn.datasets import make_moons
     >>> from skgpstoch import DeepGPClassifier
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
-    >>> model = DeepGPClassifier(n_inducing=20, max_iter=100, random_state=0).fit(X, y)
+    >>> model = DeepGPClassifier(n_inducing=10, max_iter=30, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.98)
     True
     """

@@ -385,7 +385,7 @@ class DLMRegressor(DirectLossGP, SparseGPRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-3, 3, (300, 1))
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
-    >>> model = DLMRegressor(beta=[0.1, 1.0], n_inducing=20, max_iter=100, random_state=0)
+    >>> model = DLMRegressor(beta=[0.1, 1.0], n_inducing=10, max_iter=30, random_state=0)
     >>> model = model.fit(X, y)
     >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
     array([0., 1.])
@@ -416,7 +416,7 @@ class DLMClassifier(DirectLossGP, SparseGPClassifier):
     >>> from sklearn.datasets import make_moons
     >>> from skgpstoch import DLMClassifier
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
-    >>> model = DLMClassifier(n_inducing=20, max_iter=100, random_state=0).fit(X, y)
+    >>> model = DLMClassifier(n_inducing=20, max_iter=30, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.98)
     True
     """

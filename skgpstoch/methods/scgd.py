@@ -165,9 +165,11 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     >>> import numpy as np
     >>> from skgpstoch import SCGDGaussianProcessRegressor
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-3, 3, (500, 1))
-    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(500)
-    >>> model = SCGDGaussianProcessRegressor(max_iter=50, random_state=0).fit(X, y)
+    >>> X = rng.uniform(-3, 3, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> model = SCGDGaussianProcessRegressor(
+    ...     hidden_layer_sizes=(32,), max_iter=50, random_state=0
+    ... ).fit(X, y)
     >>> mean, std = model.predict([[0.0], [1.5]], return_std=True)
     >>> np.round(mean, 1) + 0.0
     array([0., 1.])

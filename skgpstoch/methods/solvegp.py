@@ -80,11 +80,11 @@ class SolveGPRegressor(SolveGP, SparseGPRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-3, 3, (300, 1))
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
-    >>> model = SolveGPRegressor(n_inducing=10, n_orthogonal=10, random_state=0).fit(X, y)
+    >>> model = SolveGPRegressor(n_inducing=5, n_orthogonal=5, random_state=0).fit(X, y)
     >>> np.round(model.predict([[0.0], [1.5]]), 1) + 0.0
     array([0., 1.])
     >>> model.orthogonal_points_.shape
-    (10, 1)
+    (5, 1)
     """
 
 

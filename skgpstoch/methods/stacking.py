@@ -190,7 +190,7 @@ class StackedDensityRegressor(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-3, 3, (200, 1))
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
-    >>> models = [("gp", SVGPRegressor(n_inducing=10, max_iter=5, random_state=0))]
+    >>> models = [("gp", SVGPRegressor(n_inducing=10, max_iter=2, random_state=0))]
     >>> models += [("ridge", ConstantVarianceRegressor(Ridge()))]
     >>> model = StackedDensityRegressor(models, cv=3).fit(X, y)
     >>> bool(model.weights_[0] > 0.9)

@@ -50,7 +50,7 @@ class SVGPRegressor(LossChoice, NetworkKernel, SparseGPRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-3, 3, (300, 1))
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(300)
-    >>> model = SVGPRegressor(n_inducing=20, random_state=0).fit(X, y)
+    >>> model = SVGPRegressor(n_inducing=10, random_state=0).fit(X, y)
     >>> mean, std = model.predict([[0.0], [1.5]], return_std=True)
     >>> np.round(mean, 1) + 0.0
     array([0., 1.])

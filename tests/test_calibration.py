@@ -130,9 +130,8 @@ def noisy():
 
 
 def ensemble(**params):
-    return DLMClassifier(
-        posterior="finite", loss="elbo", n_estimators=2, max_iter=60, random_state=0, **params
-    )
+    common = {"posterior": "finite", "loss": "elbo", "n_estimators": 2, "random_state": 0}
+    return DLMClassifier(**{**common, "max_iter": 60, **params})
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +156,10 @@ def test_overconfident_networks_are_made_less_sure(fitted, noisy):
 
 def test_every_other_network_of_classes_is_plain(noisy):
     X, y = noisy
-    network = ensemble().fit(X[:200], y[:200]).posterior_
+    network = ensemble(max_iter=1).fit(X[:200], y[:200]).posterior_
     shares = [part.model.features.network[0].share.item() for part in network.parts]
     assert shares == [1.0, 0.0]
-    network = ensemble(n_waves=4).fit(X[:200], y[:200]).posterior_
+    network = ensemble(max_iter=1, n_waves=4).fit(X[:200], y[:200]).posterior_
     assert all(part.model.features.network[0].share.item() == 1.0 for part in network.parts)
 
 
@@ -230,7 +229,7 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
     original = MembersObjective.refine
     monkeypatch.setattr(MembersObjective, "refine", refine)
     monkeypatch.setattr(MembersObjective, "closes", lambda self, rows: False)
-    model = ensemble().fit(X[:300], y[:300])
+    model = ensemble(max_iter=20).fit(X[:300], y[:300])
     rows, codes, log_p = chosen[0]
     q, likelihood = model.posterior_.predictive(rows, Rows(codes))
     assert_close(likelihood.log_predictive(codes, q), log_p.double(), rtol=1e-5, atol=1e-6)
@@ -255,8 +254,8 @@ def outlying():
 @pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
 @pytest.mark.parametrize("beta", [[0.1, 1.0], 0.5], ids=repr)
 def test_deviations_are_scaled_and_means_stay(posterior, beta, outlying):
-    model = sparse(posterior=posterior, beta=beta, calibrate=True).fit(*outlying)
-    plain = sparse(posterior=posterior, beta=beta, calibrate=False).fit(*outlying)
+    model = sparse(posterior=posterior, beta=beta, calibrate=True, max_iter=4).fit(*outlying)
+    plain = sparse(posterior=posterior, beta=beta, calibrate=False, max_iter=4).fit(*outlying)
     query = np.linspace(-4, 4, 20)[:, None]
     (mean, std), (same, other) = (one.predict(query, return_std=True) for one in (plain, model))
     assert_allclose(same, mean, rtol=1e-6, atol=1e-8)
@@ -354,6 +353,6 @@ def test_tails_and_outliers_of_one_model(outlying):
 def test_where_there_is_nothing_to_calibrate(params, outlying):
     X, y = outlying
     y = np.round(np.exp(y)) if "likelihood" in params else y
-    fits = [sparse(beta=[1.0], calibrate=c, **params).fit(X, y) for c in (True, False)]
+    fits = [sparse(beta=[1.0], calibrate=c, max_iter=3, **params).fit(X, y) for c in (True, False)]
     query = np.linspace(-4, 4, 20)[:, None]
     assert_allclose(fits[0].predict(query), fits[1].predict(query), rtol=1e-12)

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import fitted_once
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -22,14 +23,14 @@ from skgpstoch import (
 )
 from skgpstoch.posteriors.image_layers import PatchLayer
 
-QUICK = {"n_inducing": 16, "max_iter": 15, "random_state": 0}
+QUICK = {"n_inducing": 16, "max_iter": 8, "random_state": 0}
 BARE = {"location_kernel": None, "global_kernel": None}
 
 
 @pytest.fixture(scope="module")
 def digits():
     X, y = load_digits(n_class=4, return_X_y=True)
-    return X[:300], y[:300], X[300:500], y[300:500]
+    return X[:150], y[:150], X[300:500], y[300:500]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def bars():
 @pytest.mark.parametrize("global_kernel", ["auto", None])
 def test_digits(posterior, global_kernel, digits):
     X, y, X_new, y_new = digits
-    model = ConvolutionalGPClassifier(posterior=posterior, global_kernel=global_kernel, **QUICK)
-    model.fit(X, y)
+    options = {"posterior": posterior, "global_kernel": global_kernel, **QUICK, "max_iter": 20}
+    model = ConvolutionalGPClassifier(**options).fit(X, y)
     assert model.score(X_new, y_new) > 0.8
     assert model.inducing_points_.shape == (16, 9)
     assert model.inducing_places_.shape == (16, 2)
@@ -63,7 +64,7 @@ def test_digits(posterior, global_kernel, digits):
 @pytest.mark.parametrize("loss", ["elbo", "log"])
 def test_solvers_and_losses(solver, loss, digits):
     X, y, X_new, y_new = digits
-    model = ConvolutionalGPClassifier(solver=solver, loss=loss, **{**QUICK, "max_iter": 40})
+    model = ConvolutionalGPClassifier(solver=solver, loss=loss, **{**QUICK, "max_iter": 25})
     assert model.fit(X, y).score(X_new, y_new) > 0.9
 
 
@@ -123,12 +124,13 @@ def test_more_points_are_a_better_bound():
     assert bounds[0] < bounds[1] < bounds[2]
 
 
-def test_channels(digits):
-    X, y, X_new, y_new = digits
-    rgb = np.repeat(X, 3, axis=1), np.repeat(X_new, 3, axis=1)
+def test_channels():
+    X, y = load_digits(n_class=4, return_X_y=True)
+    rgb = np.repeat(X, 3, axis=1)
     for channels, width in (("joint", 27), ("separate", 9)):
-        model = ConvolutionalGPClassifier(image_shape=(8, 8, 3), channels=channels, **QUICK)
-        assert model.fit(rgb[0], y).score(rgb[1], y_new) > 0.95
+        options = {**QUICK, "max_iter": 15, "image_shape": (8, 8, 3), "channels": channels}
+        model = ConvolutionalGPClassifier(**options)
+        assert model.fit(rgb[:300], y[:300]).score(rgb[300:500], y[300:500]) > 0.95
         assert model.inducing_points_.shape == (16, width)
     assert model.patch_weights_.shape == (6, 6, 3)
 
@@ -156,7 +158,7 @@ def test_units_of_pixels_do_not_matter(digits):
 
 def test_predictions_of_rows_do_not_depend_on_others(digits):
     X, y, X_new, _ = digits
-    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    model = fitted_once(ConvolutionalGPClassifier(**QUICK), X, y)
     p = model.predict_proba(X_new)
     assert_allclose(np.vstack([model.predict_proba(X_new[i : i + 1]) for i in range(5)]), p[:5])
     assert_array_equal(model.predict_proba(X_new), p)
@@ -196,7 +198,7 @@ def test_warm_start_and_streams(digits):
     with pytest.raises(ValueError, match="patch_weights"):
         model.partial_fit(X, y)
     stream = ConvolutionalGPClassifier(**QUICK)
-    for part in np.array_split(np.arange(300), 3):
+    for part in np.array_split(np.arange(150), 3):
         for _ in range(5):
             stream.partial_fit(X[part], y[part], classes=np.arange(4))
     assert stream.score(X_new, y_new) > 0.9
@@ -204,7 +206,8 @@ def test_warm_start_and_streams(digits):
 
 def test_a_warm_start_has_the_geometry_that_it_had():
     X = np.random.default_rng(0).random((40, 80))
-    model = ConvolutionalGPRegressor(warm_start=True, image_shape=(8, 10), **QUICK)
+    options = {**QUICK, "max_iter": 1}
+    model = ConvolutionalGPRegressor(warm_start=True, image_shape=(8, 10), **options)
     model.fit(X, X[:, 0])
     with pytest.raises(ValueError, match=r"image_shape=\(10, 8\)"):
         model.set_params(image_shape=(10, 8)).fit(X, X[:, 0])
@@ -264,7 +267,7 @@ def test_images_far_from_all_others(digits):
     X, y, _, _ = digits
     far = np.full((2, 64), 1e200)
     far[1, 1:] = 0.0
-    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    model = fitted_once(ConvolutionalGPClassifier(**QUICK), X, y)
     assert np.isfinite(model.predict_proba(far)).all()
     regressor = ConvolutionalGPRegressor(sk.Matern(10.0, nu=2.5), solver="collapsed", **QUICK)
     regressor.fit(X, y)
@@ -334,7 +337,7 @@ def test_hidden_images(hidden, digits):
     ids=str,
 )
 def test_choices_of_hidden_images(params, digits):
-    X, y, X_new, y_new = (part[:80] for part in digits)
+    X, y, X_new, y_new = (part[:50] for part in digits)
     model = ConvolutionalGPClassifier(**{**HIDDEN, "max_iter": 2, **params}).fit(X, y)
     assert model.score(X_new, y_new) > 0.5
     again = clone(model).fit(X, y)
@@ -342,7 +345,7 @@ def test_choices_of_hidden_images(params, digits):
 
 
 def test_regression_with_hidden_images_goes_on(digits):
-    X, y, _, _ = digits
+    X, y, _, _ = (part[:100] for part in digits)
     model = ConvolutionalGPRegressor(**HIDDEN, warm_start=True, hidden_patch_shape=(3, 3))
     model.fit(X, y)
     before = model.log_marginal_likelihood_value_
@@ -362,7 +365,7 @@ def test_regression_with_hidden_images_goes_on(digits):
 
 @pytest.mark.parametrize("hidden_channels", [(), (2,)])
 def test_uniform_weights_stay_uniform(hidden_channels, digits):
-    X, y, _, _ = (part[:80] for part in digits)
+    X, y, _, _ = (part[:40] for part in digits)
     options = {**HIDDEN, "hidden_channels": hidden_channels, "patch_weights": "uniform"}
     model = ConvolutionalGPClassifier(**options, warm_start=True).fit(X, y)
     assert np.ptp(model.fit(X, y).patch_weights_) == 0.0
@@ -432,16 +435,16 @@ def test_weights_are_repetitions(digits):
 def test_bad_parameters(params, match, digits):
     X, y, X_new, _ = digits
     X, y = X[:100], y[:100]
-    model = ConvolutionalGPClassifier(**{**QUICK, "max_iter": 1}).fit(X, y)
-    before = model.predict(X_new)
+    model = fitted_once(ConvolutionalGPClassifier(**{**QUICK, "max_iter": 1}), X, y)
+    before = model.predict(X_new[:20])
     with pytest.raises((ValueError, TypeError), match=match):
         model.set_params(**params).fit(X, y)
-    assert_array_equal(model.predict(X_new), before)
+    assert_array_equal(model.predict(X_new[:20]), before)
 
 
 def test_wrong_number_of_pixels(digits):
     X, y, _, _ = digits
-    model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    model = fitted_once(ConvolutionalGPClassifier(**QUICK), X, y)
     with pytest.raises(ValueError, match="63 features"):
         model.predict(X[:, :-1])
 
@@ -455,7 +458,7 @@ def test_constant_images_are_no_error():
 def test_responses_add_up_to_the_mean(digits):
     X, y, X_new, _ = digits
     for options in ({"global_kernel": None}, {}, {"posterior": "solve"}):
-        model = ConvolutionalGPClassifier(**QUICK, **options).fit(X, y)
+        model = fitted_once(ConvolutionalGPClassifier(**QUICK, **options), X, y)
         found = model.patch_responses(X_new[:7])
         assert found.shape == (7, 6, 6, 4)
         if "global_kernel" in options:
@@ -467,6 +470,6 @@ def test_responses_add_up_to_the_mean(digits):
 def test_nothing_global_changes(digits):
     X, y, _, _ = digits
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    ConvolutionalGPClassifier(**QUICK).fit(X, y)
+    ConvolutionalGPClassifier(**{**QUICK, "max_iter": 1}).fit(X, y)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads

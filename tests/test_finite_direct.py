@@ -49,7 +49,7 @@ def funnel():
 
 @pytest.fixture(scope="module")
 def fitted(funnel):
-    return finite(likelihood="shared_student_t", noise="input", max_iter=150).fit(*funnel)
+    return finite(likelihood="shared_student_t", noise="input", max_iter=80).fit(*funnel)
 
 
 # ---- likelihoods of rows -----------------------------------------------------------------------
@@ -330,7 +330,8 @@ def test_densities_intervals_moments_and_draws_are_of_one_distribution(fitted):
     assert_allclose(np.sqrt(cov.diagonal()), std[0], rtol=1e-9)
 
 
-def test_fits_repeat_and_survive_pickling(fitted, funnel):
+def test_fits_repeat_and_survive_pickling(funnel):
+    fitted = finite(likelihood="shared_student_t", noise="input", max_iter=10).fit(*funnel)
     again = clone(fitted).fit(*funnel)
     query = funnel[0][:50]
     assert_array_equal(again.predict_interval(query), fitted.predict_interval(query))
@@ -373,7 +374,7 @@ def test_classes(funnel):
     X = funnel[0][:200]
     y = np.digitize(X[:, 0], [-1.0, 1.0])
     for labels in (y, y > 0):
-        model = DLMClassifier(posterior="finite", **{**QUICK, "max_iter": 60}).fit(X, labels)
+        model = DLMClassifier(posterior="finite", **{**QUICK, "max_iter": 30}).fit(X, labels)
         assert model.score(X, labels) > 0.9
         assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
 
@@ -383,10 +384,10 @@ def test_classes(funnel):
 
 @pytest.mark.parametrize("make", [SVGPRegressor, SolveGPRegressor, DLMRegressor])
 def test_sparse_processes_have_noise_of_inputs(make, funnel):
-    model = make(noise="input", n_inducing=10, max_iter=60, random_state=0).fit(*funnel)
+    model = make(noise="input", n_inducing=10, max_iter=25, random_state=0).fit(*funnel)
     std = model.predict_std([[-2.5], [2.5]])
     assert std[1] > 3.0 * std[0]
-    constant = make(n_inducing=10, max_iter=60, random_state=0).fit(*funnel)
+    constant = make(n_inducing=10, max_iter=25, random_state=0).fit(*funnel)
     gain = model.log_predictive_density(*funnel) - constant.log_predictive_density(*funnel)
     least = 0.0 if make is DLMRegressor else 0.2  # whose q(f) follows the noise in part
     assert gain.mean() > least

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Real
@@ -33,6 +34,7 @@ from ..methods.dlm import DLMClassifier, DLMRegressor
 from ..methods.stacking import StackedDensityRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
 
+TOO_FEW_ROWS = 10  # to learn a kernel from
 VERY_FEW_ROWS = 50  # that are not enough to hold some out
 FEW_ROWS = 2000  # up to which there are several models, and time to judge them
 TRIAL_ROWS = 1000  # that the time of a step is measured with
@@ -42,7 +44,8 @@ FEWEST = 2  # networks
 USED = 0.4  # of the time by steps, as one network alone is quicker than its share of several
 FEW_STEPS = 100  # for very few rows of classes
 MOST_POINTS = 64  # of the process
-JUDGES = 3  # networks that the others' weight is found with
+HELD_OUT = 0.2  # of the rows, to judge models by
+JUDGES = 3  # networks that the others' weight is found with, in half of their steps
 LEAST_WEIGHT = 0.1  # below which a model is not worth the time
 
 
@@ -56,7 +59,7 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
         Seconds that training may take, about; fits that have less time than they would take do
         fewer steps of fewer networks, without a second model, and results then depend on the speed
         of the machine. Thirty steps and one pass over the rows are the least, some seconds for
-        10,000 rows. None: about a minute of one core for 12,000 rows, and 20 to 25 s for 1,000.
+        10,000 rows. None: about a minute of one core for 12,000 rows, and 15 to 20 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int, default=0
@@ -102,6 +105,18 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
         fits = Fits(self, X, y, 1)
         self._choose(fits.next("model"), X, y, sample_weight)
         fits.on_end()
+
+    def _fit_process(self, fit: Fit, process: Any, X: Any, y: Any, sample_weight: Any) -> None:
+        """Consist of a process alone, whose evidence is its score."""
+        if len(X) < TOO_FEW_ROWS:
+            warnings.warn(
+                f"{len(X)} rows are too few to learn a kernel from: expect predictions that are "
+                "too sure. Give more rows, or what you know as the kernel of another estimator.",
+                UserWarning,
+                stacklevel=7,
+            )
+        fit(process, X, y, sample_weight=sample_weight)
+        self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
 
     def _keep(self, name: str, model: Any, score: float) -> None:
         """Consist of one fitted model."""
@@ -239,8 +254,7 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         common = self._common(seed)
         networks = self._networks(**common)
         if len(X) < VERY_FEW_ROWS:
-            process = fit(SVGPRegressor(**common), X, y, sample_weight=sample_weight)
-            self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
+            self._fit_process(fit, SVGPRegressor(**common), X, y, sample_weight)
             return
         networks.set_params(**self._n_steps(X, y, networks))
         if len(X) > FEW_ROWS or y.ndim > 1 or self.max_time is not None:
@@ -250,10 +264,12 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
             self._keep("networks", networks, score)
             return
         models = [("networks", networks), ("process", self._process(len(X), **common))]
+        judge = clone(networks).set_params(n_estimators=JUDGES)
+        n_epochs = direct_plan(judge, round((1.0 - HELD_OUT) * len(X)), True).max_iter
         stack = StackedDensityRegressor(
             models,
-            cv=ShuffleSplit(1, test_size=0.2, random_state=seed),
-            judged_by={"networks": clone(networks).set_params(n_estimators=JUDGES)},
+            cv=ShuffleSplit(1, test_size=HELD_OUT, random_state=seed),
+            judged_by={"networks": judge.set_params(max_iter=-(-n_epochs // 2))},
             least_weight=LEAST_WEIGHT,
             n_jobs=self.n_jobs,
         )
@@ -340,8 +356,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         common = self._common(resolve_seed(self.random_state))
         if len(X) < VERY_FEW_ROWS:
             process = SVGPClassifier(max_iter=FEW_STEPS, **common)
-            fit(process, X, y, sample_weight=sample_weight)
-            self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
+            self._fit_process(fit, process, X, y, sample_weight)
             return
         networks = self._networks(**common)
         networks.set_params(**self._n_steps(X, y, networks))

@@ -31,6 +31,7 @@ import torch
 from sklearn.base import is_classifier, is_regressor
 
 import skgpstoch
+import skgpstoch.training.optimizers
 
 torch.manual_seed(0)  # for modules that are made when tests are collected
 torch.set_num_threads(1)
@@ -156,6 +157,12 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 def seeded():
     """Modules that a test makes are the same whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def few_iterations(monkeypatch):
+    """Epochs of solver="lbfgs" of two iterations, not ten: each is a search for the best q(w)."""
+    monkeypatch.setattr(skgpstoch.training.optimizers, "LBFGS_ITERATIONS", 2)
 
 
 @pytest.fixture(params=[FINITE_ONE, SPARSE_ONE], ids=named)

@@ -129,7 +129,7 @@ def scale_of(model):
 # ------------------------------------------------------------------------------------- accuracy
 @every_finite
 def test_a_sine_is_learned_with_honest_uncertainty(quick_finite, sine):
-    model = quick_finite(hidden_layer_sizes=(64,), max_iter=150).fit(*sine)
+    model = quick_finite(hidden_layer_sizes=(64,), max_iter=80).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
     assert np.sqrt(np.mean((mean - TRUTH) ** 2)) < 0.06
     assert 0.005 < model.noise_variance_ < 0.02  # 0.1²
@@ -148,7 +148,7 @@ def test_random_fourier_features_come_near_the_exact_gp(finite, sine):
     X, y = sine
     kernel = RBF(1.5) + WhiteKernel(0.05)
     model = finite(
-        kernel, **LINEAR, n_components=600, max_iter=3, random_state=0, early_stopping=False
+        kernel, **LINEAR, n_components=400, max_iter=3, random_state=0, early_stopping=False
     ).fit(X[:, :1], y)
     exact = GaussianProcessRegressor(model.kernel_, alpha=0, optimizer=None, normalize_y=True)
     mean, std = exact.fit(X[:, :1], y).predict(GRID[:, :1], return_std=True)
@@ -355,7 +355,7 @@ def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
 
 def test_without_normalize_y_units_are_the_users(quick, sine):
     X, y = sine
-    model = quick(normalize_y=False, max_iter=120).fit(X, 2.0 * y + 1.0)
+    model = quick(normalize_y=False, max_iter=90).fit(X, 2.0 * y + 1.0)
     assert model.score(X, 2.0 * y + 1.0) > 0.9
     assert 0.02 < model.noise_variance_ < 0.2  # 0.2² if it were trained longer
     value = model.log_marginal_likelihood(X, 2.0 * y + 1.0)
@@ -372,7 +372,7 @@ def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     X, Y = two_outputs
     rng = np.random.default_rng(2)
     Y = np.column_stack([Y[:, 0], 100.0 * rng.standard_normal(len(Y))])  # the second is noise
-    model = quick(max_iter=150, validation_fraction=0.5).fit(X, Y)  # noise is of these rows
+    model = quick(max_iter=120, validation_fraction=0.5).fit(X, Y)  # noise is of these rows
     assert model.noise_variance_[0] < 0.05
     assert model.noise_variance_[1] == pytest.approx(Y[:, 1].var(), rel=0.3)
     assert r2_score(Y[:, 0], model.predict(X)[:, 0]) > 0.9
@@ -658,7 +658,7 @@ KERNELS = [
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_kernel_expressions(quick_finite, sine, kernel):
     before = copy.deepcopy(kernel)
-    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=30).fit(
+    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=15).fit(
         *sine
     )
     assert model.score(*sine) > 0.9
@@ -721,7 +721,7 @@ def test_noise_options(quick_finite, sine, noise, early_stopping):
         n_components=30,
         noise=noise,
         early_stopping=early_stopping,
-        max_iter=60,
+        max_iter=30,
         learning_rate_init=0.1,
     ).fit(*sine)
     assert 0.006 < model.noise_variance_ < (0.04 if noise == "learned" else 0.02)
@@ -730,7 +730,7 @@ def test_noise_options(quick_finite, sine, noise, early_stopping):
 
 
 def test_kernel_on_a_network(quick_finite, sine):
-    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=40, max_iter=60).fit(*sine)
+    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=40, max_iter=30).fit(*sine)
     assert model.score(*sine) > 0.9
     assert [type(k).__name__ for k in leaves(model.kernel_)][-2:] == ["RBF", "WhiteKernel"]
 
@@ -775,7 +775,7 @@ def test_kernel_parameters_can_be_set_and_searched(regressor):
 def test_feature_map_is_copied_and_trained(quick, sine):
     module = nn.Sequential(nn.Linear(2, 16), nn.Tanh())
     before = copy.deepcopy(module.state_dict())
-    model = quick(feature_map=module, max_iter=60).fit(*sine)
+    model = quick(feature_map=module, max_iter=30).fit(*sine)
     assert model.feature_map is module
     assert module.training
     assert all(p.grad is None and p.requires_grad for p in module.parameters())
@@ -813,13 +813,13 @@ def test_feature_map_sees_the_inputs_as_they_are(quick, sine):
 def test_layers_with_two_modes(quick, sine, layer):
     """Training uses one, predictions the other: they depend neither on chance nor on the batch."""
     module = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer)
-    model = quick(feature_map=module, max_iter=60).fit(*sine)
+    model = quick(feature_map=module, max_iter=25).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
     assert_array_equal(model.predict(GRID), mean)
     assert_allclose(model.predict(GRID[3:4]), mean[3:4], rtol=1e-10)
     assert_allclose(model.predict_std(GRID[3:4]), std[3:4], rtol=1e-10)
     assert model.score(*sine) > 0.8
-    again = quick(feature_map=module, max_iter=60).fit(*sine)
+    again = quick(feature_map=module, max_iter=25).fit(*sine)
     assert_array_equal(again.predict(GRID), mean)
     if isinstance(layer, nn.BatchNorm1d):
         assert layer.num_batches_tracked == 0
@@ -906,18 +906,18 @@ def test_layer_sizes(quick, sine, layers):
 def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
     rate = {"adam": 0.02, "adadelta": 1.0}[solver]
     model = quick_finite(
-        solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=60
+        solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=30
     )
     model.fit(*sine)
     assert model.score(*sine) > 0.75
-    assert len(set(model.loss_curve_)) == 60
+    assert len(set(model.loss_curve_)) == 30
 
 
 @every_objective
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
 def test_batch_sizes(quick, sine, batch_size):
-    epochs = 2 if batch_size == 1 else 8
-    model = quick(batch_size=batch_size, max_iter=epochs, learning_rate_init=0.003).fit(*sine)
+    X, y = (a[:60] for a in sine) if batch_size == 1 else sine
+    model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)
     assert np.isfinite(model.predict(GRID)).all()
     assert model.score(*sine) > 0.5
 
@@ -936,7 +936,7 @@ def test_batch_sizes(quick, sine, batch_size):
 )
 def test_parameters_of_one_method(cls, params, sine):
     X, y = sine
-    common = {"hidden_layer_sizes": (16,), "max_iter": 40, "n_estimators": 1, "random_state": 0}
+    common = {"hidden_layer_sizes": (16,), "max_iter": 30, "n_estimators": 1, "random_state": 0}
     model = cls(**common, **params).fit(X, y)
     assert model.score(X, y) > 0.85
     if "min_noise_variance" in params:
@@ -950,7 +950,7 @@ PAPER = {
     "learning_rate_init": 1.0,
     "noise": "learned",
     "early_stopping": False,
-    "max_iter": 50,
+    "max_iter": 25,
     "weight_decay": 0,
     "batch_size": 32,
 }
@@ -1058,7 +1058,7 @@ WARM = [
 @pytest.mark.parametrize("params", WARM, ids=["network", "ensemble", "fourier", "module"])
 def test_warm_start_goes_on_from_the_features(quick_finite, sine, params):
     X, y = sine
-    model = quick_finite(**params, max_iter=40, early_stopping=False).fit(X, y)
+    model = quick_finite(**params, max_iter=10, early_stopping=False).fit(X, y)
     features = copy.deepcopy(model.posterior_.features.state_dict())
     model.set_params(warm_start=True, learning_rate_init=1e-12, max_iter=1, weight_decay=0).fit(
         X, y
@@ -1075,7 +1075,7 @@ def test_warm_start_goes_on_from_the_features(quick_finite, sine, params):
 def test_warm_start_of_a_general_kernel(sine):
     kernel = RationalQuadratic() + WhiteKernel(0.5)
     model = BSGDGaussianProcessRegressor(
-        kernel, hidden_layer_sizes=(), max_iter=40, random_state=0, batch_size=32
+        kernel, hidden_layer_sizes=(), max_iter=15, random_state=0, batch_size=32
     ).fit(*sine)
     theta = model.kernel_.theta
     model.set_params(warm_start=True, learning_rate_init=1e-12, max_iter=1).fit(*sine)
@@ -1137,8 +1137,10 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
     model, scores, densities = quick_finite(hidden_layer_sizes=(64,)), [], []
     for chunk in chunks(X[:1200], Y[:1200]):
         assert model.partial_fit(*chunk) is model
-        scores.append(r2_score(Y[1200:], model.predict(X[1200:]), multioutput="raw_values")[0])
-        densities.append(model.log_predictive_density(X[1200:], Y[1200:]).mean())
+        if model.n_iter_ in (1, 24):
+            mean, new = model.predict(X[1200:]), Y[1200:]
+            scores.append(r2_score(new, mean, multioutput="raw_values")[0])
+            densities.append(model.log_predictive_density(X[1200:], new).mean())
     assert scores[0] < 0.3
     assert scores[-1] > 0.6
     assert densities[-1] > densities[0] + 0.3
@@ -1150,7 +1152,7 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
 @pytest.mark.parametrize("n_estimators", [1, 3])
 def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     X, y = stream_data()
-    model = quick_finite(n_estimators=n_estimators, max_iter=60).fit(X[:300], y[:300])
+    model = quick_finite(n_estimators=n_estimators, max_iter=30).fit(X[:300], y[:300])
     fitted = model.score(X[1200:], y[1200:])
     std = model.predict_std(GRID).mean()
     model.partial_fit(X[300:310], y[300:310])  # a few rows do not undo the fit
@@ -1187,7 +1189,7 @@ def test_streams_of_modules_with_two_modes(quick, layer):
     """The posterior of the chunks is that of the features that predict."""
     X, y = stream_data()
     model = quick(feature_map=nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer))
-    for i, chunk in enumerate(chunks(X[:600], y[:600])):
+    for i, chunk in enumerate(chunks(X[:300], y[:300])):
         score = model.partial_fit(*chunk).score(X[1200:], y[1200:])
         assert score > (0.3 if i == 0 else 0.6), i
 
@@ -1298,7 +1300,7 @@ def test_pipeline_and_grid_search(quick_finite, sine):
 
 def test_target_transformer(quick, sine):
     X, y = sine
-    model = TransformedTargetRegressor(quick(max_iter=60), func=np.log, inverse_func=np.exp)
+    model = TransformedTargetRegressor(quick(max_iter=30), func=np.log, inverse_func=np.exp)
     assert model.fit(X, np.exp(y)).score(X, np.exp(y)) > 0.9
 
 
@@ -1419,7 +1421,7 @@ def test_loss_curve_is_the_negative_log_evidence_per_row(sine):
     """Its last value and the exact one are of one kind: nats per row of the scaled y."""
     X, y = sine
     model = SCGDGaussianProcessRegressor(
-        hidden_layer_sizes=(16,), early_stopping=False, max_iter=150, random_state=0
+        hidden_layer_sizes=(16,), early_stopping=False, max_iter=80, random_state=0
     ).fit(X, y)
     exact = -(model.log_marginal_likelihood_value_ / len(X) + np.log(y.std()))
     assert model.loss_curve_[-1] == pytest.approx(exact, abs=0.2)

@@ -214,9 +214,11 @@ def test_shapes(fitted, fitted_two, sine):
 
 def test_a_column_of_y_stays_a_column(quick, sine):
     X, y = sine
-    column = quick().fit(X, y[:, None])
+    column = quick(max_iter=3).fit(X, y[:, None])
     assert column.predict(GRID).shape == column.predict_std(GRID).shape == (len(GRID), 1)
-    assert_array_equal(column.predict(GRID)[:, 0], fitted_once(quick(), X, y).predict(GRID))
+    assert_array_equal(
+        column.predict(GRID)[:, 0], fitted_once(quick(max_iter=3), X, y).predict(GRID)
+    )
 
 
 def test_the_forms_of_the_prediction_agree(any_model):
@@ -346,7 +348,9 @@ def test_units_of_y(any_model):
 def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
     X, y = sine
     y = (y - y.mean()) / y.std()
-    one, other = (quick(normalize_y=flag, dtype="float64").fit(X, y) for flag in (True, False))
+    one, other = (
+        quick(normalize_y=flag, dtype="float64", max_iter=5).fit(X, y) for flag in (True, False)
+    )
     close_to(one, other, GRID, rtol=1e-5, atol=1e-6)
     assert one.log_marginal_likelihood_value_ == pytest.approx(
         other.log_marginal_likelihood_value_, rel=1e-6
@@ -384,10 +388,10 @@ def test_data_frames(quick, sine, frame):
     X, y = sine
     df = frame(dict(zip(["speed", "load"], X.T, strict=True)))
     series = pd.Series(y) if frame is pd.DataFrame else pl.Series(y)
-    model = quick().fit(df, series)
+    model = quick(max_iter=3).fit(df, series)
     assert list(model.feature_names_in_) == ["speed", "load"]
     assert model.n_features_in_ == 2
-    reference = fitted_once(quick(), X, y)
+    reference = fitted_once(quick(max_iter=3), X, y)
     assert_allclose(model.predict(df), reference.predict(X), rtol=1e-5, atol=1e-6)
     density = reference.log_predictive_density(X, y)
     assert_allclose(model.log_predictive_density(df, series), density, rtol=1e-4, atol=1e-5)
@@ -395,7 +399,9 @@ def test_data_frames(quick, sine, frame):
         model.predict(df[["load", "speed"]])
     with pytest.warns(UserWarning, match="feature names"):
         model.predict(X)
-    two = quick().partial_fit(df, frame(dict(zip("ab", np.column_stack([y, y]).T, strict=True))))
+    two = quick(max_iter=3).partial_fit(
+        df, frame(dict(zip("ab", np.column_stack([y, y]).T, strict=True)))
+    )
     assert two.predict(df).shape == (len(y), 2)
     assert list(two.feature_names_in_) == ["speed", "load"]
 
@@ -685,7 +691,9 @@ def test_kernel_hyper_parameters_keep_to_their_bounds(quick_finite, sine):
     kernel = ConstantKernel(2.0, "fixed") * RBF([0.9, 1.0], (0.85, 1.05)) * Matern(
         3.0, "fixed", nu=1.5
     ) + WhiteKernel(0.5, (0.4, 0.6))
-    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=40).fit(*sine)
+    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=40, max_iter=8).fit(
+        *sine
+    )
     constant, rbf, matern, white = leaves(model.kernel_)[-4:]
     assert constant.constant_value == pytest.approx(2.0, rel=1e-12)
     assert constant.constant_value_bounds == "fixed"
@@ -830,7 +838,7 @@ def test_layers_with_two_modes(quick, sine, layer):
 def test_frozen_parameters_stay(quick, sine, then):
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8))
     module[0].requires_grad_(False)
-    model = quick(feature_map=module)
+    model = quick(feature_map=module, max_iter=3)
     if then != "partial_fit":
         model.fit(*sine)
     if then != "fit":
@@ -971,7 +979,8 @@ def test_the_papers_own_algorithm(finite, sine):
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_ensembles(quick_finite, sine, early_stopping):
     one, three = (
-        quick_finite(n_estimators=k, early_stopping=early_stopping).fit(*sine) for k in (1, 3)
+        quick_finite(n_estimators=k, early_stopping=early_stopping, max_iter=15).fit(*sine)
+        for k in (1, 3)
     )
     assert three.score(*sine) > 0.85
     assert three.posterior_.features.n_members == 3
@@ -1026,7 +1035,9 @@ def test_n_iter_no_change_stops(quick, sine, early_stopping):
 def test_validation_rows_rejoin_the_closing_pass(quick, sine):
     """The evidence is that of all rows: the posterior has seen those that were held out."""
     X, y = sine
-    model = quick(early_stopping=True, validation_fraction=0.5, dtype="float64").fit(X, y)
+    model = quick(early_stopping=True, validation_fraction=0.5, dtype="float64", max_iter=5).fit(
+        X, y
+    )
     value = model.log_marginal_likelihood(X, y)
     assert model.log_marginal_likelihood_value_ == pytest.approx(value, rel=1e-9)
     assert model.posterior_.n_rows == len(X)
@@ -1083,7 +1094,10 @@ def test_warm_start_of_a_general_kernel(sine):
 
 
 def test_warm_start_without_a_first_fit_is_a_fit(quick, sine):
-    warm, cold = quick(warm_start=True).fit(*sine), fitted_once(quick(), *sine)
+    warm, cold = (
+        quick(warm_start=True, max_iter=3).fit(*sine),
+        fitted_once(quick(max_iter=3), *sine),
+    )
     assert_array_equal(warm.predict(GRID), cold.predict(GRID))
 
 
@@ -1113,7 +1127,7 @@ def test_warm_start_with_more_rows(finite, sine):
 
 
 def test_warm_start_after_a_stream(quick, sine):
-    model = quick(warm_start=True).fit(*sine).partial_fit(*sine).fit(*sine)
+    model = quick(warm_start=True, max_iter=12).fit(*sine).partial_fit(*sine).fit(*sine)
     assert model.score(*sine) > 0.8
 
 
@@ -1233,7 +1247,7 @@ def test_streams_keep_scalings_and_refuse_other_shapes(quick, sine):
 
 def test_fit_forgets_a_stream(quick, sine, close_to):
     X, y = sine
-    used, fresh = quick().partial_fit(X, -y), quick()
+    used, fresh = quick(max_iter=3).partial_fit(X, -y), quick(max_iter=3)
     for model in (used, fresh):
         model.fit(X[:, :1], y).partial_fit(X[:50, :1], y[:50])
     assert_array_equal(used.predict(GRID[:, :1]), fresh.predict(GRID[:, :1]))
@@ -1272,7 +1286,7 @@ def test_parameters_round_trip(regressor):
 
 def test_clone_and_pickle(quick_finite, sine):
     X, y = sine
-    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=20).fit(X, y)
+    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=20, max_iter=3).fit(X, y)
     copied = pickle.loads(pickle.dumps(model))
     assert_array_equal(copied.predict(GRID), model.predict(GRID))
     assert_array_equal(copied.sample_y(GRID), model.sample_y(GRID))
@@ -1361,7 +1375,10 @@ def test_callbacks_are_told_of_every_epoch(callbacks, quick, sine):
 
 
 def test_callbacks_change_nothing(callbacks, quick, sine):
-    plain, called = fitted_once(quick(), *sine), quick().set_callbacks(Recording()).fit(*sine)
+    plain, called = (
+        fitted_once(quick(max_iter=3), *sine),
+        quick(max_iter=3).set_callbacks(Recording()).fit(*sine),
+    )
     assert_array_equal(plain.predict(GRID), called.predict(GRID))
     extra = set(vars(called)) - set(vars(plain))
     assert extra == {"_skl_callbacks"}

@@ -103,7 +103,7 @@ def test_constructor_parameters_are_the_users(finite, sine):
         "hidden_layer_sizes": [4],
         "feature_map": module,
         "n_components": 20,
-        "max_iter": 2,
+        "max_iter": 1,
         "device": torch.device("cpu"),
         "random_state": np.random.RandomState(0),
     }
@@ -190,7 +190,7 @@ def test_the_users_default_dtype_is_no_obstacle(quick_finite, sine, params):
     X, y = sine
     torch.set_default_dtype(torch.float64)
     try:
-        model = quick_finite(**params).fit(X, y)
+        model = quick_finite(**params, max_iter=12).fit(X, y)
         if params is not GENERAL:
             model.partial_fit(X, y)
         assert torch.get_default_dtype() == torch.float64
@@ -406,7 +406,7 @@ def test_a_stream_goes_on_after_a_failed_chunk(quick, sine, start):
 
 def test_a_failed_closing_pass_leaves_the_estimator_as_it_was(quick, sine, monkeypatch):
     X, y = sine
-    model = fitted_once(quick(), X, y)
+    model = fitted_once(quick(max_iter=10), X, y)
     attributes = dict(vars(model))
     for error in (ZeroDivisionError, KeyboardInterrupt):
         monkeypatch.setattr(type(model), "_finish", throw(error()))
@@ -947,7 +947,7 @@ def test_an_evaluation_that_is_not_finite_once_is_rolled_back(quick, sine):
         count[0] += not module.training
         return Z * np.nan if count[0] == 9 and not module.training else None
 
-    model = quick(feature_map=Hooked(hook), max_iter=20).fit(X, y)
+    model = quick(feature_map=Hooked(hook), max_iter=10).fit(X, y)
     assert_usable(model, X, y)
     assert np.isfinite(model.validation_scores_).all()
 
@@ -1123,7 +1123,8 @@ def test_offset_of_the_inputs(quick_kind, sine, offset):
 
 def test_offset_of_the_target(quick, sine):
     X, y = sine
-    near, far = fitted_once(quick(), X, y), quick().fit(X, y + 1e9)
+    near = fitted_once(quick(max_iter=5), X, y)
+    far = quick(max_iter=5).fit(X, y + 1e9)
     assert_allclose(far.predict(GRID) - 1e9, near.predict(GRID), atol=1e-2)
     assert_allclose(far.predict_std(GRID), near.predict_std(GRID), rtol=1e-2)
 
@@ -1131,8 +1132,8 @@ def test_offset_of_the_target(quick, sine):
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
     X, y = sine
-    model = sound(quick().fit(X * [scale, 1.0], y), X * [scale, 1.0], y)
-    plain = fitted_once(quick(), X, y).score(X, y)
+    model = sound(quick(max_iter=5).fit(X * [scale, 1.0], y), X * [scale, 1.0], y)
+    plain = fitted_once(quick(max_iter=5), X, y).score(X, y)
     assert model.score(X * [scale, 1.0], y) == pytest.approx(plain, abs=0.05)
 
 
@@ -1183,7 +1184,9 @@ def test_a_gpu_that_is_not_there_is_named(quick, sine, device):
 
 @without_gpu
 def test_auto_is_the_cpu_where_there_is_no_gpu(quick, sine, close_to):
-    close_to(quick(device="auto").fit(*sine), fitted_once(quick(), *sine), GRID)
+    close_to(
+        quick(device="auto", max_iter=3).fit(*sine), fitted_once(quick(max_iter=3), *sine), GRID
+    )
 
 
 @without_gpu

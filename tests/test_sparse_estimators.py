@@ -569,7 +569,7 @@ def test_units_of_y(quick_sparse, sine, likelihood):
     X, y = sine
     Y = np.column_stack([y, 2.0 * X[:, 1] + y])
     c = np.array([8.0, 64.0])  # exact in floating point, so that nothing else changes
-    params = {"likelihood": likelihood, "solver": "natural", "max_iter": 5}
+    params = {"likelihood": likelihood, "solver": "natural", "max_iter": 3}
     model, other = (quick_sparse(**params).fit(X, scale * Y) for scale in (1.0, c))
     assert_allclose(other.predict(GRID), c * model.predict(GRID), rtol=1e-9, atol=1e-9)
     assert_allclose(other.predict_std(GRID), c * model.predict_std(GRID), rtol=1e-9)
@@ -616,12 +616,13 @@ def test_kernel_expressions(quick_sparse, sine, kernel):
     clone(fitted)
 
 
+@few_iterations
 def test_kernel_hyper_parameters_keep_to_their_bounds(quick_sparse, sine):
     kernel = ConstantKernel(2.0, "fixed") * RBF([0.9, 1.0], (0.85, 1.05)) * Matern(
         3.0, "fixed", nu=1.5
     ) + WhiteKernel(0.5, (0.4, 0.6))
     for solver in ("collapsed", "lbfgs", "natural", "adam"):
-        fitted = quick_sparse(kernel=kernel, solver=solver).fit(*sine).kernel_
+        fitted = quick_sparse(kernel=kernel, solver=solver, max_iter=6).fit(*sine).kernel_
         assert fitted.k1.k1.k1.constant_value == pytest.approx(2.0, rel=1e-12)
         length_scale = fitted.k1.k1.k2.length_scale
         assert ((length_scale >= 0.85 - 1e-9) & (length_scale <= 1.05 + 1e-9)).all()
@@ -716,7 +717,7 @@ def test_as_many_points_as_rows(quick_any, sine, given):
     params = {"inducing_points": X if given else "kmeans", "n_inducing": 40}
     if isinstance(model, ORTHOGONAL):
         params["n_orthogonal"] = 5
-    model = quick_any(**params).fit(X, y)
+    model = quick_any(**params, max_iter=8).fit(X, y)
     assert_allclose(np.sort(model.inducing_points_, axis=0), np.sort(X, axis=0), atol=1e-5)
     assert np.isfinite(results(model)).all()
     assert model.score(X, y) > 0.8
@@ -726,7 +727,7 @@ def test_many_orthogonal_points_are_affordable(sine):
     for cls in ORTHOGONAL:
         for whiten in (True, False):
             params = {"orthogonal_covariance": "prior", "n_orthogonal": 150, "whiten": whiten}
-            model = constructor(cls)(**params, max_iter=10)
+            model = constructor(cls)(**params, max_iter=6)
             model.fit(*labelled(model, sine))
             assert model.orthogonal_points_.shape == (150, 2)
             assert model.score(*labelled(model, sine)) > 0.85
@@ -764,7 +765,7 @@ def test_counts_and_exposures(quick_sparse, counts, link):
 
 def test_probabilities_of_counts_sum_to_one(quick_sparse, counts):
     X, y, exposure = counts
-    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=5)
+    model = quick_sparse(likelihood="poisson", solver="natural", max_iter=3)
     model.fit(X, y, exposure=exposure)
     k = np.arange(400.0)
     row = np.tile(X[:1], (400, 1))
@@ -1108,7 +1109,7 @@ def test_other_exposures_do_not_resume(counts, tmp_path, monkeypatch):
 @pytest.mark.parametrize("rate", [1e3, 1e30])
 @pytest.mark.parametrize("solver", ["collapsed", "natural", "adam"])
 def test_absurd_learning_rates_recover_or_say_why(quick_any, sine, rate, solver):
-    model = quick_any(solver=solver, learning_rate_init=rate, max_iter=5)
+    model = quick_any(solver=solver, learning_rate_init=rate, max_iter=3)
     X, y = labelled(model, sine)
     complaint = ""
     try:
@@ -1236,7 +1237,7 @@ def test_a_stream_improves_the_model(quick_any, solver):
 
 @pytest.mark.parametrize("solver", ["natural", "adam", "collapsed"])
 def test_a_stream_goes_on_from_a_fit(quick_any, sine, solver):
-    model = quick_any(solver=solver, max_iter=20, early_stopping=True)
+    model = quick_any(solver=solver, max_iter=12, early_stopping=True)
     X, y = labelled(model, sine)
     model.fit(X, y)
     density, predicted = model.log_predictive_density(X, y).mean(), results(model)

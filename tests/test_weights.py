@@ -240,7 +240,7 @@ def test_candidates_for_beta_and_their_loss_are_of_rows_as_often_as_they_count(
 def test_decay_of_networks_is_by_the_number_of_rows_that_count(cls, params, problem):
     """2000/n of n = 40,000."""
     X, y, _ = problem("real")
-    model, w = constructor(cls)(max_iter=20, **params), np.full(ROWS, 1000)
+    model, w = constructor(cls)(max_iter=5, **params), np.full(ROWS, 1000)
     auto = clone(model).fit(X, y, w)
     assert_same(auto, clone(model).set_params(weight_decay=0.05).fit(X, y, w), X)
     other = clone(model).set_params(weight_decay=0.3).fit(X, y, w)
@@ -1217,6 +1217,7 @@ def test_equal_errors_are_more_noise(loss, solver):
     assert_close(a.solution(X, known).elbo, b.solution(X, rows).elbo, rtol=1e-8, atol=0.0)
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
 def test_no_error_is_no_error(cls, problem):
     X, y, _ = problem("real")
@@ -1229,6 +1230,7 @@ def test_no_error_is_no_error(cls, problem):
     assert np.abs(c.predict(X) - a.predict(X)).max() > 1e-3
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
 def test_errors_are_in_the_units_of_y(cls, problem):
     X, y, known = problem("errors")
@@ -1251,7 +1253,7 @@ def test_errors_are_in_the_units_of_y(cls, problem):
 def test_queries_add_the_errors_that_they_are_given(kind, problem):
     X, y, known = problem(kind)
     s = known.get("y_std", np.column_stack([np.linspace(0.1, 1.0, ROWS), np.full(ROWS, 300.0)]))
-    model = constructor(SVGPRegressor)(solver="natural").fit(X, y, y_std=s)
+    model = constructor(SVGPRegressor)(solver="natural", max_iter=5).fit(X, y, y_std=s)
     mean, std = model.predict(X, return_std=True)
     total = np.hypot(std, s)
     found = model.predict(X, return_std=True, y_std=s)
@@ -1280,7 +1282,7 @@ def test_queries_add_the_errors_that_they_are_given(kind, problem):
 
 def test_latent_quantities_know_no_errors(problem):
     X, y, known = problem("errors")
-    model = constructor(SVGPRegressor)(solver="natural").fit(X, y, **known)
+    model = constructor(SVGPRegressor)(solver="natural", max_iter=3).fit(X, y, **known)
     std = model.predict_std(X, latent=True)
     np.testing.assert_array_equal(model.predict_std(X, latent=True, **known), std)
 
@@ -1408,7 +1410,7 @@ def test_calibration(problem):
 def test_pipelines(cls, problem):
     """By the name of the step, and by routing."""
     X, y, _ = problem(kind_of(cls))
-    model = constructor(cls)(max_iter=3)
+    model = constructor(cls)(max_iter=2)
     name = cls.__name__.lower()
     pipeline = make_pipeline(StandardScaler(), clone(model))
     by_name = clone(pipeline).fit(X, y, **{f"{name}__sample_weight": WEIGHTS})

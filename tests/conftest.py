@@ -16,6 +16,7 @@ mark it slow.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import time
 from typing import Any
@@ -33,6 +34,8 @@ from sklearn.base import is_classifier, is_regressor
 import skgpstoch
 import skgpstoch.training.optimizers
 
+# What collection makes stays: to look through it again and again takes seconds.
+gc.disable()
 torch.manual_seed(0)  # for modules that are made when tests are collected
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -135,6 +138,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now is never looked through; what tests make is."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

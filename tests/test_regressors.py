@@ -924,7 +924,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 @every_objective
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
 def test_batch_sizes(quick, sine, batch_size):
-    X, y = (a[:60] for a in sine) if batch_size == 1 else sine
+    X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)
     assert np.isfinite(model.predict(GRID)).all()
     assert model.score(*sine) > 0.5

@@ -171,7 +171,7 @@ def test_the_global_seeds_have_no_influence(quick, sine, random_state):
         check_random_state(None).seed(seed)
         torch.manual_seed(seed)
         random.seed(seed)
-        model = quick(max_iter=2, feature_map=module, random_state=random_state).fit(X, y)
+        model = quick(max_iter=1, feature_map=module, random_state=random_state).fit(X, y)
         predictions.append(model.predict(GRID))
     same = [np.array_equal(predictions[0], other) for other in predictions[1:]]
     assert same == [True, True] if random_state == 0 else same == [False, False]
@@ -599,13 +599,13 @@ def kill_in_closing_pass(monkeypatch):
     monkeypatch.setattr(skgpstoch.estimators.base.BaseGP, "_finish", throw(Killed()))
 
 
-EPOCHS = 8
+EPOCHS = 5
 KILLS = {
     "after the first epoch": lambda m: kill_after_save(m, 1),
-    "after the fifth epoch": lambda m: kill_after_save(m, 5),
+    "after the second epoch": lambda m: kill_after_save(m, 2),
     "after the last epoch": lambda m: kill_after_save(m, EPOCHS),
     "within the first epoch": lambda m: kill_in_step(m, 1),
-    "within the seventh epoch": lambda m: kill_in_step(m, 13),
+    "within the fourth epoch": lambda m: kill_in_step(m, 7),
     "in the closing pass": kill_in_closing_pass,
 }
 RESUMED = REPRODUCIBLE | {
@@ -642,8 +642,8 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
     first = capsys.readouterr().out.partition(":")[0]
     expected = {
         "after the first epoch": "Epoch 2",
-        "after the fifth epoch": "Epoch 6",
-        "within the seventh epoch": "Epoch 7",
+        "after the second epoch": "Epoch 3",
+        "within the fourth epoch": "Epoch 4",
         "within the first epoch": "Epoch 1",
     }
     assert first == expected.get(how, first)
@@ -654,7 +654,7 @@ def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, 
     params = {**params, "max_iter": EPOCHS}
     reference = quick_finite(**params).fit(*sine)
     model = quick_finite(**params, checkpoint_dir=str(tmp_path))
-    for how in ("after the fifth epoch", "within the seventh epoch"):
+    for how in ("after the second epoch", "within the fourth epoch"):
         kill(model, sine, how, monkeypatch)
     assert list(tmp_path.iterdir())
     assert_same_fit(model.fit(*sine), reference)
@@ -676,7 +676,7 @@ def test_what_is_special_to_one_method_resumes(cls, params, sine, tmp_path, monk
     params = {"hidden_layer_sizes": (8,), **params, "max_iter": EPOCHS, "random_state": 0}
     reference = cls(**params).fit(*sine)
     model = cls(**params, checkpoint_dir=tmp_path)
-    kill(model, sine, "after the fifth epoch", monkeypatch)
+    kill(model, sine, "after the second epoch", monkeypatch)
     assert_same_fit(model.fit(*sine), reference)
 
 
@@ -704,7 +704,7 @@ def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
         .predict(GRID),
     )
     resumed = model(checkpoint_dir=tmp_path)
-    kill(resumed, sine, "after the fifth epoch", monkeypatch)
+    kill(resumed, sine, "after the second epoch", monkeypatch)
     assert_same_fit(resumed.fit(*sine), reference)
 
 
@@ -739,7 +739,7 @@ def test_without_a_seed_a_resumed_fit_keeps_its_validation_rows(
     params = {"feature_map": Inputs(hook), "random_state": None, "checkpoint_dir": tmp_path}
     model = quick_finite(**params, max_iter=EPOCHS, validation_fraction=0.4)
     seen.append(set())
-    kill(model, sine, "after the fifth epoch", monkeypatch)
+    kill(model, sine, "after the second epoch", monkeypatch)
     seen.append(set())
     model.fit(*sine)
     if not isinstance(model, MinimaxGaussianProcessRegressor):  # which masks them instead
@@ -793,7 +793,7 @@ def test_other_fits_do_not_resume(sine, tmp_path, monkeypatch, other):
 def test_other_methods_and_warm_starts_do_not_resume(sine, tmp_path, monkeypatch):
     params = {"hidden_layer_sizes": (8,), "max_iter": EPOCHS, "random_state": 0}
     killed = BSGDGaussianProcessRegressor(**params, checkpoint_dir=tmp_path)
-    kill(killed, sine, "after the fifth epoch", monkeypatch)
+    kill(killed, sine, "after the second epoch", monkeypatch)
     assert_same_fit(
         SCGDGaussianProcessRegressor(**params, checkpoint_dir=tmp_path).fit(*sine),
         SCGDGaussianProcessRegressor(**params).fit(*sine),
@@ -802,7 +802,7 @@ def test_other_methods_and_warm_starts_do_not_resume(sine, tmp_path, monkeypatch
     warm = {**params, "warm_start": True, "n_estimators": 1}
     one = BSGDGaussianProcessRegressor(**warm, checkpoint_dir=tmp_path).fit(X, -y)
     with monkeypatch.context() as patch:
-        kill_after_save(patch, 5)
+        kill_after_save(patch, 2)
         with pytest.raises(Killed):
             one.fit(X, y)
     reference = BSGDGaussianProcessRegressor(**warm).fit(X, 2 * y).fit(X, y)
@@ -814,7 +814,7 @@ def test_other_methods_and_warm_starts_do_not_resume(sine, tmp_path, monkeypatch
 def test_a_damaged_checkpoint_is_no_dead_end(quick, sine, tmp_path, monkeypatch, content):
     """The fit starts anew with a warning, or the error says which file to delete."""
     model = quick(max_iter=EPOCHS, checkpoint_dir=tmp_path)
-    kill(model, sine, "after the fifth epoch", monkeypatch)
+    kill(model, sine, "after the second epoch", monkeypatch)
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     refusal = ""
@@ -1074,7 +1074,7 @@ def test_few_rows(quick_kind, sine, n_rows, n_outputs):
     if n_outputs == 2:
         y = np.column_stack([y, y**2])
     for early_stopping in (True, False):
-        model = quick_kind(max_iter=3, early_stopping=early_stopping)
+        model = quick_kind(max_iter=2, early_stopping=early_stopping)
         if hasattr(model, "n_inducing"):
             model.set_params(n_inducing="auto")
         sound(model.fit(X, y), X, y)
@@ -1274,7 +1274,7 @@ def test_cuda_streams_resume_and_checkpoint(quick, sine, tmp_path, monkeypatch):
     assert np.isfinite(everything_of(stream, GRID)).all()
     params = {"device": "cuda", "max_iter": 12}
     model = quick(**params, checkpoint_dir=tmp_path)
-    kill(model, sine, "after the fifth epoch", monkeypatch)
+    kill(model, sine, "after the second epoch", monkeypatch)
     assert_same_fit(model.fit(X, y), quick(**params).fit(X, y))
 
 

@@ -240,7 +240,7 @@ def test_candidates_for_beta_and_their_loss_are_of_rows_as_often_as_they_count(
 def test_decay_of_networks_is_by_the_number_of_rows_that_count(cls, params, problem):
     """2000/n of n = 40,000."""
     X, y, _ = problem("real")
-    model, w = constructor(cls)(max_iter=5, **params), np.full(ROWS, 1000)
+    model, w = constructor(cls)(max_iter=20, **params), np.full(ROWS, 1000)
     auto = clone(model).fit(X, y, w)
     assert_same(auto, clone(model).set_params(weight_decay=0.05).fit(X, y, w), X)
     other = clone(model).set_params(weight_decay=0.3).fit(X, y, w)

@@ -19,6 +19,7 @@ from conftest import (
     COVERING,
     DIRECT,
     FINITE,
+    FINITE_ONE,
     SPARSE_REGRESSORS,
     TRAINED,
     constructor,
@@ -87,6 +88,7 @@ ROWS = 40
 WEIGHTS = np.random.default_rng(5).permutation(np.arange(ROWS) % 5)  # 0, …, 4
 WEIGHTED = [cls for cls in TRAINED if cls is not FITCRegressor]
 COVERING_WEIGHTED = [*FINITE, *COVERING]  # as FITS has all
+OF_EACH_FAMILY = [FINITE_ONE, *COVERING]  # for what no objective sees
 BOUNDED = [cls for cls in SPARSE_REGRESSORS if cls is not FITCRegressor]
 FIXED = ConstantKernel(1.3, "fixed") * Matern([0.8, 1.2], "fixed", nu=1.5)
 PERIODIC = {"kernel": ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), "hidden_layer_sizes": ()}
@@ -207,7 +209,7 @@ def test_weights_make_a_difference(cls, problem):
     assert np.abs(outcome(a, X)[0] - outcome(b, X)[0]).max() > 1e-3
 
 
-@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_score_counts_rows_as_often_as_they_weigh(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = fitted_once(constructor(cls)(max_iter=5), X, y, WEIGHTS)
@@ -1037,7 +1039,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_wrong_weights_are_refused(cls, wrong, problem):
     X, y, _ = problem(kind_of(cls))
     w, message = WRONG[wrong]
@@ -1053,7 +1055,7 @@ def test_wrong_weights_are_refused(cls, wrong, problem):
             model.log_marginal_likelihood(X, y, w)
 
 
-@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_weights_of_any_kind_and_unchanged(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=2)
@@ -1406,7 +1408,7 @@ def test_calibration(problem):
     assert np.abs(a.predict_proba(X) - b.predict_proba(X)).max() > 1e-3
 
 
-@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_pipelines(cls, problem):
     """By the name of the step, and by routing."""
     X, y, _ = problem(kind_of(cls))

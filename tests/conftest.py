@@ -16,6 +16,7 @@ mark it slow.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import time
 from typing import Any
@@ -31,7 +32,10 @@ import torch
 from sklearn.base import is_classifier, is_regressor
 
 import skgpstoch
+import skgpstoch.training.optimizers
 
+# What collection makes stays: to look through it again and again takes seconds.
+gc.disable()
 torch.manual_seed(0)  # for modules that are made when tests are collected
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -136,6 +140,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+def pytest_collection_finish() -> None:
+    """What is there by now is never looked through; what tests make is."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
     """A test of the default run that takes long fails."""
@@ -156,6 +166,12 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 def seeded():
     """Modules that a test makes are the same whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def few_iterations(monkeypatch):
+    """Epochs of solver="lbfgs" of two iterations, not ten: each is a search for the best q(w)."""
+    monkeypatch.setattr(skgpstoch.training.optimizers, "LBFGS_ITERATIONS", 2)
 
 
 @pytest.fixture(params=[FINITE_ONE, SPARSE_ONE], ids=named)

@@ -137,8 +137,10 @@ def test_queries_from_many_threads(cls, data):
 def test_weights_are_repetitions(cls, data):
     X, y = data(cls)
     weight = np.arange(ROWS) % 3
-    weighted = constructor(cls)(dtype="float64").fit(X, y, sample_weight=weight)
-    repeated = constructor(cls)(dtype="float64").fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    weighted = constructor(cls)(dtype="float64", max_iter=4).fit(X, y, sample_weight=weight)
+    repeated = constructor(cls)(dtype="float64", max_iter=4).fit(
+        np.repeat(X, weight, 0), np.repeat(y, weight)
+    )
     for a, b in zip(answers(weighted, X)[:2], answers(repeated, X)[:2], strict=True):
         assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
@@ -147,7 +149,7 @@ def test_weights_are_repetitions(cls, data):
 def test_frames_and_held_out_rows(cls, data):
     X, y = data(cls)
     frame = pd.DataFrame(X, columns=["a", "b"])
-    model = constructor(cls)(early_stopping=True, validation_fraction=0.2).fit(frame, y)
+    model = constructor(cls)(early_stopping=True, max_iter=4, validation_fraction=0.2).fit(frame, y)
     assert len(model.validation_scores_) == model.n_iter_
     assert list(model.feature_names_in_) == ["a", "b"]
     assert np.isfinite(answers(model, frame)[0]).all()

@@ -30,8 +30,8 @@ from skgpstoch.training.loop import Trainer
 SMALL = {
     "hidden_layer_sizes": (4,),
     "n_estimators": 1,
-    "max_iter": 4,
-    "batch_size": 15,
+    "max_iter": 3,
+    "batch_size": 40,
     "random_state": 0,
 }
 WEIGHT = "features.network.0.weight"

@@ -530,7 +530,7 @@ def test_without_an_optimizer_the_kernel_stays(rows, labels):
 )
 def test_without_an_optimizer_the_kernel_stays_for_many_rows(method, kernel, rows):
     model = GaussianProcessRegressor(kernel, optimizer=None, method=method, random_state=0)
-    model.fit(*rows)
+    model.fit(*(a[:20] for a in rows))
     assert_allclose(model.kernel_.theta, kernel.theta, rtol=1e-6, atol=1e-6)
     assert model.kernel_.bounds.shape == kernel.bounds.shape
     assert model.kernel == kernel

@@ -543,7 +543,7 @@ def test_kernel_bsgd_is_the_exact_gp_of_the_minibatch(expression):
 def test_time_average_of_the_running_statistics_is_exact(averaging, b):
     """Σ_t F̃_t/T → F for fixed θ, whatever the batch size."""
     generator = torch.Generator().manual_seed(b)
-    n, T = 60, 1500
+    n, T = 60, 600
     Z = torch.randn(1, n, 3, generator=generator, dtype=torch.float64) + 0.5
     y = torch.randn(n, 2, generator=generator, dtype=torch.float64)
     running = RunningStatistics(1, 3, 2, averaging, window=40)

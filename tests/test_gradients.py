@@ -147,7 +147,8 @@ def test_bias_of_bsgd_shows_and_shrinks_with_the_minibatch():
     objective = make_objective(BSGDObjective, p)
     exact, bias = exact_gradient(objective, p), []
     for b in (4, 12, 40, 120):
-        samples = torch.stack([batch_gradient(objective, p, random_rows(p, b)) for _ in range(300)])
+        draws = range(300 if b < 120 else 2)  # the last are all rows
+        samples = torch.stack([batch_gradient(objective, p, random_rows(p, b)) for _ in draws])
         bias.append(float((samples.mean(0) - exact).norm()))
         if b < 120:
             assert z_scores(samples, exact).abs().max() > 10
@@ -166,7 +167,7 @@ def test_minimax_descends_along_an_unbiased_gradient(seed, noise):
     mean = torch.stack([batch_gradient(objective, p, rows) for rows in parts]).mean(0)
     assert_close(mean, every, rtol=1e-10, atol=1e-10)
     # And so are random minibatches in the mean.
-    samples = torch.stack([batch_gradient(objective, p, random_rows(p, BATCH)) for _ in range(400)])
+    samples = torch.stack([batch_gradient(objective, p, random_rows(p, BATCH)) for _ in range(200)])
     assert z_scores(samples, every).abs().max() <= 4
 
 
@@ -184,7 +185,7 @@ def test_minimax_ascends_along_an_unbiased_gradient(held_out, b):
     A = objective.A.detach()
     expected = 30.0 * (A - F) / A.norm(dim=(-2, -1), keepdim=True)
     before, samples = objective.B.clone(), []
-    for _ in range(1_500):
+    for _ in range(600):
         objective.B.copy_(before)
         objective.ascend(b, p.generator)
         samples.append(((objective.B - before) / 1e-3).flatten())
@@ -217,7 +218,7 @@ def test_running_statistics_of_members_are_unbiased_for_any_minibatch(b):
     objective = make_objective(SCGDObjective, p, averaging=0.01, weights="profiled")
     seen = fold != torch.arange(2)[:, None]
     exact = exact_statistics(p.features.members, p.X, p.y, seen)
-    T, mean = 1_500, torch.zeros_like(exact.gram)
+    T, mean = 600, torch.zeros_like(exact.gram)
     with torch.no_grad():
         for _ in range(T):
             rows = random_rows(p, b)

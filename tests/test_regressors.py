@@ -129,7 +129,7 @@ def scale_of(model):
 # ------------------------------------------------------------------------------------- accuracy
 @every_finite
 def test_a_sine_is_learned_with_honest_uncertainty(quick_finite, sine):
-    model = quick_finite(hidden_layer_sizes=(64,), max_iter=150).fit(*sine)
+    model = quick_finite(hidden_layer_sizes=(64,), max_iter=80).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
     assert np.sqrt(np.mean((mean - TRUTH) ** 2)) < 0.06
     assert 0.005 < model.noise_variance_ < 0.02  # 0.1²
@@ -148,7 +148,7 @@ def test_random_fourier_features_come_near_the_exact_gp(finite, sine):
     X, y = sine
     kernel = RBF(1.5) + WhiteKernel(0.05)
     model = finite(
-        kernel, **LINEAR, n_components=600, max_iter=3, random_state=0, early_stopping=False
+        kernel, **LINEAR, n_components=400, max_iter=3, random_state=0, early_stopping=False
     ).fit(X[:, :1], y)
     exact = GaussianProcessRegressor(model.kernel_, alpha=0, optimizer=None, normalize_y=True)
     mean, std = exact.fit(X[:, :1], y).predict(GRID[:, :1], return_std=True)
@@ -214,9 +214,11 @@ def test_shapes(fitted, fitted_two, sine):
 
 def test_a_column_of_y_stays_a_column(quick, sine):
     X, y = sine
-    column = quick().fit(X, y[:, None])
+    column = quick(max_iter=3).fit(X, y[:, None])
     assert column.predict(GRID).shape == column.predict_std(GRID).shape == (len(GRID), 1)
-    assert_array_equal(column.predict(GRID)[:, 0], fitted_once(quick(), X, y).predict(GRID))
+    assert_array_equal(
+        column.predict(GRID)[:, 0], fitted_once(quick(max_iter=3), X, y).predict(GRID)
+    )
 
 
 def test_the_forms_of_the_prediction_agree(any_model):
@@ -346,7 +348,9 @@ def test_units_of_y(any_model):
 def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
     X, y = sine
     y = (y - y.mean()) / y.std()
-    one, other = (quick(normalize_y=flag, dtype="float64").fit(X, y) for flag in (True, False))
+    one, other = (
+        quick(normalize_y=flag, dtype="float64", max_iter=5).fit(X, y) for flag in (True, False)
+    )
     close_to(one, other, GRID, rtol=1e-5, atol=1e-6)
     assert one.log_marginal_likelihood_value_ == pytest.approx(
         other.log_marginal_likelihood_value_, rel=1e-6
@@ -355,7 +359,7 @@ def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
 
 def test_without_normalize_y_units_are_the_users(quick, sine):
     X, y = sine
-    model = quick(normalize_y=False, max_iter=120).fit(X, 2.0 * y + 1.0)
+    model = quick(normalize_y=False, max_iter=90).fit(X, 2.0 * y + 1.0)
     assert model.score(X, 2.0 * y + 1.0) > 0.9
     assert 0.02 < model.noise_variance_ < 0.2  # 0.2² if it were trained longer
     value = model.log_marginal_likelihood(X, 2.0 * y + 1.0)
@@ -372,7 +376,7 @@ def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     X, Y = two_outputs
     rng = np.random.default_rng(2)
     Y = np.column_stack([Y[:, 0], 100.0 * rng.standard_normal(len(Y))])  # the second is noise
-    model = quick(max_iter=150, validation_fraction=0.5).fit(X, Y)  # noise is of these rows
+    model = quick(max_iter=120, validation_fraction=0.5).fit(X, Y)  # noise is of these rows
     assert model.noise_variance_[0] < 0.05
     assert model.noise_variance_[1] == pytest.approx(Y[:, 1].var(), rel=0.3)
     assert r2_score(Y[:, 0], model.predict(X)[:, 0]) > 0.9
@@ -384,10 +388,10 @@ def test_data_frames(quick, sine, frame):
     X, y = sine
     df = frame(dict(zip(["speed", "load"], X.T, strict=True)))
     series = pd.Series(y) if frame is pd.DataFrame else pl.Series(y)
-    model = quick().fit(df, series)
+    model = quick(max_iter=3).fit(df, series)
     assert list(model.feature_names_in_) == ["speed", "load"]
     assert model.n_features_in_ == 2
-    reference = fitted_once(quick(), X, y)
+    reference = fitted_once(quick(max_iter=3), X, y)
     assert_allclose(model.predict(df), reference.predict(X), rtol=1e-5, atol=1e-6)
     density = reference.log_predictive_density(X, y)
     assert_allclose(model.log_predictive_density(df, series), density, rtol=1e-4, atol=1e-5)
@@ -395,7 +399,9 @@ def test_data_frames(quick, sine, frame):
         model.predict(df[["load", "speed"]])
     with pytest.warns(UserWarning, match="feature names"):
         model.predict(X)
-    two = quick().partial_fit(df, frame(dict(zip("ab", np.column_stack([y, y]).T, strict=True))))
+    two = quick(max_iter=3).partial_fit(
+        df, frame(dict(zip("ab", np.column_stack([y, y]).T, strict=True)))
+    )
     assert two.predict(df).shape == (len(y), 2)
     assert list(two.feature_names_in_) == ["speed", "load"]
 
@@ -658,7 +664,7 @@ KERNELS = [
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_kernel_expressions(quick_finite, sine, kernel):
     before = copy.deepcopy(kernel)
-    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=30).fit(
+    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=15).fit(
         *sine
     )
     assert model.score(*sine) > 0.9
@@ -685,7 +691,9 @@ def test_kernel_hyper_parameters_keep_to_their_bounds(quick_finite, sine):
     kernel = ConstantKernel(2.0, "fixed") * RBF([0.9, 1.0], (0.85, 1.05)) * Matern(
         3.0, "fixed", nu=1.5
     ) + WhiteKernel(0.5, (0.4, 0.6))
-    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=40).fit(*sine)
+    model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=40, max_iter=8).fit(
+        *sine
+    )
     constant, rbf, matern, white = leaves(model.kernel_)[-4:]
     assert constant.constant_value == pytest.approx(2.0, rel=1e-12)
     assert constant.constant_value_bounds == "fixed"
@@ -721,7 +729,7 @@ def test_noise_options(quick_finite, sine, noise, early_stopping):
         n_components=30,
         noise=noise,
         early_stopping=early_stopping,
-        max_iter=60,
+        max_iter=30,
         learning_rate_init=0.1,
     ).fit(*sine)
     assert 0.006 < model.noise_variance_ < (0.04 if noise == "learned" else 0.02)
@@ -730,7 +738,7 @@ def test_noise_options(quick_finite, sine, noise, early_stopping):
 
 
 def test_kernel_on_a_network(quick_finite, sine):
-    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=40, max_iter=60).fit(*sine)
+    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=40, max_iter=30).fit(*sine)
     assert model.score(*sine) > 0.9
     assert [type(k).__name__ for k in leaves(model.kernel_)][-2:] == ["RBF", "WhiteKernel"]
 
@@ -775,7 +783,7 @@ def test_kernel_parameters_can_be_set_and_searched(regressor):
 def test_feature_map_is_copied_and_trained(quick, sine):
     module = nn.Sequential(nn.Linear(2, 16), nn.Tanh())
     before = copy.deepcopy(module.state_dict())
-    model = quick(feature_map=module, max_iter=60).fit(*sine)
+    model = quick(feature_map=module, max_iter=30).fit(*sine)
     assert model.feature_map is module
     assert module.training
     assert all(p.grad is None and p.requires_grad for p in module.parameters())
@@ -813,13 +821,13 @@ def test_feature_map_sees_the_inputs_as_they_are(quick, sine):
 def test_layers_with_two_modes(quick, sine, layer):
     """Training uses one, predictions the other: they depend neither on chance nor on the batch."""
     module = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer)
-    model = quick(feature_map=module, max_iter=60).fit(*sine)
+    model = quick(feature_map=module, max_iter=25).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
     assert_array_equal(model.predict(GRID), mean)
     assert_allclose(model.predict(GRID[3:4]), mean[3:4], rtol=1e-10)
     assert_allclose(model.predict_std(GRID[3:4]), std[3:4], rtol=1e-10)
     assert model.score(*sine) > 0.8
-    again = quick(feature_map=module, max_iter=60).fit(*sine)
+    again = quick(feature_map=module, max_iter=25).fit(*sine)
     assert_array_equal(again.predict(GRID), mean)
     if isinstance(layer, nn.BatchNorm1d):
         assert layer.num_batches_tracked == 0
@@ -830,7 +838,7 @@ def test_layers_with_two_modes(quick, sine, layer):
 def test_frozen_parameters_stay(quick, sine, then):
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8))
     module[0].requires_grad_(False)
-    model = quick(feature_map=module)
+    model = quick(feature_map=module, max_iter=3)
     if then != "partial_fit":
         model.fit(*sine)
     if then != "fit":
@@ -906,18 +914,18 @@ def test_layer_sizes(quick, sine, layers):
 def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
     rate = {"adam": 0.02, "adadelta": 1.0}[solver]
     model = quick_finite(
-        solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=60
+        solver=solver, learning_rate=schedule, learning_rate_init=rate, max_iter=30
     )
     model.fit(*sine)
     assert model.score(*sine) > 0.75
-    assert len(set(model.loss_curve_)) == 60
+    assert len(set(model.loss_curve_)) == 30
 
 
 @every_objective
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
 def test_batch_sizes(quick, sine, batch_size):
-    epochs = 2 if batch_size == 1 else 8
-    model = quick(batch_size=batch_size, max_iter=epochs, learning_rate_init=0.003).fit(*sine)
+    X, y = (a[:40] for a in sine) if batch_size == 1 else sine
+    model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)
     assert np.isfinite(model.predict(GRID)).all()
     assert model.score(*sine) > 0.5
 
@@ -936,7 +944,7 @@ def test_batch_sizes(quick, sine, batch_size):
 )
 def test_parameters_of_one_method(cls, params, sine):
     X, y = sine
-    common = {"hidden_layer_sizes": (16,), "max_iter": 40, "n_estimators": 1, "random_state": 0}
+    common = {"hidden_layer_sizes": (16,), "max_iter": 30, "n_estimators": 1, "random_state": 0}
     model = cls(**common, **params).fit(X, y)
     assert model.score(X, y) > 0.85
     if "min_noise_variance" in params:
@@ -950,7 +958,7 @@ PAPER = {
     "learning_rate_init": 1.0,
     "noise": "learned",
     "early_stopping": False,
-    "max_iter": 50,
+    "max_iter": 25,
     "weight_decay": 0,
     "batch_size": 32,
 }
@@ -971,7 +979,8 @@ def test_the_papers_own_algorithm(finite, sine):
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_ensembles(quick_finite, sine, early_stopping):
     one, three = (
-        quick_finite(n_estimators=k, early_stopping=early_stopping).fit(*sine) for k in (1, 3)
+        quick_finite(n_estimators=k, early_stopping=early_stopping, max_iter=15).fit(*sine)
+        for k in (1, 3)
     )
     assert three.score(*sine) > 0.85
     assert three.posterior_.features.n_members == 3
@@ -1026,7 +1035,9 @@ def test_n_iter_no_change_stops(quick, sine, early_stopping):
 def test_validation_rows_rejoin_the_closing_pass(quick, sine):
     """The evidence is that of all rows: the posterior has seen those that were held out."""
     X, y = sine
-    model = quick(early_stopping=True, validation_fraction=0.5, dtype="float64").fit(X, y)
+    model = quick(early_stopping=True, validation_fraction=0.5, dtype="float64", max_iter=5).fit(
+        X, y
+    )
     value = model.log_marginal_likelihood(X, y)
     assert model.log_marginal_likelihood_value_ == pytest.approx(value, rel=1e-9)
     assert model.posterior_.n_rows == len(X)
@@ -1058,7 +1069,7 @@ WARM = [
 @pytest.mark.parametrize("params", WARM, ids=["network", "ensemble", "fourier", "module"])
 def test_warm_start_goes_on_from_the_features(quick_finite, sine, params):
     X, y = sine
-    model = quick_finite(**params, max_iter=40, early_stopping=False).fit(X, y)
+    model = quick_finite(**params, max_iter=10, early_stopping=False).fit(X, y)
     features = copy.deepcopy(model.posterior_.features.state_dict())
     model.set_params(warm_start=True, learning_rate_init=1e-12, max_iter=1, weight_decay=0).fit(
         X, y
@@ -1075,7 +1086,7 @@ def test_warm_start_goes_on_from_the_features(quick_finite, sine, params):
 def test_warm_start_of_a_general_kernel(sine):
     kernel = RationalQuadratic() + WhiteKernel(0.5)
     model = BSGDGaussianProcessRegressor(
-        kernel, hidden_layer_sizes=(), max_iter=40, random_state=0, batch_size=32
+        kernel, hidden_layer_sizes=(), max_iter=15, random_state=0, batch_size=32
     ).fit(*sine)
     theta = model.kernel_.theta
     model.set_params(warm_start=True, learning_rate_init=1e-12, max_iter=1).fit(*sine)
@@ -1083,7 +1094,10 @@ def test_warm_start_of_a_general_kernel(sine):
 
 
 def test_warm_start_without_a_first_fit_is_a_fit(quick, sine):
-    warm, cold = quick(warm_start=True).fit(*sine), fitted_once(quick(), *sine)
+    warm, cold = (
+        quick(warm_start=True, max_iter=3).fit(*sine),
+        fitted_once(quick(max_iter=3), *sine),
+    )
     assert_array_equal(warm.predict(GRID), cold.predict(GRID))
 
 
@@ -1113,7 +1127,7 @@ def test_warm_start_with_more_rows(finite, sine):
 
 
 def test_warm_start_after_a_stream(quick, sine):
-    model = quick(warm_start=True).fit(*sine).partial_fit(*sine).fit(*sine)
+    model = quick(warm_start=True, max_iter=12).fit(*sine).partial_fit(*sine).fit(*sine)
     assert model.score(*sine) > 0.8
 
 
@@ -1137,8 +1151,10 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
     model, scores, densities = quick_finite(hidden_layer_sizes=(64,)), [], []
     for chunk in chunks(X[:1200], Y[:1200]):
         assert model.partial_fit(*chunk) is model
-        scores.append(r2_score(Y[1200:], model.predict(X[1200:]), multioutput="raw_values")[0])
-        densities.append(model.log_predictive_density(X[1200:], Y[1200:]).mean())
+        if model.n_iter_ in (1, 24):
+            mean, new = model.predict(X[1200:]), Y[1200:]
+            scores.append(r2_score(new, mean, multioutput="raw_values")[0])
+            densities.append(model.log_predictive_density(X[1200:], new).mean())
     assert scores[0] < 0.3
     assert scores[-1] > 0.6
     assert densities[-1] > densities[0] + 0.3
@@ -1150,7 +1166,7 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
 @pytest.mark.parametrize("n_estimators", [1, 3])
 def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     X, y = stream_data()
-    model = quick_finite(n_estimators=n_estimators, max_iter=60).fit(X[:300], y[:300])
+    model = quick_finite(n_estimators=n_estimators, max_iter=30).fit(X[:300], y[:300])
     fitted = model.score(X[1200:], y[1200:])
     std = model.predict_std(GRID).mean()
     model.partial_fit(X[300:310], y[300:310])  # a few rows do not undo the fit
@@ -1187,7 +1203,7 @@ def test_streams_of_modules_with_two_modes(quick, layer):
     """The posterior of the chunks is that of the features that predict."""
     X, y = stream_data()
     model = quick(feature_map=nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer))
-    for i, chunk in enumerate(chunks(X[:600], y[:600])):
+    for i, chunk in enumerate(chunks(X[:300], y[:300])):
         score = model.partial_fit(*chunk).score(X[1200:], y[1200:])
         assert score > (0.3 if i == 0 else 0.6), i
 
@@ -1231,7 +1247,7 @@ def test_streams_keep_scalings_and_refuse_other_shapes(quick, sine):
 
 def test_fit_forgets_a_stream(quick, sine, close_to):
     X, y = sine
-    used, fresh = quick().partial_fit(X, -y), quick()
+    used, fresh = quick(max_iter=3).partial_fit(X, -y), quick(max_iter=3)
     for model in (used, fresh):
         model.fit(X[:, :1], y).partial_fit(X[:50, :1], y[:50])
     assert_array_equal(used.predict(GRID[:, :1]), fresh.predict(GRID[:, :1]))
@@ -1270,7 +1286,7 @@ def test_parameters_round_trip(regressor):
 
 def test_clone_and_pickle(quick_finite, sine):
     X, y = sine
-    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=20).fit(X, y)
+    model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=20, max_iter=3).fit(X, y)
     copied = pickle.loads(pickle.dumps(model))
     assert_array_equal(copied.predict(GRID), model.predict(GRID))
     assert_array_equal(copied.sample_y(GRID), model.sample_y(GRID))
@@ -1298,7 +1314,7 @@ def test_pipeline_and_grid_search(quick_finite, sine):
 
 def test_target_transformer(quick, sine):
     X, y = sine
-    model = TransformedTargetRegressor(quick(max_iter=60), func=np.log, inverse_func=np.exp)
+    model = TransformedTargetRegressor(quick(max_iter=30), func=np.log, inverse_func=np.exp)
     assert model.fit(X, np.exp(y)).score(X, np.exp(y)) > 0.9
 
 
@@ -1359,7 +1375,10 @@ def test_callbacks_are_told_of_every_epoch(callbacks, quick, sine):
 
 
 def test_callbacks_change_nothing(callbacks, quick, sine):
-    plain, called = fitted_once(quick(), *sine), quick().set_callbacks(Recording()).fit(*sine)
+    plain, called = (
+        fitted_once(quick(max_iter=3), *sine),
+        quick(max_iter=3).set_callbacks(Recording()).fit(*sine),
+    )
     assert_array_equal(plain.predict(GRID), called.predict(GRID))
     extra = set(vars(called)) - set(vars(plain))
     assert extra == {"_skl_callbacks"}
@@ -1419,7 +1438,7 @@ def test_loss_curve_is_the_negative_log_evidence_per_row(sine):
     """Its last value and the exact one are of one kind: nats per row of the scaled y."""
     X, y = sine
     model = SCGDGaussianProcessRegressor(
-        hidden_layer_sizes=(16,), early_stopping=False, max_iter=150, random_state=0
+        hidden_layer_sizes=(16,), early_stopping=False, max_iter=80, random_state=0
     ).fit(X, y)
     exact = -(model.log_marginal_likelihood_value_ / len(X) + np.log(y.std()))
     assert model.loss_curve_[-1] == pytest.approx(exact, abs=0.2)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import FINITE, SPARSE, TRAINED, constructor, named
+from conftest import COVERING, FINITE, SPARSE, constructor, named
 from numpy.testing import assert_array_equal
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
@@ -49,7 +49,7 @@ def stochastic(cls, layer, seed, **params):
     """With layers that draw, and that are interrupted."""
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), layer(), Slow())
-    params = {"feature_map": module, "max_iter": 4, "batch_size": 20, **params}
+    params = {"feature_map": module, "max_iter": 3, "batch_size": 20, **params}
     if cls in SPARSE:
         params["n_inducing"] = 4
     return constructor(cls)(**{**params, "random_state": seed})
@@ -90,7 +90,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
 
 
-@pytest.mark.parametrize("cls", TRAINED, ids=named)
+@pytest.mark.parametrize("cls", [*FINITE, *COVERING], ids=named)
 def test_dropout_in_threads(sine, cls):
     def make(seed):
         return stochastic(cls, lambda: nn.Dropout(0.3), seed)

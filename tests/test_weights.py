@@ -14,7 +14,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import CLASSIFIERS, DIRECT, FINITE, SPARSE_REGRESSORS, TRAINED, constructor, named
+from conftest import (
+    CLASSIFIERS,
+    COVERING,
+    DIRECT,
+    FINITE,
+    FINITE_ONE,
+    SPARSE_REGRESSORS,
+    TRAINED,
+    constructor,
+    fitted_once,
+    named,
+)
 from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
@@ -76,6 +87,8 @@ F64 = torch.float64
 ROWS = 40
 WEIGHTS = np.random.default_rng(5).permutation(np.arange(ROWS) % 5)  # 0, …, 4
 WEIGHTED = [cls for cls in TRAINED if cls is not FITCRegressor]
+COVERING_WEIGHTED = [*FINITE, *COVERING]  # as FITS has all
+OF_EACH_FAMILY = [FINITE_ONE, *COVERING]  # for what no objective sees
 BOUNDED = [cls for cls in SPARSE_REGRESSORS if cls is not FITCRegressor]
 FIXED = ConstantKernel(1.3, "fixed") * Matern([0.8, 1.2], "fixed", nu=1.5)
 PERIODIC = {"kernel": ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), "hidden_layer_sizes": ()}
@@ -173,11 +186,12 @@ FITS = {
 }
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", FITS)
 def test_integer_weights_are_repeated_rows(case, problem):
     cls, params, kind = FITS[case]
     X, y, known = problem(kind)
-    model = constructor(cls)(**{"max_iter": 8, **params})
+    model = constructor(cls)(**{"max_iter": 5, **params})
     weighted = clone(model).fit(X, y, sample_weight=WEIGHTS, **known)
     X2, y2, known2 = repeated(WEIGHTS, X, y, known)
     other = clone(model).fit(X2, y2, **known2)
@@ -187,18 +201,18 @@ def test_integer_weights_are_repeated_rows(case, problem):
     assert weighted.posterior_.n_rows == WEIGHTS.sum() == other.posterior_.n_rows
 
 
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
 def test_weights_make_a_difference(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=5)
-    a, b = clone(model).fit(X, y), clone(model).fit(X, y, WEIGHTS)
+    a, b = fitted_once(model, X, y), fitted_once(model, X, y, WEIGHTS)
     assert np.abs(outcome(a, X)[0] - outcome(b, X)[0]).max() > 1e-3
 
 
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_score_counts_rows_as_often_as_they_weigh(cls, problem):
     X, y, _ = problem(kind_of(cls))
-    model = constructor(cls)(max_iter=5).fit(X, y, WEIGHTS)
+    model = fitted_once(constructor(cls)(max_iter=5), X, y, WEIGHTS)
     X2, y2, _ = repeated(WEIGHTS, X, y)
     assert model.score(X, y, WEIGHTS) == pytest.approx(model.score(X2, y2), rel=1e-12)
     score = accuracy_score if is_classifier(model) else r2_score
@@ -317,6 +331,7 @@ DETERMINISTIC = {
 }
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", DETERMINISTIC)
 def test_weights_without_merging(case, problem, unmerged):
     """Scalings, initial values, training and the closing pass, all by weights."""
@@ -964,13 +979,13 @@ def test_initial_values_of_likelihoods(kind):
 
 
 # ---- what weights may be ------------------------------------------------------------------------
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
 def test_weight_zero_is_absence(cls, problem):
     X, y, _ = problem(kind_of(cls))
     w, there = WEIGHTS.astype(float), WEIGHTS > 0
     absurd = X.copy()
     absurd[~there] = 1e6  # whatever it is that is not there
-    model = constructor(cls)(max_iter=5)
+    model = constructor(cls)(max_iter=3)
     a, b = clone(model).fit(absurd, y, w), clone(model).fit(X[there], y[there], w[there])
     assert_same(a, b, X)
     a = clone(model).partial_fit(absurd, y, sample_weight=w)
@@ -978,12 +993,12 @@ def test_weight_zero_is_absence(cls, problem):
     np.testing.assert_array_equal(outcome(a, X)[0], outcome(b, X)[0])
 
 
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
 def test_ones_are_none(cls, problem, monkeypatch):
     """With zeros beside them as well; in fits, streams and evidence, of many rows or few."""
     X, y, _ = problem(kind_of(cls))
     w = (WEIGHTS > 0).astype(float)
-    there, model = w > 0, constructor(cls)(max_iter=3)
+    there, model = w > 0, constructor(cls)(max_iter=2)
     for rows in (rows_module.MERGED_ROWS, 0):
         monkeypatch.setattr(rows_module, "MERGED_ROWS", rows)
         a, b = clone(model).fit(X, y, w), clone(model).fit(X[there], y[there])
@@ -1024,7 +1039,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_wrong_weights_are_refused(cls, wrong, problem):
     X, y, _ = problem(kind_of(cls))
     w, message = WRONG[wrong]
@@ -1040,7 +1055,7 @@ def test_wrong_weights_are_refused(cls, wrong, problem):
             model.log_marginal_likelihood(X, y, w)
 
 
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_weights_of_any_kind_and_unchanged(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=2)
@@ -1204,6 +1219,7 @@ def test_equal_errors_are_more_noise(loss, solver):
     assert_close(a.solution(X, known).elbo, b.solution(X, rows).elbo, rtol=1e-8, atol=0.0)
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
 def test_no_error_is_no_error(cls, problem):
     X, y, _ = problem("real")
@@ -1216,6 +1232,7 @@ def test_no_error_is_no_error(cls, problem):
     assert np.abs(c.predict(X) - a.predict(X)).max() > 1e-3
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
 def test_errors_are_in_the_units_of_y(cls, problem):
     X, y, known = problem("errors")
@@ -1238,7 +1255,7 @@ def test_errors_are_in_the_units_of_y(cls, problem):
 def test_queries_add_the_errors_that_they_are_given(kind, problem):
     X, y, known = problem(kind)
     s = known.get("y_std", np.column_stack([np.linspace(0.1, 1.0, ROWS), np.full(ROWS, 300.0)]))
-    model = constructor(SVGPRegressor)(solver="natural").fit(X, y, y_std=s)
+    model = constructor(SVGPRegressor)(solver="natural", max_iter=5).fit(X, y, y_std=s)
     mean, std = model.predict(X, return_std=True)
     total = np.hypot(std, s)
     found = model.predict(X, return_std=True, y_std=s)
@@ -1267,7 +1284,7 @@ def test_queries_add_the_errors_that_they_are_given(kind, problem):
 
 def test_latent_quantities_know_no_errors(problem):
     X, y, known = problem("errors")
-    model = constructor(SVGPRegressor)(solver="natural").fit(X, y, **known)
+    model = constructor(SVGPRegressor)(solver="natural", max_iter=3).fit(X, y, **known)
     std = model.predict_std(X, latent=True)
     np.testing.assert_array_equal(model.predict_std(X, latent=True, **known), std)
 
@@ -1391,11 +1408,11 @@ def test_calibration(problem):
     assert np.abs(a.predict_proba(X) - b.predict_proba(X)).max() > 1e-3
 
 
-@pytest.mark.parametrize("cls", WEIGHTED, ids=named)
+@pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 def test_pipelines(cls, problem):
     """By the name of the step, and by routing."""
     X, y, _ = problem(kind_of(cls))
-    model = constructor(cls)(max_iter=3)
+    model = constructor(cls)(max_iter=2)
     name = cls.__name__.lower()
     pipeline = make_pipeline(StandardScaler(), clone(model))
     by_name = clone(pipeline).fit(X, y, **{f"{name}__sample_weight": WEIGHTS})

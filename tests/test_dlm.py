@@ -149,7 +149,7 @@ def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
     model = cls(
         n_inducing=6,
         batch_size=30,
-        max_iter=15 if slow else 8,
+        max_iter=15 if slow else 6,
         random_state=0,
         likelihood=LIKELIHOODS[likelihood],
         loss=LOSSES[loss],

@@ -29,7 +29,10 @@ def small(cls):
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
     if cls in DEEP:
         few |= {"n_samples": 1, "n_predict_samples": 2}
-    return cls(**few, max_iter=1 if is_classifier(cls()) else 3)
+    if is_classifier(cls()):
+        return cls(**few, max_iter=1)
+    n_epochs = 10 if cls in DIRECT else 5  # the log-loss is slower to follow the data
+    return cls(**few, batch_size=100, max_iter=n_epochs, learning_rate_init=0.3)
 
 
 # The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound.

@@ -12,6 +12,7 @@ from conftest import DEEP, DIRECT, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, named
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import skgpstoch
 from skgpstoch.losses import Loss
@@ -89,6 +90,10 @@ def fitted(request):
         choice |= {"hidden_channels": (2,)}
     if request.param not in DROP_IN + HELD_OUT:
         choice |= {"max_iter": 2}
+    if request.param in HELD_OUT:
+        choice = {"kernel": RBF() + WhiteKernel(0.1), "tol": 1.0}
+    if "n_control" in request.param().get_params():
+        choice |= {"n_components": 50}
     if "hidden_layer_sizes" in request.param().get_params():
         choice |= {"hidden_layer_sizes": (4,)}
     model = request.param(random_state=0, **choice)

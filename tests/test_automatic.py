@@ -333,6 +333,15 @@ def small_process(self, n_rows, **params):
     return DLMRegressor(likelihood="shared_student_t", n_inducing=5, max_iter=20, **params)
 
 
+@pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+def test_of_very_few_rows_there_is_a_warning(cls):
+    X = np.arange(10.0)[:, None]
+    y = np.arange(10) % 2
+    cls(random_state=0).fit(X, y)
+    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
+        cls(random_state=0).fit(X[:9], y[:9])
+
+
 def test_few_rows_have_a_stack(step, monkeypatch):
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)

@@ -202,7 +202,7 @@ def direct_plan(p: Any, n_rows: int, has_networks: bool) -> Plan:
     n_trained = n_rows - folds.n_untrained
     usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
     b = min(usual if p.batch_size == "auto" else int(p.batch_size), n_trained)
-    n_steps = int(np.clip(750 * (n_rows / 1000) ** (2 / 3), 300, 6000))
+    n_steps = int(np.clip(750 * (n_rows / 1000) ** 0.6, 300, 6000))
     if is_classifier(p):  # which overfit sooner
         n_steps = max(n_steps // 2, 300)
     return Plan(

@@ -333,6 +333,29 @@ def small_process(self, n_rows, **params):
     return DLMRegressor(likelihood="shared_student_t", n_inducing=5, max_iter=20, **params)
 
 
+@pytest.mark.parametrize(
+    "model", [StackedDensityRegressor([("a", sparse())], cv=2), ConstantVarianceRegressor(Ridge())]
+)
+def test_failed_fits_of_others_change_nothing(model, step):
+    X, y = step
+    model = clone(model).fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.hstack([X, X]), np.where(np.arange(len(y)) == 1, np.nan, y))
+    assert model.n_features_in_ == X.shape[1]
+    assert_array_equal(model.predict(X), before)
+
+
+def test_with_ample_time_there_is_a_stack(step, monkeypatch):
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    for per_step, n_models in ((1e-6, 2), (1.0, 1)):
+        times = staticmethod(lambda *_, per_step=per_step: (0.0, per_step))
+        monkeypatch.setattr(AutoGaussianProcessRegressor, "_times", times)
+        model = AutoGaussianProcessRegressor(max_time=600, random_state=0).fit(*step)
+        assert len(model.scores_["model"]) == n_models
+
+
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
 def test_of_very_few_rows_there_is_a_warning(cls):
     X = np.arange(10.0)[:, None]

@@ -41,6 +41,7 @@ TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 10
 LEAST_STEPS = 30
 FEWEST = 2  # networks
+AMPLE = 3.0  # times the time of the networks, in which there is a second model, too
 USED = 0.4  # of the time by steps, as one network alone is quicker than its share of several
 FEW_STEPS = 100  # for very few rows of classes
 MOST_POINTS = 64  # of the process
@@ -56,10 +57,11 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
     Parameters
     ----------
     max_time : float or None, default=None
-        Seconds that training may take, about; fits that have less time than they would take do
-        fewer steps of fewer networks, without a second model, and results then depend on the speed
-        of the machine. Thirty steps and one pass over the rows are the least, some seconds for
-        10,000 rows. None: about a minute of one core for 12,000 rows, and 15 to 20 s for 1,000.
+        Seconds that training may take, about; fits that have less than some times the time that
+        they would take are without a second model, and then do fewer steps of fewer networks;
+        results depend on the speed of the machine. Thirty steps and one pass over the rows are the
+        least, some seconds for 10,000 rows. None: about a minute of one core for 12,000 rows, and
+        15 to 20 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int, default=0
@@ -127,7 +129,7 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
         return {"device": self.device, "verbose": self.verbose, "random_state": seed}
 
     def _n_steps(self, X: Any, y: Any, networks: Any) -> dict[str, Any]:
-        """Epochs and networks, where there is not the time for as many as there should be."""
+        """Epochs and networks, unless there is ample time for as many as there should be."""
         if self.max_time is None:
             return {}
         plan = direct_plan(networks, len(X), True)
@@ -136,6 +138,8 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
         fixed, per_step = self._times(X, y, networks, plan.batch_size)
         left = max(USED * self.max_time - 3.0 * fixed, 0.0)
         steps = left / per_step / K
+        if steps > AMPLE * plan.max_iter * per_epoch:
+            return {}
         if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
             steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)
         n_epochs = int(max(LEAST_STEPS, steps) // per_epoch)
@@ -175,8 +179,9 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
     An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
     has the tails of the data, trained for the density of its predictions and calibrated by rows
-    that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time` is
-    given or there are several outputs; of fewer than 50 rows there is a process alone.
+    that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time`
+    leaves no time for it or there are several outputs; of fewer than 50 rows there is a process
+    alone, which is not calibrated.
 
     Parameters
     ----------
@@ -256,8 +261,9 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
         if len(X) < VERY_FEW_ROWS:
             self._fit_process(fit, SVGPRegressor(**common), X, y, sample_weight)
             return
-        networks.set_params(**self._n_steps(X, y, networks))
-        if len(X) > FEW_ROWS or y.ndim > 1 or self.max_time is not None:
+        hurried = self._n_steps(X, y, networks)
+        networks.set_params(**hurried)
+        if len(X) > FEW_ROWS or y.ndim > 1 or hurried:
             fit(networks, X, y, sample_weight=sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())

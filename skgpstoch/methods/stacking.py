@@ -40,7 +40,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..estimators.base import validate_inputs
+from ..estimators.base import fitting, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.mixtures import Normals, Parts, PredictiveMixture
 from ..estimators.parameters import N_JOBS
@@ -252,6 +252,7 @@ class StackedDensityRegressor(
         self._set_params("estimators", **params)
         return self
 
+    @fitting
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
         """Fit all estimators to folds and to all rows, and choose the weights.
@@ -377,6 +378,7 @@ class ConstantVarianceRegressor(
         self.cv = cv
         self.least_std = least_std
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and its variance to folds.
 

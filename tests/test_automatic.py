@@ -349,7 +349,7 @@ def test_failed_fits_of_others_change_nothing(model, step):
 def test_with_ample_time_there_is_a_stack(step, monkeypatch):
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
-    for per_step, n_models in ((1e-6, 2), (1.0, 1)):
+    for per_step, n_models in ((1e-6, 2), (100.0, 1)):
         times = staticmethod(lambda *_, per_step=per_step: (0.0, per_step))
         monkeypatch.setattr(AutoGaussianProcessRegressor, "_times", times)
         model = AutoGaussianProcessRegressor(max_time=600, random_state=0).fit(*step)

@@ -154,7 +154,7 @@ def test_most_likely_against_brute_force(seed):
             candidates = torch.full((3,), math.exp(log_noise)).double(), ridge.expand(3)
             return float(negative_log_evidence(s, *candidates)[0, p])
 
-        best = [minimize_scalar(nlml, (-5, 5), args=(r,), options={"xtol": 1e-8}) for r in grid]
+        best = [minimize_scalar(nlml, (-5, 5), args=(r,), options={"xtol": 1e-10}) for r in grid]
         i = int(np.argmin([b.fun for b in best]))
         assert_close(ridge[p], grid[i])
         assert_allclose(float(noise[p]), math.exp(best[i].x), rtol=1e-6)

@@ -57,11 +57,11 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
     Parameters
     ----------
     max_time : float or None, default=None
-        Seconds that training may take, about; fits that have less than some times the time that
-        they would take are without a second model, and then do fewer steps of fewer networks;
-        results depend on the speed of the machine. Thirty steps and one pass over the rows are the
-        least, some seconds for 10,000 rows. None: about a minute of one core for 12,000 rows, and
-        15 to 20 s for 1,000.
+        Seconds that training may take, about. With ample time the model is that without a limit;
+        with less the regressor has no second model, and with still less there are fewer steps of
+        fewer networks, so that results depend on the speed of the machine. Thirty steps and one
+        pass over the rows are the least, some seconds for 10,000 rows. None: about a minute of one
+        core for 12,000 rows, and 15 to 20 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int, default=0

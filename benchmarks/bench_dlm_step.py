@@ -132,7 +132,7 @@ def time_call(call: Callable[[], object], repeats: int) -> Row:
 def time_gradient(loss: LogLoss, rows: Targets, q: Marginals, repeats: int, seed: int) -> Row:
     """Seconds of value and gradients."""
     residual, generator = torch.zeros(ROWS), torch.Generator().manual_seed(seed)
-    return time_call(lambda: loss.data_term(*rows, q, residual, generator), repeats)
+    return time_call(lambda: loss.expected_score(*rows, q, residual, generator), repeats)
 
 
 def gradients(n_samples: int, repeats: int, seed: int) -> Iterator[Row]:

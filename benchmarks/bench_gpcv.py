@@ -30,9 +30,9 @@ from sklearn.gaussian_process.kernels import RBF, ExpSineSquared, Kernel, WhiteK
 
 from skgpstoch import ADMMGaussianProcessRegressor, GaussianProcessRegressor
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.objectives.hold_out import Fold
-from skgpstoch.posteriors.kernel_products import KernelRows
-from skgpstoch.training.multipliers import Asked, Local, Options, visit
+from skgpstoch.kernels.products import KernelRows
+from skgpstoch.methods.gpcv.fold_loss import Fold
+from skgpstoch.methods.gpcv.multipliers import Asked, Local, Options, visit
 
 NOISE = 0.1
 SETS = {  # the truth, and where searches start

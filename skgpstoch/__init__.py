@@ -1,21 +1,21 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
-from .drop_in.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
+from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.deep import DeepGPClassifier, DeepGPRegressor
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
-from .methods.gpcv import ADMMGaussianProcessRegressor
+from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
-from .methods.qsgp import QSGPClassifier, QSGPRegressor
-from .methods.rvm import QSRVMClassifier, QSRVMRegressor
+from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
+from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
-from .methods.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 
 __all__ = [

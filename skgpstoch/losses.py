@@ -39,7 +39,7 @@ __all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"
 LEAST_ERROR = 1e-12  # squared, that a curvature is divided by
 
 
-class DataTerm(NamedTuple):
+class ExpectedScore(NamedTuple):
     """Minus the loss of some rows, and its derivatives.
 
     Parameters
@@ -62,15 +62,17 @@ class DataTerm(NamedTuple):
     residual: Tensor
     curvature: Tensor
 
-    def weighted(self, rows: Rows) -> DataTerm:
+    def weighted(self, rows: Rows) -> ExpectedScore:
         """Of rows that count more than once, or less."""
-        return self if rows.weight is None else DataTerm(*(rows.weighted(part) for part in self))
+        return (
+            self if rows.weight is None else ExpectedScore(*(rows.weighted(part) for part in self))
+        )
 
 
 class Loss(BaseEstimator):
     """The loss of a row, as estimators take it: a parameter that has parameters, and no state.
 
-    A loss of one's own defines :meth:`data_term`.
+    A loss of one's own defines :meth:`expected_score`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list]] = {}
@@ -78,14 +80,14 @@ class Loss(BaseEstimator):
     bounds_evidence: ClassVar[bool] = False
     """Whether what is maximised, with β = 1, is the evidence or a bound on it."""
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         """Minus the loss of rows, and its derivatives.
 
         Parameters
@@ -101,14 +103,14 @@ class Loss(BaseEstimator):
         generator : torch.Generator or None, default=None
             Where draws come from in training; without it, the value is exact.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define data_term")
+        raise NotImplementedError(f"{type(self).__name__} must define expected_score")
 
-    def of_samples(self, term: DataTerm, n_samples: int) -> DataTerm:
+    def of_samples(self, term: ExpectedScore, n_samples: int) -> ExpectedScore:
         """That of rows whose q(f) is known by draws, each row's mean over the draws.
 
         Parameters
         ----------
-        term : DataTerm
+        term : ExpectedScore
             Of S·N rows: all of them S times, as they count for 1/S each.
         n_samples : int
             S.
@@ -161,18 +163,18 @@ class ExpectedLogLikelihood(Loss):
 
     bounds_evidence = True
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         value = likelihood.expected_log_prob(y, q)
         with torch.no_grad():
             _, mean, var = likelihood.expected_gradients(y, q)
-        return DataTerm(value, mean, var, var, -2.0 * var)
+        return ExpectedScore(value, mean, var, var, -2.0 * var)
 
     def covariance(self, likelihood: Likelihood) -> str:
         return "sites"
@@ -199,16 +201,16 @@ class TighterBound(ExpectedLogLikelihood):
     A bound still, for a Gaussian likelihood, and a tighter one.
     """
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         r = residual[:, None]
-        term = super().data_term(y, likelihood, Marginals(q.mean, q.var - r), residual)
+        term = super().expected_score(y, likelihood, Marginals(q.mean, q.var - r), residual)
         noise = cast(Gaussian, likelihood).noise_variance
         value = term.value - 0.5 * self.unexplained(r / noise).sum(1)
         return term._replace(value=value, residual=-0.5 / (noise.detach() + r))
@@ -230,14 +232,14 @@ class FullyIndependent(Loss):
 
     bounds_evidence = True
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         r = residual[:, None]
         noise = cast(Gaussian, likelihood).noise_variance + r  # Λ, (N, P)
         error = y - q.mean[0]
@@ -246,7 +248,7 @@ class FullyIndependent(Loss):
         with torch.no_grad():
             kappa = noise.reciprocal()
             by_noise = 0.5 * kappa * (square * kappa - 1.0)
-            return DataTerm(value, kappa * error, -0.5 * kappa, by_noise, kappa)
+            return ExpectedScore(value, kappa * error, -0.5 * kappa, by_noise, kappa)
 
     def covariance(self, likelihood: Likelihood) -> str:
         return "sites"
@@ -297,14 +299,14 @@ class LogLoss(Loss):
         self.n_samples = n_samples
         self.jitter = jitter
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         if generator is None or self.gradient == "exact":
             value, mean, var = likelihood.predictive_gradients(y, q)
         elif self.gradient == "product":
@@ -314,9 +316,9 @@ class LogLoss(Loss):
             value, mean, var = monte_carlo_gradients(
                 y, likelihood, q, self.n_samples, jitter, generator
             )
-        return DataTerm(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
+        return ExpectedScore(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
 
-    def of_samples(self, term: DataTerm, n_samples: int) -> DataTerm:
+    def of_samples(self, term: ExpectedScore, n_samples: int) -> ExpectedScore:
         """The logarithm of the mean density: of each draw, π times as much (F7).
 
         With π the softmax of the logarithms of a row's S densities. The mean of the logarithms,
@@ -327,7 +329,7 @@ class LogLoss(Loss):
         logs = term.value.unflatten(0, (n_samples, -1))  # (S, N)
         value = logs.logsumexp(0) - math.log(n_samples)
         pi = n_samples * logs.detach().softmax(0).flatten()[:, None]
-        return DataTerm(value.repeat(n_samples), *(pi * part for part in term[1:]))
+        return ExpectedScore(value.repeat(n_samples), *(pi * part for part in term[1:]))
 
     def is_noisy(self) -> bool:
         return self.gradient != "exact"
@@ -365,25 +367,25 @@ class SquareLoss(Loss):
     SVGPRegressor(loss=SquareLoss())
     """
 
-    def data_term(
+    def expected_score(
         self,
         y: Tensor,
         likelihood: Likelihood,
         q: Marginals,
         residual: Tensor,
         generator: torch.Generator | None = None,
-    ) -> DataTerm:
+    ) -> ExpectedScore:
         if isinstance(likelihood, AdditiveNoise):
             error = y - q.mean[0]
             none = torch.zeros_like(error)
-            return DataTerm(
+            return ExpectedScore(
                 -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
             )
         error, mean, var = differentiate(likelihood, likelihood.squared_error, y, q)
         # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ; at most that
         # of several classes.
         kappa = 0.5 * mean.square() / (error.detach()[:, None] + LEAST_ERROR)
-        return DataTerm(-error, -mean, -var, -var, kappa)
+        return ExpectedScore(-error, -mean, -var, -var, kappa)
 
     def covariance(self, likelihood: Likelihood) -> str:
         return "prior" if isinstance(likelihood, AdditiveNoise) else "gradient"

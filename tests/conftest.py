@@ -1,8 +1,8 @@
 """One thread, no drawing on screens, and what several test modules share; what keeps tests quick.
 
 Families. A promise that a family's common code keeps is tested with one class of the family, or
-with COVERING, three classes of the sparse family that have all its parts among them. What depends on a
-method's own objective is marked every_finite, every_regressor and so on.
+with COVERING, three classes of the sparse family that have all its parts among them. What depends
+on a method's own objective is marked every_finite, every_regressor and so on.
 
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.

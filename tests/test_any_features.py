@@ -13,16 +13,16 @@ from skgpstoch.features.fourier import KernelFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
-from skgpstoch.losses import DataTerm, LogLoss, SquareLoss
+from skgpstoch.losses import ExpectedScore, LogLoss, SquareLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linear_regression import exact_statistics, spectrum
+from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives.adam import GradientObjective
-from skgpstoch.objectives.best_q import best
-from skgpstoch.objectives.data_term import FARTHEST_TARGET, sites_of
+from skgpstoch.objectives.elbo import FARTHEST_TARGET, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
+from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
 from skgpstoch.training.loop import train
 from skgpstoch.training.optimizers import constant, make_optimizer
 
@@ -155,7 +155,7 @@ def test_gradient_of_the_bound_is_that_of_the_exact_evidence(kind, inputs):
     mean = ConstantMean(torch.zeros(1, dtype=F64)).requires_grad_(False)
     objective = FullBatchObjective(SparseModel(features, likelihood, mean), len(X))
     params = [p for p in objective.parameters() if p.requires_grad]
-    gradients = gradients_at(objective.model, X, rows, best(objective.model, X, rows), params)
+    gradients = gradients_at(objective.model, X, rows, optimal_q(objective.model, X, rows), params)
     phi = features(X)
     C = phi @ phi.mT + likelihood.noise_variance * torch.eye(len(X), dtype=F64)
     y = rows.y
@@ -170,7 +170,7 @@ def test_sites_of_steep_rows_point_no_further_than_a_few_prior_deviations():
     one = torch.ones(1, 1, dtype=F64)
     mean = ConstantMean(torch.zeros(1, dtype=F64))
     model = SparseModel(NetworkFeatures(torch.nn.Identity(), 1), StudentT(1.0), mean)
-    term = DataTerm(one[0], 7.0 * one, 0.0 * one, 0.0 * one, curvature=0.0 * one)
+    term = ExpectedScore(one[0], 7.0 * one, 0.0 * one, 0.0 * one, curvature=0.0 * one)
     basis, q = Basis(one, one[0]), Marginals(0.0 * one[None], one[None])
     sites = sites_of(model, basis, term, q)
     assert float(sites.cross / sites.precision[0]) == pytest.approx(FARTHEST_TARGET)

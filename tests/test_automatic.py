@@ -26,8 +26,8 @@ from skgpstoch import (
     StackedDensityRegressor,
     SVGPRegressor,
 )
-from skgpstoch.drop_in import automatic
-from skgpstoch.methods.stacking import stacking_weights
+from skgpstoch.ensembles import automatic
+from skgpstoch.ensembles.stacking import stacking_weights
 
 
 def sparse(**params):

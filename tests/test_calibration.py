@@ -12,13 +12,7 @@ from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 from torch.testing import assert_close
 
 from skgpstoch import DLMClassifier, DLMRegressor
-from skgpstoch.data.arrays import resolve_seed
-from skgpstoch.data.rows import Data, Rows
-from skgpstoch.features.network import PeriodicInputs
-from skgpstoch.likelihoods import Laplace, SharedStudentT
-from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.dlm import split_rows
-from skgpstoch.objectives.calibration import (
+from skgpstoch.calibration.held_out import (
     PRIOR,
     USUAL,
     Calibration,
@@ -28,7 +22,13 @@ from skgpstoch.objectives.calibration import (
     scaled,
     stretched,
 )
-from skgpstoch.objectives.members import MembersObjective
+from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.rows import Data, Rows
+from skgpstoch.features.network import PeriodicInputs
+from skgpstoch.likelihoods import Laplace, SharedStudentT
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.dlm import split_rows
+from skgpstoch.objectives.ensemble import EnsembleObjective
 
 ALL = [True] * 7
 NO_OUTLIERS = [*ALL[:5], False, False]
@@ -57,10 +57,14 @@ def test_many_rows_decide_and_few_are_weighed_against_the_prior():
 
 
 def test_the_spread_of_means_stays_a_share():
-    found = calibrate(lambda choice: -1e3 * choice.spread, only("log_scale", "spread"))
-    assert 0.99 < found.spread <= 1.0
-    found = calibrate(lambda choice: 1e3 * choice.spread, only("log_scale", "spread"))
-    assert 0.0 <= found.spread < 0.01
+    found = calibrate(
+        lambda choice: -1e3 * choice.mean_shrinkage, only("log_scale", "mean_shrinkage")
+    )
+    assert 0.99 < found.mean_shrinkage <= 1.0
+    found = calibrate(
+        lambda choice: 1e3 * choice.mean_shrinkage, only("log_scale", "mean_shrinkage")
+    )
+    assert 0.0 <= found.mean_shrinkage < 0.01
 
 
 @pytest.mark.parametrize("gain", [3.0, 5.0, 10.0, 50.0])
@@ -68,11 +72,15 @@ def test_disagreement_is_found_though_it_has_no_slope_at_nought(gain):
     """The review's example, whose minimum is not where the search might end."""
 
     def loss(choice):
-        return -gain * choice.doubt**2 + 0.5 * gain * choice.doubt**4
+        return -gain * choice.disagreement_scale**2 + 0.5 * gain * choice.disagreement_scale**4
 
     grid = np.linspace(0.0, 2.0, 2001)
-    best = grid[np.argmin(-gain * grid**2 + 0.5 * gain * grid**4 + 0.5 * (grid / PRIOR.doubt) ** 2)]
-    assert_allclose(calibrate(loss, ALL).doubt, best, atol=2e-3)
+    best = grid[
+        np.argmin(
+            -gain * grid**2 + 0.5 * gain * grid**4 + 0.5 * (grid / PRIOR.disagreement_scale) ** 2
+        )
+    ]
+    assert_allclose(calibrate(loss, ALL).disagreement_scale, best, atol=2e-3)
 
 
 def test_all_changes_are_found_together():
@@ -86,12 +94,12 @@ def test_all_changes_are_found_together():
 def test_deviations_or_all_of_f_are_scaled():
     g = torch.Generator().manual_seed(0)
     mean, var = torch.randn(2, 3, 5, 1, generator=g, dtype=torch.float64)
-    q, choice = Marginals(mean, var.square()), Calibration(log_scale=0.7, spread=0.5)
+    q, choice = Marginals(mean, var.square()), Calibration(log_scale=0.7, mean_shrinkage=0.5)
     near = 0.5 * (mean + mean.mean(0))
     wide = scaled(q, choice, None)
     assert_close(wide.mean, near)
     assert_close(wide.var, math.exp(1.4) * q.var)
-    doubtful = scaled(q, choice._replace(doubt=0.3), None)
+    doubtful = scaled(q, choice._replace(disagreement_scale=0.3), None)
     assert_close(doubtful.mean, near)
     assert_close(doubtful.var, wide.var + 0.09 * mean.var(0, correction=0))
     centre = torch.tensor([2.0], dtype=torch.float64)
@@ -216,7 +224,7 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
     X, y = noisy
     chosen = []
 
-    def refine(self, X, rows):
+    def calibrate(self, X, rows):
         original(self, X, rows)
         n = rows.n_unseen
         q = self.marginals(self.model.features.members(X[:n]), self.present_roots()).double()
@@ -226,9 +234,9 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
         log_p = self.model.likelihood.of(at_rows).log_predictive(at_rows.y, mixed)
         chosen.append((X[:n].double(), at_rows.y, log_p))
 
-    original = MembersObjective.refine
-    monkeypatch.setattr(MembersObjective, "refine", refine)
-    monkeypatch.setattr(MembersObjective, "closes", lambda self, rows: False)
+    original = EnsembleObjective.calibrate
+    monkeypatch.setattr(EnsembleObjective, "calibrate", calibrate)
+    monkeypatch.setattr(EnsembleObjective, "closes", lambda self, rows: False)
     model = ensemble(max_iter=20).fit(X[:300], y[:300])
     rows, codes, log_p = chosen[0]
     q, likelihood = model.posterior_.predictive(rows, Rows(codes))

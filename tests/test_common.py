@@ -9,7 +9,7 @@ from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpstoch.methods import rvm
+from skgpstoch.methods.qsgp import rvm
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
 FEWER_STEPS = {cls: {"max_iter": 50} for cls in DIRECT}

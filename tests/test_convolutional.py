@@ -21,7 +21,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.posteriors.image_layers import PatchLayer
+from skgpstoch.models.patch_layers import PatchLayer
 
 QUICK = {"n_inducing": 16, "max_iter": 8, "random_state": 0}
 BARE = {"location_kernel": None, "global_kernel": None}

@@ -18,24 +18,23 @@ from skgpstoch import (
     SolveGPRegressor,
     SVGPRegressor,
 )
+from skgpstoch.calibration.square_loss import leave_one_out, variance_scale
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.objectives.best_q import (
-    best,
+from skgpstoch.models.deep import DeepModel
+from skgpstoch.models.layers import DeepFeatures, GPLayer
+from skgpstoch.models.sparse import ConstantMean, SparseModel
+from skgpstoch.objectives.natural import RunningObjective
+from skgpstoch.objectives.optimal_q import (
     evidence_bound,
     evidence_error,
-    leave_one_out,
+    optimal_q,
     survey,
-    variance_scale,
 )
-from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.posteriors.deep import DeepModel
-from skgpstoch.posteriors.layers import DeepFeatures, GPLayer
-from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
 
 QUICK = {"n_inducing": 8, "max_iter": 20, "n_predict_samples": 16, "random_state": 0}
 JITTER = 1e-8  # of training in float64
@@ -168,7 +167,7 @@ def narrow():
     model = deep_model([made], last, noise=0.5)
     X = normal(6, 1, seed=3)
     rows = Rows(torch.cos(2 * X))
-    q = model.moments(best(model, X, rows).sites)
+    q = model.moments(optimal_q(model, X, rows).sites)
     return model, X, rows, q
 
 
@@ -220,7 +219,7 @@ def test_nodes_are_close_to_quadrature(narrow):
 def test_the_closed_form_is_the_best_and_its_value_is_the_bound(data):
     X, rows = data
     model = deep_model([layer(KERNEL, X[:6])], features(KERNEL, X[:8]))
-    found = best(model, X, rows)
+    found = optimal_q(model, X, rows)
     value, _ = survey(model, X, rows, found.q, exact=True)
     assert_allclose(found.value.item(), (value - model.penalty()).item(), rtol=1e-10)  # (F6)
     for seed in range(5):
@@ -236,8 +235,8 @@ def test_copies_of_rows_that_count_for_less_change_nothing(data):
     model = SparseModel(
         features(KERNEL, X[:8]), Gaussian(), ConstantMean(torch.zeros(1, dtype=torch.float64))
     )
-    once = best(model, X, rows)
-    often = best(model, X.repeat(3, 1), rows.repeated(3))
+    once = optimal_q(model, X, rows)
+    often = optimal_q(model, X.repeat(3, 1), rows.repeated(3))
     assert_allclose(once.q.mean, often.q.mean, rtol=1e-9)
     assert_allclose(once.value.item(), often.value.item(), rtol=1e-12)
     assert rows.repeated(1) is rows
@@ -248,7 +247,7 @@ def test_bounds_grow_with_orthogonal_points(data):
     inner, Z, others = layer(KERNEL, X[:6]), X[:5], X[5:10]
     sizes = (Z, None), (Z, others), (torch.cat([Z, others]), None)
     values = [
-        best(deep_model([inner], features(KERNEL, *points)), X, rows).value for points in sizes
+        optimal_q(deep_model([inner], features(KERNEL, *points)), X, rows).value for points in sizes
     ]
     assert values[0] <= values[1] + 1e-8
     assert values[1] <= values[2] + 1e-8
@@ -259,12 +258,12 @@ def test_a_rotation_of_an_isotropic_kernels_inputs_changes_nothing(data):
     Q, _ = torch.linalg.qr(normal(2, 2, seed=5))
     nothing = layer(ConstantKernel(1e-24, "fixed") * RBF(1.0), X[:6], noise=0.0)
     nothing.mean_map = Q
-    rotated = best(deep_model([nothing], features(KERNEL, X[:6] @ Q)), X, rows).value
+    rotated = optimal_q(deep_model([nothing], features(KERNEL, X[:6] @ Q)), X, rows).value
     shallow = SparseModel(
         features(KERNEL, X[:6]), Gaussian(0.1), ConstantMean(torch.zeros(1, dtype=torch.float64))
     )
     kl = nothing.kl().item()
-    assert_allclose(rotated.item() + kl, best(shallow, X, rows).value.item(), rtol=1e-7)
+    assert_allclose(rotated.item() + kl, optimal_q(shallow, X, rows).value.item(), rtol=1e-7)
 
 
 # ---- F7: the log-loss of mixtures ----------------------------------------------------------------
@@ -280,7 +279,7 @@ def test_the_log_loss_of_draws_is_that_of_their_mixture():
         q = Marginals(mean.view(S, N, 1), var.view(S, N, 1))
         return likelihood.log_predictive(y, q).sum()
 
-    term = loss.data_term(rows.y, likelihood, Marginals(mean[None], var[None]), var[:, 0])
+    term = loss.expected_score(rows.y, likelihood, Marginals(mean[None], var[None]), var[:, 0])
     term = loss.of_samples(term, S).weighted(rows)
     assert_allclose(term.value.sum().item(), mixed(mean, var).item(), rtol=1e-6)
     of_mean, of_var = torch.autograd.grad(mixed(mean, var), (mean, var))
@@ -475,14 +474,14 @@ def test_rows_left_out_are_those_of_fits_without_them(data):
     )
     rows = Rows(rows.y[:5])
     X = X[:5]
-    found = best(model, X, rows)
+    found = optimal_q(model, X, rows)
     joint, noise = model.moments(found.sites), model.site_noise
     basis, block = next(model.bases(X, rows))
     q = model.marginals(basis, joint, joint.products(basis.phi))
     square, var, spread = leave_one_out(basis, block.y, q, joint, noise)
     for i in range(5):
         others = torch.arange(5) != i
-        without = model.moments(best(model, X[others], Rows(rows.y[others])).sites)
+        without = model.moments(optimal_q(model, X[others], Rows(rows.y[others])).sites)
         basis, _ = next(model.bases(X[i : i + 1], Rows(rows.y[i : i + 1])))
         p = model.marginals(basis, without, without.products(basis.phi))
         error = rows.y[i] - p.mean[0]

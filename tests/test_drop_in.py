@@ -40,7 +40,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import skgpstoch.posteriors.covariance
+import skgpstoch.kernels.matrices
 from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, metrics
 
 TheirRegressor = sklearn.gaussian_process.GaussianProcessRegressor
@@ -733,7 +733,7 @@ def test_an_interrupt_in_the_middle_of_an_evaluation(ours, theirs, rows, labels)
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Predictions of a few rows are made in many blocks."""
-    covariance = skgpstoch.posteriors.covariance
+    covariance = skgpstoch.kernels.matrices
     monkeypatch.setattr(covariance, "BLOCK_ELEMENTS", {"cpu": 64, "cuda": 64})
     monkeypatch.setattr(covariance, "LEAST_ROWS", 4)
 
@@ -781,8 +781,8 @@ def test_predictions_do_not_depend_on_batches(ours, theirs, rows, labels, monkey
         assert_allclose(np.vstack([moments(row[None]) for row in query]), whole, rtol=1e-8)
         assert_allclose(moments(query[::-1])[::-1], whole, rtol=1e-8)
         with monkeypatch.context() as patch:
-            patch.setattr(skgpstoch.posteriors.covariance, "BLOCK_ELEMENTS", {"cpu": 64})
-            patch.setattr(skgpstoch.posteriors.covariance, "LEAST_ROWS", 4)
+            patch.setattr(skgpstoch.kernels.matrices, "BLOCK_ELEMENTS", {"cpu": 64})
+            patch.setattr(skgpstoch.kernels.matrices, "LEAST_ROWS", 4)
             assert_allclose(moments(query), whole, rtol=1e-8)
 
 
@@ -1444,8 +1444,8 @@ def test_a_failed_first_fit_leaves_nothing(ours, theirs, rows, labels):
         assert_array_equal(model.predict(X), np.zeros(len(X)))  # of the prior
 
 
-# ------------------------------------------------------------------- surroundings and repetition
-def surroundings():
+# ------------------------------------------------------------------- numeric_context and repetition
+def numeric_context():
     """Settings and states that are not ours to change."""
     return (
         repr(np.random.get_state()),  # noqa: NPY002
@@ -1466,7 +1466,7 @@ def test_surroundings_stay(ours, theirs, rows, labels):
     """
     X, y, query, kernel = data_of(ours, rows, labels)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    before = surroundings()
+    before = numeric_context()
     for method in ("auto", "svgp"):
         small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
         for seed in (0, None):
@@ -1482,7 +1482,7 @@ def test_surroundings_stay(ours, theirs, rows, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.set_params(optimizer=Interrupted([0.0])).fit(X, y)
-    assert surroundings() == before
+    assert numeric_context() == before
 
 
 @both

@@ -24,7 +24,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.estimators.base import validate_inputs
-from skgpstoch.estimators.persistence import representations
+from skgpstoch.estimators.checkpoint_key import representations
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import Marginals
 

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 
 from skgpstoch import SCGDGaussianProcessRegressor
 from skgpstoch.features.base import FeatureMap, JoinedFeatures
-from skgpstoch.features.counter import counter_normal
 from skgpstoch.features.fourier import KernelFeatures, base_frequencies, has_features
 from skgpstoch.features.network import (
     ACTIVATIONS,
@@ -22,6 +21,7 @@ from skgpstoch.features.network import (
     output_width,
 )
 from skgpstoch.kernels import from_sklearn
+from skgpstoch.maths.counter_rng import counter_normal
 
 IDENTITY = torch.nn.Identity()
 STATIONARY = [

@@ -27,9 +27,9 @@ from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.objectives.members import MembersObjective
-from skgpstoch.posteriors.mixture import MixturePosterior
-from skgpstoch.posteriors.sparse import ConstantMean, RowScale, SparseModel
+from skgpstoch.models.mixture import MixturePosterior
+from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
+from skgpstoch.objectives.ensemble import EnsembleObjective
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -179,7 +179,7 @@ def test_noise_of_a_known_f_is_what_predictions_have_without_variance(make):
 def test_joint_covariances_are_those_of_draws(funnel):
     """Of members with one precision a row, outliers, and disagreement."""
     model = finite(likelihood="shared_student_t", n_estimators=3, max_iter=5).fit(*funnel)
-    model.posterior_.spread, model.posterior_.doubt = 0.6, 1.5
+    model.posterior_.mean_shrinkage, model.posterior_.disagreement_scale = 0.6, 1.5
     for part in model.posterior_.parts:
         part.likelihood.outliers = 0.1, 2.0
         part.likelihood.log_df_minus_2.fill_(math.log(18.0))
@@ -202,7 +202,7 @@ def test_disagreement_is_a_part_of_f(funnel):
     each = [part.marginals(X) for part in posterior.parts]
     q = Marginals(*(torch.cat(both) for both in zip(*each, strict=True)))
     apart = q.mean - q.mean.mean(0)
-    posterior.spread, posterior.doubt = 0.5, 2.0
+    posterior.mean_shrinkage, posterior.disagreement_scale = 0.5, 2.0
     together = posterior.marginals(X)
     assert_close(together.mean, q.mean.mean(0) + 0.5 * apart)
     assert_close(together.var, q.var + 4.0 * apart.square().mean(0))
@@ -237,7 +237,7 @@ def test_members_minimise_what_they_should():
     scale = RowScale(torch.zeros(K, features.n_features, 1, dtype=torch.float64))
     model = SparseModel(features, likelihood, mean, None, LogLoss(), 0.7, scale)
     rows = Rows(y, weight, None, None, fold)
-    objective = MembersObjective(model, rows)
+    objective = EnsembleObjective(model, rows)
     with torch.no_grad():
         for p in (objective.means, objective.roots, scale.weights):
             p.add_(0.1 * torch.randn(p.shape, generator=g, dtype=torch.float64))

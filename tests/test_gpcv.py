@@ -22,18 +22,17 @@ from torch.testing import assert_close
 from skgpstoch import ADMMGaussianProcessRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
+from skgpstoch.kernels.products import KernelRows
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.conjugate_gradients import conjugate_gradients
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
-from skgpstoch.methods import gpcv
-from skgpstoch.objectives import hold_out
-from skgpstoch.objectives.hold_out import Fold, HoldOut
-from skgpstoch.posteriors import iterative
+from skgpstoch.methods.gpcv import admm as gpcv
+from skgpstoch.methods.gpcv.admm import fold_loss as hold_out
+from skgpstoch.methods.gpcv.admm import iterative, multipliers
+from skgpstoch.methods.gpcv.fold_loss import Fold, FoldLoss
+from skgpstoch.methods.gpcv.iterative import IterativePosterior
 from skgpstoch.posteriors.exact import ExactPosterior
-from skgpstoch.posteriors.iterative import IterativePosterior
-from skgpstoch.posteriors.kernel_products import KernelRows
-from skgpstoch.training import multipliers
 
 F64 = torch.float64
 PERIODIC = sk.ConstantKernel(1.2) * sk.ExpSineSquared(0.9, 1.3) * sk.RBF(2.0) + sk.RBF(0.7)
@@ -53,7 +52,7 @@ THETA = torch.from_numpy(np.append(PERIODIC.theta, np.log(0.2)))
 
 
 def make_problem(keeps=True):
-    return HoldOut(make_fold(), THETA, PERIODIC, 0.2, True, keeps)
+    return FoldLoss(make_fold(), THETA, PERIODIC, 0.2, True, keeps)
 
 
 def dense(problem, theta=THETA):
@@ -132,7 +131,7 @@ both_memories = pytest.mark.parametrize("keeps", [True, False])
 @pytest.fixture
 def small_blocks(monkeypatch):
     """So that a matrix has several."""
-    from skgpstoch.posteriors import kernel_products
+    from skgpstoch.kernels import products as kernel_products
 
     monkeypatch.setattr(kernel_products, "LEAST_ROWS", 5)
     monkeypatch.setattr(kernel_products, "BLOCK_ELEMENTS", {"cpu": 64})
@@ -184,7 +183,7 @@ def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
     X, y, rho = normal(300, 2), normal(300, 1, seed=1), 100.0
     fold = Fold(X, torch.sin(2.0 * X[:, :1]) + 0.01 * y, torch.ones(300, 1, dtype=F64), 220)
     kernel = sk.Matern(1.0, nu=1.5)
-    problem = HoldOut(fold, torch.zeros(1, dtype=F64), kernel, 1e-4, False, True)
+    problem = FoldLoss(fold, torch.zeros(1, dtype=F64), kernel, 1e-4, False, True)
     K = from_sklearn(kernel)(X, X[:220]).detach()
     C, K_VT = K[:220] + 1e-4 * torch.eye(220, dtype=F64), K[220:]
     dual = normal(220, 1, seed=2)
@@ -460,14 +459,14 @@ def test_bad_parameters(params, match, sine):
 
 def failing(monkeypatch, which):
     """Let folds of some sizes fail."""
-    original = HoldOut.__init__
+    original = FoldLoss.__init__
 
     def init(self, fold, *args):
         if which(fold):
             raise NotPositiveDefiniteError("no factor")
         original(self, fold, *args)
 
-    monkeypatch.setattr(multipliers.HoldOut, "__init__", init)
+    monkeypatch.setattr(multipliers.FoldLoss, "__init__", init)
 
 
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
@@ -689,7 +688,7 @@ def test_multipliers_become_those_of_the_constrained_optimum(sine):
         gaps.append(state.gap)
     assert gaps[-1] < 1e-3 * gaps[0]
     (local,) = state.locals
-    _, dual = HoldOut(local.fold, state.theta, *options[:4]).consistent()
+    _, dual = FoldLoss(local.fold, state.theta, *options[:4]).consistent()
     assert_close(local.dual, dual, rtol=1e-2, atol=1e-3 * float(dual.abs().max()))
 
 

@@ -12,8 +12,8 @@ from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.features.patches import Geometry, PatchCovariances
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.posteriors.image_layers import PatchLayer, centre_map
-from skgpstoch.posteriors.layers import DeepFeatures
+from skgpstoch.models.layers import DeepFeatures
+from skgpstoch.models.patch_layers import PatchLayer, centre_map
 
 GEOMETRY = Geometry((5, 6, 2), (3, 2))
 KERNEL = ConstantKernel(0.5) * RBF(2.0)

@@ -25,6 +25,7 @@ from test_sparse import (
 from torch.testing import assert_close
 
 from skgpstoch import FITCRegressor
+from skgpstoch.calibration import square_loss
 from skgpstoch.likelihoods import (
     Bernoulli,
     Categorical,
@@ -46,13 +47,13 @@ from skgpstoch.losses import (
     product_gradients,
 )
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.objectives import best_q
+from skgpstoch.models.sparse import SparsePosterior
+from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
-from skgpstoch.objectives.data_term import data_term
+from skgpstoch.objectives.elbo import expected_score
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective
 from skgpstoch.posteriors.blocks import WeightMoments
-from skgpstoch.posteriors.sparse import SparsePosterior
 
 F64 = torch.float64
 
@@ -262,7 +263,7 @@ def test_log_loss_and_its_gradient_are_those_of_the_integral(name):
 @pytest.mark.parametrize("name", ["gaussian", "probit"])
 def test_log_loss_in_closed_form(name):
     found, y, q = cases(name)
-    value = LogLoss().data_term(y, SCALARS[name](), q, 0 * y[:, 0]).value
+    value = LogLoss().expected_score(y, SCALARS[name](), q, 0 * y[:, 0]).value
     y, mean, var = np.array(found).T
     expected = norm.logpdf(y, mean, np.sqrt(var + 0.3))
     if name == "probit":
@@ -318,7 +319,7 @@ def test_predictive_gradients_are_autograd_of_the_predictive_density(name):
 def test_the_curvature_is_the_second_derivative(name):
     """∂²/∂μ² log E[p] = 2δ − α², by differences of α; κ is minus that, and never negative."""
     y, q, likelihood = outputs(name)
-    term = LogLoss().data_term(y, likelihood, q, torch.zeros(len(y), dtype=F64))
+    term = LogLoss().expected_score(y, likelihood, q, torch.zeros(len(y), dtype=F64))
     h, tol = 1e-5, {"softmax": 5e-2, "robustmax": 5e-3}.get(name, 1e-5)
     for j in range(q.mean.shape[2]):
         shift = h * torch.eye(q.mean.shape[2], dtype=F64)[j]
@@ -610,13 +611,13 @@ def test_draws_are_those_of_the_generator(name):
     for gradient in ("biased", "smoothed", "product"):
         loss, none = LogLoss(gradient, n_samples=3), torch.zeros(len(y), dtype=F64)
         one, again, other = (
-            loss.data_term(y, likelihood, q, none, generator(s)) for s in (1, 1, 2)
+            loss.expected_score(y, likelihood, q, none, generator(s)) for s in (1, 1, 2)
         )
         assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
         assert not torch.equal(one.mean, other.mean)
         # Without a generator there are no draws: predictions are judged exactly.
-        exact = LogLoss().data_term(y, likelihood, q, none)
-        assert torch.equal(loss.data_term(y, likelihood, q, none).mean, exact.mean)
+        exact = LogLoss().expected_score(y, likelihood, q, none)
+        assert torch.equal(loss.expected_score(y, likelihood, q, none).mean, exact.mean)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, (y, *q), strict=True))
 
@@ -698,7 +699,7 @@ def test_smoothing_adds_jitter_inside_the_logarithm(name):
     assert_close(value, expected, rtol=0, atol=1e-9)
     assert_close(mean, slope, rtol=0, atol=1e-9)
     loss = LogLoss("smoothed", n_samples=4, jitter=eps)
-    term = loss.data_term(y, likelihood, narrow, torch.zeros(len(y), dtype=F64), generator())
+    term = loss.expected_score(y, likelihood, narrow, torch.zeros(len(y), dtype=F64), generator())
     assert_close(term.value, expected, rtol=0, atol=1e-9)
 
 
@@ -714,7 +715,7 @@ def test_no_value_or_gradient_is_infinite(name, dtype):
     likelihood = SCALARS[name]().to(dtype)
     parameters = list(likelihood.parameters())
     for kind in KINDS:
-        term = LogLoss(kind, n_samples=3).data_term(y, likelihood, q, none, generator())
+        term = LogLoss(kind, n_samples=3).expected_score(y, likelihood, q, none, generator())
         assert all(a.isfinite().all() for a in term), kind
         assert {a.dtype for a in term} == {dtype}
         assert (term.curvature >= 0.0).all()
@@ -734,7 +735,7 @@ def test_no_value_or_gradient_of_classes_is_infinite(name, dtype):
     none = torch.zeros(len(y), dtype=dtype)
     for kind in KINDS if name == "softmax" else KINDS[:1]:
         loss = LogLoss(kind, n_samples=3)
-        term = loss.data_term(y, ALL_LIKELIHOODS[name](), q, none, generator())
+        term = loss.expected_score(y, ALL_LIKELIHOODS[name](), q, none, generator())
         assert all(a.isfinite().all() and a.dtype == dtype for a in term), kind
 
 
@@ -744,7 +745,7 @@ def test_jensen(name):
     y, q, likelihood = outputs(name, N=40)
     none = torch.zeros(len(y), dtype=F64)
     expected, log = (
-        loss.data_term(y, likelihood, q, none).value
+        loss.expected_score(y, likelihood, q, none).value
         for loss in (ExpectedLogLikelihood(), LogLoss())
     )
     assert (expected <= log + 5e-3 * (name == "softmax")).all()
@@ -778,7 +779,7 @@ def test_square_loss_is_that_of_the_mean(name):
     expected = dense_square(name, y, mean, var, likelihood)
     by_mean, by_var = torch.autograd.grad(expected.sum(), (mean, var), materialize_grads=True)
     none = torch.zeros(len(y), dtype=F64)
-    term = SquareLoss().data_term(y, likelihood, q, none)
+    term = SquareLoss().expected_score(y, likelihood, q, none)
     tol = {"softmax": 2e-2, "poisson_softplus": 1e-6}.get(name, 1e-8)
     size = 1.0 + float(expected.detach().max())
     assert_close(term.value, -expected.detach(), rtol=0, atol=tol * size)
@@ -798,14 +799,14 @@ def test_briers_score_of_robustmax():
     """By the probabilities of winning, which another test has against integrals."""
     y, q, likelihood = outputs("robustmax")
     none = torch.zeros(len(y), dtype=F64)
-    term = SquareLoss().data_term(y, likelihood, q, none)
+    term = SquareLoss().expected_score(y, likelihood, q, none)
     codes = [torch.full_like(y, c) for c in range(3)]
     p = torch.stack([likelihood.log_predictive(c, q).exp() for c in codes], 1)
     expected = (torch.nn.functional.one_hot(y[:, 0].long(), 3) - p).square().sum(1)
     assert_close(term.value, -expected, rtol=1e-9, atol=1e-9)
     h, shift = 1e-5, torch.tensor([0.3, -1.0, 0.5], dtype=F64)
     ends = [
-        SquareLoss().data_term(y, likelihood, q._replace(mean=q.mean + s * shift), none).value
+        SquareLoss().expected_score(y, likelihood, q._replace(mean=q.mean + s * shift), none).value
         for s in (h, -h)
     ]
     assert_close((ends[0] - ends[1]) / (2 * h), term.mean @ shift, rtol=1e-5, atol=1e-7)
@@ -820,7 +821,7 @@ def test_the_curvature_of_the_square_loss_is_gauss_newtons():
         mean = q.mean.clone().requires_grad_()
         (slope,) = torch.autograd.grad(likelihood.moments(Marginals(mean, q.var)).mean.sum(), mean)
         none = torch.zeros(len(y), dtype=F64)
-        term = SquareLoss().data_term(y, likelihood, q, none)
+        term = SquareLoss().expected_score(y, likelihood, q, none)
         assert_close(term.curvature, 2.0 * slope[0].square(), rtol=1e-6, atol=1e-9)
 
 
@@ -881,7 +882,7 @@ def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, laye
     likelihood = Gaussian(NOISES[: shape.get("P", 1)])
     p = make_problem(2, likelihood=likelihood, loss=loss, beta=beta, layers=layers, **shape)
     expected = dense(p)
-    best = best_q.best(p.model, p.X, p.rows)
+    best = optimal_q.optimal_q(p.model, p.X, p.rows)
     assert_close(-best.value, expected.detach(), rtol=1e-9, atol=1e-8)
     total = FullBatchObjective(p.model, len(p.X))(p.X, p.rows, p.generator)
     assert_close(len(p.X) * total.detach(), expected.detach(), rtol=1e-9, atol=1e-8)
@@ -896,7 +897,7 @@ def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, laye
 def test_square_losss_best_q(name, shape):
     """m = (PᵀP + ½βI)⁻¹Pᵀy and the prior's S, whatever the noise is."""
     p = make_problem(likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape)
-    q = best_q.best(p.model, p.X, p.rows).q
+    q = optimal_q.optimal_q(p.model, p.X, p.rows).q
     P = dense_features(p.model, p.X).detach()
     y = (p.y - p.model.mean.value).detach()
     m = torch.linalg.solve(P.mT @ P + 0.2 * torch.eye(P.shape[1], dtype=F64), P.mT @ y)
@@ -910,10 +911,10 @@ def test_nothing_is_better_than_the_best(dense, loss, beta):
     """Any other q has a greater loss, by the values of rows alone."""
     shape = {"M2": 4} if dense is collapsed_square else {}
     p = make_problem(likelihood=Gaussian(NOISES), loss=loss, beta=beta, P=2, **shape)
-    best, basis = best_q.best(p.model, p.X, p.rows), p.model.features.basis(p.X)
+    best, basis = optimal_q.optimal_q(p.model, p.X, p.rows), p.model.features.basis(p.X)
 
     def objective(q):
-        total, term, _ = data_term(p.model, basis, p.rows, q)
+        total, term, _ = expected_score(p.model, basis, p.rows, q)
         assert_close(term.value.sum(), total)
         return float((total - beta * q.kl).detach())
 
@@ -934,7 +935,7 @@ def test_nothing_is_better_than_the_best(dense, loss, beta):
 def test_expected_loss_of_two_blocks_is_least_at_its_best():
     """β-ELBO with S block-diagonal: gradients by m and S vanish."""
     p = make_problem(M2=4, P=2, loss=ExpectedLogLikelihood(), beta=0.3)
-    q = best_q.best(p.model, p.X, p.rows).q
+    q = optimal_q.optimal_q(p.model, p.X, p.rows).q
     P = dense_features(p.model, p.X).detach()
     m = q.mean.clone().requires_grad_()
     parts = [S.clone().requires_grad_() for S in q.covariances]
@@ -949,7 +950,7 @@ def test_expected_loss_of_two_blocks_is_least_at_its_best():
 def test_fitc_predicts_by_the_textbook():
     """Snelson & Ghahramani (2006), equations 2.10 and 2.11, with inverses."""
     p = make_problem(likelihood=Gaussian(NOISES), loss=FullyIndependent(), P=2)
-    found = best_q.best(p.model, p.X, p.rows)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows)
     posterior = SparsePosterior(p.model, found, found.value, len(p.X))
     X = torch.randn(7, 2, generator=p.generator, dtype=F64)
     Z = p.model.features.inducing_points.detach()
@@ -1048,7 +1049,7 @@ def test_best_mean_given_covariances(name, shape):
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1
     p = make_problem(4, likelihood=ALL_LIKELIHOODS[name](), P=P, loss=LogLoss(), beta=0.6, **shape)
     like = random_moments(p)
-    found = best_q.best(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200)
     for S, kept in zip(found.q.covariances, like.covariances, strict=True):
         assert torch.equal(S, kept)
     S = full_covariance(like.covariances, like.sizes)
@@ -1094,7 +1095,7 @@ def test_all_gradients_lead_to_the_same_mean():
     """Averages of many sampled steps: those without bias end at the exact best mean."""
     p = make_problem(4, likelihood=Poisson("exp"), loss=LogLoss(), beta=0.6)
     like = random_moments(p)
-    best = best_q.best(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200).q.mean
+    best = optimal_q.optimal_q(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200).q.mean
     found = {}
     for kind in ("product", "biased"):
         p.model.loss = LogLoss(kind, n_samples=20)
@@ -1117,8 +1118,8 @@ def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
     p = make_problem(
         5, n=30, likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape
     )
-    found = best_q.best(p.model, p.X, p.rows)
-    model, scaled = best_q.calibrated(p.model, p.X, p.rows, found)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows)
+    model, scaled = square_loss.calibrated(p.model, p.X, p.rows, found)
     posterior = SparsePosterior(model, scaled, scaled.value, 30)
     ratios = []
     with torch.no_grad():
@@ -1149,8 +1150,8 @@ def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
 
 def test_calibration_of_two_blocks_keeps_the_mean():
     p = make_problem(5, n=30, M2=4, loss=SquareLoss(), beta=0.4)
-    found = best_q.best(p.model, p.X, p.rows)
-    model, scaled = best_q.calibrated(p.model, p.X, p.rows, found)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows)
+    model, scaled = square_loss.calibrated(p.model, p.X, p.rows, found)
     with torch.no_grad():
         mean = p.model.features.basis(p.X).phi @ found.q.mean
         again = model.features.basis(p.X).phi @ scaled.q.mean
@@ -1161,8 +1162,8 @@ def test_calibration_of_two_blocks_keeps_the_mean():
     other.rows.y.mul_(10.0)
     with torch.no_grad():
         other.model.mean.value *= 10.0
-    found = best_q.best(other.model, other.X, other.rows)
-    ten, _ = best_q.calibrated(other.model, other.X, other.rows, found)
+    found = optimal_q.optimal_q(other.model, other.X, other.rows)
+    ten, _ = square_loss.calibrated(other.model, other.X, other.rows, found)
     ratio = ten.likelihood.noise_variance / model.likelihood.noise_variance
     assert float(ratio.detach()) == pytest.approx(100.0)
 
@@ -1198,8 +1199,8 @@ def test_what_a_loss_must_define():
         pass
 
     y, q, likelihood = outputs("gaussian")
-    with pytest.raises(NotImplementedError, match="Incomplete must define data_term"):
-        Incomplete().data_term(y, likelihood, q, y[:, 0])
+    with pytest.raises(NotImplementedError, match="Incomplete must define expected_score"):
+        Incomplete().expected_score(y, likelihood, q, y[:, 0])
     with pytest.raises(NotImplementedError, match="Incomplete has no closed form"):
         Incomplete().conjugate(likelihood, y[:, 0])
     assert Incomplete().covariance(likelihood) == "gradient"
@@ -1221,7 +1222,7 @@ def test_a_likelihood_of_ones_own_has_all_gradients():
     y, q = as_rows(found)
     _, log_z, alpha, delta = products("logit", found)
     likelihood, none = Own(), torch.zeros(len(y), dtype=F64)
-    term = LogLoss().data_term(y, likelihood, q, none)
+    term = LogLoss().expected_score(y, likelihood, q, none)
     np.testing.assert_allclose(term.value, log_z, atol=1e-7)
     check_gradients(found, (term.mean, term.explained), alpha, delta, 1e-6)
     _, mean, _ = product_gradients(y, likelihood, q, 20_000, generator())

@@ -6,9 +6,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
-from skgpstoch.features import isotropic
-from skgpstoch.features.covariances import Covariances
-from skgpstoch.features.inducing import InducingFeatures
+from skgpstoch.features.inducing import Covariances, InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.features.patches import (
     Geometry,
@@ -19,7 +17,7 @@ from skgpstoch.features.patches import (
     gather,
 )
 from skgpstoch.features.sums import SumFeatures
-from skgpstoch.kernels import from_sklearn
+from skgpstoch.kernels import from_sklearn, isotropic
 
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))

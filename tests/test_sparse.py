@@ -20,15 +20,15 @@ from skgpstoch.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import TighterBound
-from skgpstoch.objectives import best_q
+from skgpstoch.models import sparse
+from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
+from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
-from skgpstoch.objectives.data_term import data_term, sites_of
+from skgpstoch.objectives.elbo import expected_score, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.posteriors import sparse
 from skgpstoch.posteriors.blocks import WeightMoments
-from skgpstoch.posteriors.sites import Sites, best_moments, conjugate_sites
-from skgpstoch.posteriors.sparse import ConstantMean, SparseModel, SparsePosterior
+from skgpstoch.posteriors.sites import Sites, conjugate_sites, optimal_moments
 
 F64 = torch.float64
 
@@ -388,7 +388,7 @@ def random_family(seed, degenerate):
         mean = ConstantMean(torch.zeros(P, dtype=F64))
         blocks = (False,) if others is None else (False, prior)
         model = SparseModel(features, Gaussian(noise), mean, blocks, loss)
-        return float(best_q.best(model, X, Rows(y)).value)
+        return float(optimal_q.optimal_q(model, X, Rows(y)).value)
 
     union, zero = torch.cat([Z, V]), torch.zeros(n, dtype=F64)
     with torch.no_grad():
@@ -428,7 +428,7 @@ def test_no_orthogonal_covariance_is_lost_when_points_coincide():
             f.jitter = None
             mean = ConstantMean(torch.zeros(1, dtype=F64))
             model = SparseModel(f, Gaussian(0.01).for_outputs(1), mean, blocks)
-            elbo.append(float(best_q.best(model, X, Rows(X.sin())).value))
+            elbo.append(float(optimal_q.optimal_q(model, X, Rows(X.sin())).value))
         assert elbo[1] == pytest.approx(elbo[0], abs=1e-3)
 
 
@@ -450,7 +450,9 @@ def test_collapsed_bounds(seed, P):
         odvgp_bound(odvgp, m_v),
     )
     for p, value in zip((svgp, tight, solve, odvgp), expected, strict=True):
-        assert_close(best_q.best(p.model, p.X, p.rows).value, value.detach(), rtol=1e-10, atol=1e-8)
+        assert_close(
+            optimal_q.optimal_q(p.model, p.X, p.rows).value, value.detach(), rtol=1e-10, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("P", [1, 2])
@@ -458,7 +460,7 @@ def test_best_orthogonal_moments(P):
     """(B4): u and v in the paper's coordinates, m_v = L_v m and S_v = L_v S L_vᵀ."""
     p = make_problem(M2=4, P=P)
     with torch.no_grad():
-        m, q = paper(p), best_q.best(p.model, p.X, p.rows).q
+        m, q = paper(p), optimal_q.optimal_q(p.model, p.X, p.rows).q
         L = torch.linalg.cholesky(m.C_vv)
         for j in range(P):
             m_v, S_v = best_orthogonal(m, j)
@@ -497,7 +499,7 @@ def test_marginals_and_bound_of_any_q(seed):
         assert_close(residual, (m.C_ff - m.C_fv @ C.T).diagonal(), rtol=1e-9, atol=1e-9)
         assert_close(q.weights().kl().sum(), kl, rtol=1e-9, atol=1e-9)
         value = dense_expectation(p, marginals.mean[0], marginals.var[0])
-        total, _, _ = data_term(model, basis, p.rows, q)
+        total, _, _ = expected_score(model, basis, p.rows, q)
         assert_close(total, value, rtol=1e-9, atol=1e-8)
 
 
@@ -529,7 +531,7 @@ def test_elimination_by_blocks_gives_the_dense_mean(prior, noise):
     noises = torch.tensor([noise, 3.0 * noise], dtype=F64)
     sites, blocks = conjugate_sites(phi.mT @ phi, phi.mT @ p.y, noises), (False, prior)
     m, covariances = dense_moments(sites, (12, 10), blocks)
-    q = best_moments(sites, (12, 10), blocks)
+    q = optimal_moments(sites, (12, 10), blocks)
     assert_close(q.mean, m, rtol=1e-8, atol=1e-8)
     for S, expected in zip(q.covariances, covariances, strict=True):
         assert (S is None and expected is None) or torch.allclose(S, expected, rtol=1e-7, atol=1e-9)
@@ -540,7 +542,7 @@ def test_elimination_by_blocks_gives_the_dense_mean(prior, noise):
 def test_gaussian_optimum_is_stationary_and_odvgp_keeps_the_prior(shape):
     """ODVGP is SOLVE-GP with S_v := C_vv; every free part of q is a maximum of (B2)."""
     p = make_problem(**shape)
-    q = best_q.best(p.model, p.X, p.rows).q
+    q = optimal_q.optimal_q(p.model, p.X, p.rows).q
     if shape.get("prior"):
         assert q.covariances[1] is None
     check_stationary(p, q, 1e-7)
@@ -579,7 +581,7 @@ def test_best_q_is_stationary(name, shape):
     """From zero sites, for every likelihood."""
     P = 2 if name in ("student_t", "poisson") else 1
     p = make_problem(3, likelihood=ALL_LIKELIHOODS[name](), P=P, **shape)
-    found = best_q.best(p.model, p.X, p.rows, tol=1e-13, max_iter=200)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-13, max_iter=200)
     value = check_stationary(p, found.q, STATIONARY.get(name, 1e-5))
     assert float(found.value) == pytest.approx(value, abs=len(p.X) * VALUE.get(name, 1e-9))
     start = p.model.moments(p.model.zero_sites())
@@ -591,9 +593,9 @@ def test_best_q_is_stationary(name, shape):
 def test_outliers_have_negative_precisions():
     """Of a likelihood that is not log-concave: at its best q they count, and S may exceed I."""
     p = make_problem(3, likelihood=StudentT(0.1, 3.0))
-    found = best_q.best(p.model, p.X, p.rows, tol=1e-13, max_iter=200)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-13, max_iter=200)
     basis = p.model.features.basis(p.X)
-    _, term, marginals = data_term(p.model, basis, p.rows, found.q)
+    _, term, marginals = expected_score(p.model, basis, p.rows, found.q)
     assert float(term.explained.max()) > 0.0
     free = sites_of(p.model, basis, term, marginals, exact=True)
     assert_close(p.model.moments(free).mean, found.q.mean, rtol=0, atol=1e-5)
@@ -605,10 +607,10 @@ def test_outliers_have_negative_precisions():
 def test_passes_over_blocks_of_rows_are_one_pass(monkeypatch):
     for likelihood in (None, StudentT(0.3)):
         p = make_problem(M2=4, likelihood=likelihood)
-        whole = best_q.best(p.model, p.X, p.rows, tol=1e-12)
+        whole = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-12)
         with monkeypatch.context() as patch:
             patch.setattr(sparse, "BLOCK_ROWS", 7)
-            parts = best_q.best(p.model, p.X, p.rows, tol=1e-12)
+            parts = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-12)
         assert_close(parts.value, whole.value, rtol=1e-10, atol=1e-10)
         assert_close(parts.q.mean, whole.q.mean, rtol=1e-6, atol=1e-6)
 
@@ -621,7 +623,7 @@ def test_gradient_of_the_data_term(name, shape):
     P = 2 if name in ("gaussian", "laplace") else 1
     p = make_problem(1, likelihood=ALL_LIKELIHOODS[name](), P=P, **shape)
     q = random_moments(p)
-    total, _, _ = data_term(p.model, p.model.features.basis(p.X), p.rows, q)
+    total, _, _ = expected_score(p.model, p.model.features.basis(p.X), p.rows, q)
     expected = dense_data_term(p, q.mean, full_covariance(q.covariances, q.sizes))
     tol = GRADIENT.get(name, 1e-9)
     assert_close(total, expected, rtol=0, atol=len(p.X) * max(tol, 1e-7))
@@ -641,7 +643,7 @@ def test_gradient_of_the_gaussian_data_term(shape, layers, loss):
     noise = torch.tensor([0.1, 0.3], dtype=F64)[: shape.get("P", 1)]
     p = make_problem(2, likelihood=Gaussian(noise), layers=layers, loss=loss, **shape)
     q = random_moments(p)
-    total, _, _ = data_term(p.model, p.model.features.basis(p.X), p.rows, q)
+    total, _, _ = expected_score(p.model, p.model.features.basis(p.X), p.rows, q)
     expected = dense_data_term(p, q.mean, full_covariance(q.covariances, q.sizes))
     assert_close(total, expected, rtol=1e-9, atol=1e-9)
     ours, dense = gradients(total, p.model), gradients(expected, p.model)
@@ -685,7 +687,7 @@ def test_total_derivatives_are_finite_differences(name):
         values = []
         for size in (1e-4, -1e-4):
             parameter.data.add_(step, alpha=size)
-            values.append(float(best_q.best(p.model, p.X, p.rows, start, **tight).value))
+            values.append(float(optimal_q.optimal_q(p.model, p.X, p.rows, start, **tight).value))
             parameter.data.sub_(step, alpha=size)
         slope = (values[1] - values[0]) / (2e-4 * len(p.X))
         assert float((found[key] * step).sum()) == pytest.approx(slope, rel=2e-4, abs=1e-5), key
@@ -696,10 +698,10 @@ def test_total_derivatives_are_finite_differences(name):
 def test_one_natural_step_is_enough_for_a_gaussian_likelihood(shape):
     """The sites of any q are those of the best one."""
     p = make_problem(P=2, **shape)
-    best = best_q.best(p.model, p.X, p.rows)
+    best = optimal_q.optimal_q(p.model, p.X, p.rows)
     for _ in range(2):
         q, basis = random_moments(p), p.model.features.basis(p.X)
-        _, term, marginals = data_term(p.model, basis, p.rows, q)
+        _, term, marginals = expected_score(p.model, basis, p.rows, q)
         sites = sites_of(p.model, basis, term, marginals)
         assert_close(sites.precision, best.sites.precision, rtol=1e-9, atol=1e-9)
         assert_close(sites.cross, best.sites.cross, rtol=1e-9, atol=1e-9)
@@ -730,7 +732,7 @@ def test_one_collapsed_step_on_all_rows_is_the_best_q():
     p = make_problem(P=2)
     objective = RunningObjective(p.model, len(p.X), conjugate=True)
     loss = objective(p.X, p.rows, p.generator)
-    best = best_q.best(p.model, p.X, p.rows)
+    best = optimal_q.optimal_q(p.model, p.X, p.rows)
     assert_close(objective.q().mean, best.q.mean, rtol=1e-9, atol=1e-9)
     assert_close(loss, -best.value / len(p.X), rtol=1e-9, atol=1e-9)
 
@@ -742,7 +744,7 @@ def test_running_averages_of_a_partition_are_the_sites_of_all_rows(conjugate):
     for t, rows in enumerate(torch.randperm(24, generator=p.generator).split(6)):
         objective.averaging = 1.0 / (t + 1.0)
         objective(p.X[rows], p.rows[rows], p.generator)
-    found, best = objective.present_sites(), best_q.best(p.model, p.X, p.rows)
+    found, best = objective.present_sites(), optimal_q.optimal_q(p.model, p.X, p.rows)
     assert_close(found.precision, best.sites.precision, rtol=1e-9, atol=1e-9)
     assert_close(found.cross, best.sites.cross, rtol=1e-9, atol=1e-9)
     assert_close(objective.q().mean, best.q.mean, rtol=1e-8, atol=1e-8)
@@ -752,7 +754,7 @@ def test_running_averages_converge_with_a_falling_rate():
     """Robbins–Monro steps of minibatches, whose sites depend on q, end at the best q."""
     p = make_problem(n=24, likelihood=Bernoulli("logit"))
     objective = RunningObjective(p.model, 24, conjugate=False)
-    best = best_q.best(p.model, p.X, p.rows)
+    best = optimal_q.optimal_q(p.model, p.X, p.rows)
     for t in range(300):
         objective.averaging = 1.0 / (t / 4 + 2.0)
         rows = torch.randperm(24, generator=p.generator)[:12]
@@ -767,7 +769,7 @@ def test_sites_of_minibatches_add_up(name):
     q, whole = random_moments(p), None
     for rows in [slice(None), *torch.arange(24).split(8)]:
         basis = p.model.features.basis(p.X[rows])
-        _, term, marginals = data_term(p.model, basis, p.rows[rows], q)
+        _, term, marginals = expected_score(p.model, basis, p.rows[rows], q)
         sites = sites_of(p.model, basis, term, marginals)
         if whole is None:
             whole, total = sites, Sites(*(torch.zeros_like(part) for part in sites))
@@ -820,7 +822,7 @@ def minimise_q(objective, p):
 @pytest.mark.parametrize("name", ["gaussian", "logit"])
 def test_solvers_agree_on_q(name, shape):
     p = make_problem(5, n=16, M=4, likelihood=ALL_LIKELIHOODS[name](), **shape)
-    best = best_q.best(p.model, p.X, p.rows, tol=1e-15, max_iter=200)
+    best = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-15, max_iter=200)
     found = {"lbfgs": FullBatchObjective(p.model, 16), "adam": GradientObjective(p.model, 16)}
     if not shape.get("prior"):
         found["adam in u"] = GradientObjective(p.model, 16, whiten=False)
@@ -888,7 +890,7 @@ def test_without_whitening_the_gradient_reaches_the_kernel_through_u():
 
 # ---- posteriors
 def fitted(p):
-    found = best_q.best(p.model, p.X, p.rows, tol=1e-12)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-12)
     return SparsePosterior(p.model, found, found.value, len(p.X))
 
 
@@ -938,7 +940,7 @@ def test_draws_where_nothing_is_left_to_explain():
     features.jitter = None
     mean = ConstantMean(torch.zeros(1, dtype=F64))
     model = SparseModel(features, Gaussian(0.01).for_outputs(1), mean, (False,))
-    found = best_q.best(model, X, Rows(X.sin()))
+    found = optimal_q.optimal_q(model, X, Rows(X.sin()))
     posterior = SparsePosterior(model, found, found.value, 50)
     with torch.no_grad():
         f = posterior.sample(X, 200, torch.Generator().manual_seed(0))
@@ -949,11 +951,11 @@ def test_draws_where_nothing_is_left_to_explain():
 
 def test_posterior_remembers_what_it_came_from():
     p = make_problem(M2=4, P=2)
-    found = best_q.best(p.model, p.X, p.rows)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows)
     posterior = SparsePosterior(p.model, found, found.value, len(p.X))
     assert_close(posterior.sites.cross, found.sites.cross, rtol=1e-8, atol=1e-8)
     assert_close(posterior.log_evidence().sum(), found.value, rtol=0, atol=0)
-    again = best_q.best(posterior.model.for_evidence(), p.X, p.rows)
+    again = optimal_q.optimal_q(posterior.model.for_evidence(), p.X, p.rows)
     assert_close(again.value, found.value, rtol=1e-10, atol=1e-10)
     for R, S in zip(posterior.weights.roots, found.q.covariances, strict=True):
         assert_close(R @ R.mT, S, rtol=1e-10, atol=1e-12)
@@ -1020,9 +1022,9 @@ def test_decoupled_bound():
     p = make_decoupled()
     m, features = paper(p), p.model.features
     expected = odvgp_bound(p, m.C_vv @ features.coefficients)
-    found = best_q.best(p.model, p.X, p.rows)
+    found = optimal_q.optimal_q(p.model, p.X, p.rows)
     assert_close(found.value, expected.detach(), rtol=1e-10, atol=1e-8)
-    total, _, _ = data_term(p.model, features.basis(p.X), p.rows, found.q)
+    total, _, _ = expected_score(p.model, features.basis(p.X), p.rows, found.q)
     ours, dense = gradients(total - features.penalty(), p.model), gradients(expected, p.model)
     for key in ours:
         assert_close(ours[key], dense[key], rtol=1e-6, atol=1e-6, msg=lambda t, k=key: k + t)
@@ -1033,5 +1035,5 @@ def test_decoupled_bound():
     joint = OrthogonalFeatures(*args, orthogonal_points=features.orthogonal_points.detach())
     joint.jitter = None
     likelihood, mean = p.model.likelihood, p.model.mean
-    odvgp = best_q.best(SparseModel(joint, likelihood, mean, (False, True)), p.X, p.rows)
-    assert_close(best_q.best(p.model, p.X, p.rows).value, odvgp.value, rtol=1e-9, atol=1e-7)
+    odvgp = optimal_q.optimal_q(SparseModel(joint, likelihood, mean, (False, True)), p.X, p.rows)
+    assert_close(optimal_q.optimal_q(p.model, p.X, p.rows).value, odvgp.value, rtol=1e-9, atol=1e-7)

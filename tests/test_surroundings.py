@@ -71,7 +71,7 @@ _expected = {}
 def assert_unmoved(model, sine, where):
     X, y = data(model, sine)
     key = joblib.hash(model)
-    if key not in _expected:  # once for all surroundings
+    if key not in _expected:  # once for all numeric_context
         _expected[key] = results(clone(model), X, y)
     expected = _expected[key]
     _sobol_normals.cache_clear()

@@ -17,7 +17,7 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch.training.loop import Trainer, borrowed_generator
+from skgpstoch.training.loop import Trainer, global_rng
 
 CPU = torch.device("cpu")
 
@@ -141,7 +141,7 @@ def test_networks_of_our_own_need_not_wait(sine):
     X, y = few(SCGDGaussianProcessRegressor, sine)
     model = constructor(FINITE[0])(hidden_layer_sizes=(4,), max_iter=2)
     thread = threading.Thread(target=model.fit, args=(X, y), daemon=True)
-    with borrowed_generator(CPU):
+    with global_rng(CPU):
         thread.start()
         thread.join(10.0)
         assert not thread.is_alive()

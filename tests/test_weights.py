@@ -77,11 +77,11 @@ from skgpstoch.maths.linear_regression import (
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
 from skgpstoch.methods.minimax import MinimaxObjective
 from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives.adam import GradientObjective
-from skgpstoch.objectives.best_q import best, evidence_bound
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
-from skgpstoch.posteriors.sparse import ConstantMean, SparseModel
+from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
 
 F64 = torch.float64
 ROWS = 40
@@ -635,7 +635,7 @@ def test_bounds_of_all_rows(kind, loss):
     X, rows, X2, rows2 = make_rows(kind=kind)
     model = make_model(rows, X, kind, loss_called(loss))
     if model.covariance != "gradient":
-        found, other = best(model, X, rows), best(model, X2, rows2)
+        found, other = optimal_q(model, X, rows), optimal_q(model, X2, rows2)
         assert_close(found.value, other.value, rtol=1e-8, atol=0.0)
         assert_close(found.sites.precision, other.sites.precision, rtol=1e-6, atol=1e-6)
     q = solve_with("adam", model, rows).q()
@@ -715,8 +715,8 @@ def test_finite_scores_and_closing_pass(noise, n_members):
     a = make_finite("scgd", X, rows, noise, n_members)
     b = make_finite("scgd", X2, rows2, noise, n_members)
     assert a.evaluate(X, rows) == pytest.approx(b.evaluate(X2, rows2), rel=1e-9)
-    a.refine(X, rows)
-    b.refine(X2, rows2)
+    a.calibrate(X, rows)
+    b.calibrate(X2, rows2)
     assert_same_state(a, b, rtol=1e-8, atol=1e-10)
     one, other = a.solution(X, rows), b.solution(X2, rows2)
     assert one.n_rows == other.n_rows == len(rows2)
@@ -1495,10 +1495,10 @@ def test_a_last_block_of_one_row(loss, weighted, monkeypatch):
     if not weighted:
         rows = Rows(rows.y, None, None, rows.noise)
     model = make_model(rows, X, "gaussian", loss_called(loss))
-    whole = best(model, X, rows)
+    whole = optimal_q(model, X, rows)
     for size in (1, 12, 24):
-        monkeypatch.setattr("skgpstoch.posteriors.sparse.BLOCK_ROWS", size)
-        parts = best(model, X, rows)
+        monkeypatch.setattr("skgpstoch.models.sparse.BLOCK_ROWS", size)
+        parts = optimal_q(model, X, rows)
         assert_close(parts.value, whole.value, rtol=1e-10, atol=0.0)
         assert_close(parts.q.mean, whole.q.mean, rtol=1e-8, atol=1e-9)
         assert_close(parts.sites.precision, whole.sites.precision, rtol=1e-10, atol=1e-10)

@@ -18,7 +18,7 @@ from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS
 from ..kernels import split_white_noise
-from ..methods.laplace import BinaryLaplaceClassifier, Stop
+from .laplace import BinaryLaplaceClassifier, Stop
 from .many_rows import choose, fixed, make_classifier
 from .parameters import DropInParameters
 from .shell import Shell

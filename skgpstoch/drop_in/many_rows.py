@@ -1,7 +1,7 @@
 """The same model by a method for many rows: which, from where it starts, and what it is fitted to.
 
 A sparse posterior has the kernel of the exact one, and noise. Of the model of
-:mod:`skgpstoch.methods.exact`, f ~ GP(0, k) and y = f + N(0, alpha), with a WhiteKernel of variance
+:mod:`skgpstoch.drop_in.exact`, f ~ GP(0, k) and y = f + N(0, alpha), with a WhiteKernel of variance
 s among the terms of k, the noise of a method for many rows is σ² = s + alpha; what is predicted is
 f with s, as there. Where the kernel has no WhiteKernel and alpha is but a jitter, there would be no
 noise, and an approximation needs some: a WhiteKernel is added.
@@ -19,12 +19,12 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import join_white_noise, split_white_noise
+from ..kernels.matrices import set_theta, why_object
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
-from ..objectives.best_q import best
 from ..objectives.lbfgs import gradients_at
-from ..posteriors.covariance import set_theta, why_object
+from ..objectives.optimal_q import optimal_q
 from ..training.exact_search import TrainingSet, search_evidence
 
 START_ROWS = 1000
@@ -269,7 +269,7 @@ def bound_at(
     parameters = list(model.features.kernel.parameters())
     set_theta(parameters, of_kernel)
     model.likelihood.log_noise.data.fill_(math.log(level + noise.alpha))
-    at_best = best(model, X_, rows)
+    at_best = optimal_q(model, X_, rows)
     parameters.append(model.likelihood.log_noise)
     slopes = gradients_at(model, X_, rows, at_best, parameters)  # of the loss per row
     *parts, of_noise = (-rows.n_effective * g.reshape(-1).cpu().numpy() for g in slopes)

@@ -23,9 +23,9 @@ from ..data.arrays import (
 )
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
-from ..methods import exact
-from ..posteriors.covariance import Covariance, covariance_of
+from ..kernels.matrices import Covariance, covariance_of
 from ..training.exact_search import TrainingSet
+from . import exact
 from .many_rows import (
     bound_at,
     choose,

@@ -29,8 +29,8 @@ from ..training.checkpoint import Checkpoint
 from ..training.loop import History, train
 from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
+from .checkpoint_key import representations, seed_and_checkpoint
 from .parameters import RunParameters
-from .persistence import representations, seed_and_checkpoint
 from .plan import EXACTLY, Folds, Plan
 
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
@@ -39,7 +39,7 @@ HOPELESS = 10.0
 
 
 @contextlib.contextmanager
-def surroundings() -> Iterator[None]:
+def numeric_context() -> Iterator[None]:
     """What fits and predictions run in: not an autocast around the call, as types are arguments."""
     keep_freed_memory()
     with contextlib.ExitStack() as stack:
@@ -52,7 +52,7 @@ def surroundings() -> Iterator[None]:
 @contextlib.contextmanager
 def predicting() -> Iterator[None]:
     """What predictions are made in."""
-    with torch.no_grad(), surroundings():
+    with torch.no_grad(), numeric_context():
         yield
 
 
@@ -63,7 +63,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(self))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), surroundings():
+            with torch.inference_mode(False), torch.enable_grad(), numeric_context():
                 return method(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
@@ -181,7 +181,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     def _train(self, run: Run, callbacks: FitCallbacks) -> History:
         objective, plan = run.objective, run.plan
         trained, groups = slice(plan.folds.n_untrained, None), objective.param_groups()
-        visited, rows = objective.visits(run.X[trained], run.rows[trained])
+        visited, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
         history = train(
             objective,
             visited,
@@ -201,7 +201,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         )
         if self._target_is_scaled():
             warn_if_hopeless(history, self._y_scaling.scale.size)
-        objective.refine(run.X, run.rows)
+        objective.calibrate(run.X, run.rows)
         return history
 
     def _set_scalings(self, data: Data, start: Any) -> None:

@@ -27,9 +27,9 @@ from ..posteriors.chevron import ChevronModel, ChevronPosterior
 from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, Schedule, constant, one_cycle
 from .base import BaseGP
+from .checkpoint_key import changed_shape
 from .network_kernel import START_NOISE, KernelChoice, default_kernel
 from .parameters import AUTO, POSITIVE_INTEGER, TrainingParameters
-from .persistence import changed_shape
 from .plan import Folds, Plan
 from .sparse_model import start_likelihood
 from .warm_start import load_fitted

@@ -26,8 +26,8 @@ from ..features.patches import (
 from ..features.points import choose_points
 from ..features.sums import SumFeatures
 from ..maths.linalg import BLOCK_ROWS
-from ..posteriors.layers import DeepFeatures
-from ..posteriors.sparse import SparseModel, SparsePosterior
+from ..models.layers import DeepFeatures
+from ..models.sparse import SparseModel, SparsePosterior
 from .deep_images import HiddenImages, Images
 from .images import LENGTHS, SOME_IMAGES, ImageParameters, as_image, median_distance
 from .orthogonal import COVARIANCES, WithOrthogonalPoints

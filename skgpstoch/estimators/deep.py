@@ -20,8 +20,8 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..features.inducing import InducingFeatures
 from ..features.points import choose_points
-from ..posteriors.deep import DeepPosterior
-from ..posteriors.layers import DeepFeatures, GPLayer
+from ..models.deep import DeepPosterior
+from ..models.layers import DeepFeatures, GPLayer
 from .orthogonal import COVARIANCES, WithOrthogonalPoints
 from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters, positive_integers
 from .plan import USUAL_BATCH, Plan, epochs

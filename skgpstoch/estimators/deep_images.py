@@ -15,8 +15,8 @@ from ..data.arrays import row_blocks
 from ..data.rows import Rows
 from ..features.patches import Geometry, PatchCovariances, choose_patches
 from ..maths.linalg import BLOCK_ROWS
-from ..posteriors.image_layers import PatchLayer, centre_map
-from ..posteriors.layers import DeepFeatures
+from ..models.layers import DeepFeatures
+from ..models.patch_layers import PatchLayer, centre_map
 from .deep import NARROWEST, NOISE, beginning, layer_of
 from .images import LENGTHS, SOME_IMAGES, as_image, image_patches, median_distance
 from .parameters import AUTO, POSITIVE_INTEGER, DrawParameters, positive_integers

@@ -23,10 +23,10 @@ from ..objectives.evidence import STATISTICS_WINDOW, FiniteObjective
 from ..posteriors.base import Posterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..posteriors.exact import ExactPosterior
+from .checkpoint_key import changed_shape
 from .network_kernel import NetworkKernel, freeze_as
 from .parameters import FiniteParameters, TrainingParameters
 from .partial_fit import StreamsMixin
-from .persistence import changed_shape
 from .plan import Plan, finite_plan, n_members
 from .regressor import GPRegressor, check_shared_noise
 from .warm_start import load_fitted

@@ -16,8 +16,8 @@ from .. import kernels
 from ..data.rows import Data, Rows
 from ..features.fourier import KernelFeatures
 from ..features.network import ACTIVATIONS, multilayer_perceptron
-from ..objectives.members import MembersObjective
-from ..posteriors.sparse import RowScale, SparseModel
+from ..models.sparse import RowScale, SparseModel
+from ..objectives.ensemble import EnsembleObjective
 from .parameters import AUTO, POSITIVE_INTEGER
 from .plan import FEW_DIRECT, Plan, direct_plan
 from .sparse import check_choices
@@ -152,7 +152,7 @@ class WithFiniteFeatures:
             likelihood.requires_grad_(False)
         mean.requires_grad_(self.mean == "constant")
         self._freeze_network(features.network)
-        objective = MembersObjective(
+        objective = EnsembleObjective(
             model.to(X.device),
             rows,
             weight_decay=self._weight_decay(rows.n_effective),

@@ -14,7 +14,7 @@ from ..objectives.base import Objective
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from .base import fitting
-from .persistence import changed_shape, representations
+from .checkpoint_key import changed_shape, representations
 from .plan import Plan
 
 STREAM_RATE = 0.1  # most of learning_rate_init that a stream's steps have

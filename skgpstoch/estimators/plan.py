@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..losses import Loss
-from ..objectives.members import MANY_ROWS
+from ..objectives.ensemble import MANY_ROWS
 from ..training.optimizers import SCHEDULES, Schedule, constant
 
 MEMBER_ROWS = 10_000  # up to which several networks are joined

@@ -19,18 +19,18 @@ from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..losses import ExpectedLogLikelihood, Loss, TighterBound, make_loss
+from ..models.deep import DeepModel
+from ..models.layers import DeepFeatures
+from ..models.sparse import RowScale, SparseModel, SparsePosterior
 from ..objectives.base import Objective
-from ..objectives.best_q import best
+from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..posteriors.base import Posterior
-from ..posteriors.deep import DeepModel
-from ..posteriors.layers import DeepFeatures
-from ..posteriors.sparse import RowScale, SparseModel, SparsePosterior
 from .base import BaseGP
+from .checkpoint_key import changed_shape
 from .network_kernel import KernelChoice
 from .parameters import InducingParameters, LossParameters, TrainingParameters
 from .partial_fit import StreamsMixin
-from .persistence import changed_shape
 from .plan import Plan, given_number, n_points, sparse_plan
 from .sparse_model import (
     given_points,
@@ -313,7 +313,7 @@ class SparseGP(KernelChoice, InducingParameters, TrainingParameters, StreamsMixi
         model = cast(SparsePosterior, posterior).model.for_evidence()
         if not model.likelihood.has_bound:
             raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
-        return float(best(model, X, rows).value)
+        return float(optimal_q(model, X, rows).value)
 
 
 def check_choices(

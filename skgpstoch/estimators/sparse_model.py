@@ -19,11 +19,11 @@ from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
+from ..models.sparse import ConstantMean, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.variational import VariationalObjective
-from ..posteriors.sparse import ConstantMean, SparseModel
 from .plan import Plan
 
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from

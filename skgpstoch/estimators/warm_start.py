@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..kernels import Kernel
-from .persistence import changed_shape, representations
+from .checkpoint_key import changed_shape, representations
 from .plan import given_number
 
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from .. import kernels
-
 
 class Basis(NamedTuple):
     """What a feature map says of rows."""
@@ -136,15 +134,3 @@ class JoinedFeatures(FeatureMap):
 
     def members(self, X: Tensor) -> Tensor:
         return self.features(X)[None]
-
-
-def check_length_scales(kernel: kernels.Kernel, n_inputs: int) -> None:
-    """Raise a ValueError if an anisotropic kernel is not of the width of its inputs."""
-    for part in kernel.modules():
-        length_scale = getattr(part, "length_scale", None)
-        if length_scale is not None and length_scale.numel() not in (1, n_inputs):
-            raise ValueError(
-                f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
-                f"{n_inputs} features for {kernels.to_sklearn(kernel)}. A kernel is on the outputs "
-                "of the network; hidden_layer_sizes=() has none."
-            )

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from .base import check_length_scales
-from .counter import counter_normal
+from ..kernels import check_length_scales
+from ..maths.counter_rng import counter_normal
 from .fourier import (
     amplitude,
     base_frequencies,
@@ -79,7 +79,7 @@ class FourierBasis(BasisFunctions):
     """Random Fourier features of sums of products of RBF and Matérn kernels; S = I.
 
     φ_j(x) = √(2c/m)·cos(ω_j·x) and φ_{j+⌈m/2⌉}(x) = √(2c/m)·sin(ω_j·x), ω_j a function of the seed
-    and of j (:func:`~skgpstoch.features.counter.counter_normal`). Frequencies are dealt to the
+    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`). Frequencies are dealt to the
     terms of the sum in turn.
 
     Parameters

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from .base import FeatureMap, check_length_scales
-from .counter import counter_normal
+from ..kernels import check_length_scales
+from ..maths.counter_rng import counter_normal
+from .base import FeatureMap
 
 
 class Term(nn.Module):

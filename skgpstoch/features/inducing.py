@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Kernel
+from ..kernels import Kernel, check_length_scales, scaled
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
-from .base import Basis, FeatureMap, check_length_scales
-from .covariances import Covariances
+from .base import Basis, FeatureMap
 
 TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
@@ -72,6 +71,54 @@ def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
         Of the type of B.
     """
     return _Whiten.apply(B, K, inverse)
+
+
+class Covariances(nn.Module):
+    """Of inducing points that are inputs, with the values of f there.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k.
+    """
+
+    has_inputs: bool = True
+    """Whether points are inputs, to a network as well."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.trained_kernel: Kernel | None = None
+
+    def cross(self, G: Tensor, Z: Tensor) -> Tensor:
+        """Of f at rows with the values at points, (N, M)."""
+        return self.kernel(G, Z)
+
+    def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:
+        """Of the values at points, (M, M₂)."""
+        return self.kernel(Z, Z2)
+
+    def prior(self, G: Tensor) -> Tensor:
+        """Variances of f at rows, (N,)."""
+        return self.kernel.diag(G)
+
+    def gram(self, G: Tensor) -> Tensor:
+        """Of f at rows, (N, N)."""
+        return self.kernel(G)
+
+    def clamp_(self) -> None:
+        """Bring hyper-parameters back within their bounds."""
+        self.kernel.clamp_()
+
+    def scale_variance(self, factor: float) -> None:
+        """All of them `factor` times as large, for predictions."""
+        self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
+
+    def unscale(self) -> None:
+        """Undo that."""
+        if self.trained_kernel is not None:
+            self.kernel = self.trained_kernel
+        self.trained_kernel = None
 
 
 class ConditionedFeatures(FeatureMap):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Constant, Kernel, Product
-from .covariances import Covariances
-from .isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
+from ..kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
+from .inducing import Covariances
 from .points import centres_of_clusters
 
 PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..data.rows import Rows
+from ..estimators.checkpoint_key import changed_shape
 from ..estimators.docs import public_estimator
 from ..estimators.finite import FiniteGPRegressor
-from ..estimators.persistence import changed_shape
 from ..estimators.plan import Plan
 from ..estimators.warm_start import load_fitted
-from ..features.base import FeatureMap, check_length_scales
+from ..features.base import FeatureMap
 from ..features.fourier import has_features
+from ..kernels import check_length_scales
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, log_det

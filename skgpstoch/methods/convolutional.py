@@ -11,7 +11,7 @@ with x^[p] the patches of an image, and t_p their places. Inducing variables are
 inducing patches and places, and of g₀ at inducing images. Only covariances are new
 (:mod:`skgpstoch.features.patches`, :mod:`skgpstoch.features.sums`): posteriors, losses and solvers
 are those of :mod:`skgpstoch.methods.svgp` and :mod:`skgpstoch.methods.solvegp`. Hidden images are
-made by the layers of :mod:`skgpstoch.posteriors.image_layers` (F11).
+made by the layers of :mod:`skgpstoch.models.patch_layers` (F11).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ orthogonal variational inference for Gaussian processes", AISTATS 2020, section 
 
     h⁰ = x,   h^ℓ = a^ℓ(h^{ℓ−1}) + g^ℓ(h^{ℓ−1}) + ε,   g^ℓ ~ GP(0, k_ℓ),   f = g^L(h^{L−1}).
 
-Layers are :mod:`skgpstoch.posteriors.layers` (F1, F2), the bound and its closed form for the last
-layer :mod:`skgpstoch.posteriors.deep` (F3, F6): given draws of h, the last layer is a sparse model
+Layers are :mod:`skgpstoch.models.layers` (F1, F2), the bound and its closed form for the last
+layer :mod:`skgpstoch.models.deep` (F3, F6): given draws of h, the last layer is a sparse model
 as any other, with its losses, solvers and likelihoods.
 """
 

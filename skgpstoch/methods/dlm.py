@@ -29,6 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from ..calibration.held_out import Calibration, HeldOut, recalibrated
 from ..data.arrays import resolve_seed
 from ..data.rows import Data
 from ..estimators.callbacks import with_callbacks
@@ -43,8 +44,7 @@ from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss
 from ..maths.linalg import NotPositiveDefiniteError
-from ..objectives.best_q import evidence_bound
-from ..objectives.calibration import Calibration, HeldOut, recalibrated
+from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..training.loop import History
 

@@ -9,8 +9,8 @@ Cholesky decomposition makes of Z ∪ O,
 
 two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). The
 model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u)
-N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.data_term`, the best
-q(w) in :mod:`skgpstoch.objectives.best_q` and :mod:`skgpstoch.posteriors.sites`.
+N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best
+q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`.
 """
 
 from __future__ import annotations

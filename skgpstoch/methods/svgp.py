@@ -7,8 +7,8 @@ Hensman, Matthews & Ghahramani, "Scalable variational Gaussian process classific
 
     f(x) = P(x)ᵀw + r(x),   w ~ N(0, I),   var r(x) = k(x, x) − ‖P(x)‖²,   q(w) = N(m, S),
 
-S a full matrix. Its bound is (B2) of :mod:`skgpstoch.objectives.data_term`; at the best q(w), for a
-Gaussian likelihood (:mod:`skgpstoch.objectives.best_q`), Titsias' own
+S a full matrix. Its bound is (B2) of :mod:`skgpstoch.objectives.elbo`; at the best q(w), for a
+Gaussian likelihood (:mod:`skgpstoch.objectives.optimal_q`), Titsias' own
 
     log N(y | 0, PPᵀ + σ²I) − tr(K − PPᵀ)/(2σ²)                                                 (B3)
 """

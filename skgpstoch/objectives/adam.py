@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..features.inducing import whiten
+from ..models.sparse import SparsePosterior
 from ..posteriors.blocks import (
     VariationalWeights,
     WeightMoments,
@@ -18,8 +19,7 @@ from ..posteriors.blocks import (
     moments_of,
 )
 from ..posteriors.sites import Sites
-from ..posteriors.sparse import SparsePosterior
-from .data_term import data_term_at
+from .elbo import expected_score_at
 from .variational import VariationalObjective
 
 Factors = tuple[tuple[Tensor, Tensor], ...]
@@ -88,7 +88,7 @@ class GradientObjective(VariationalObjective):
         weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(basis))
-        total, _ = data_term_at(self.model, basis, rows, q, residual, generator)
+        total, _ = expected_score_at(self.model, basis, rows, q, residual, generator)
         return self.per_row(total, len(X), weights.kl().sum(), generator)
 
     @torch.no_grad()

@@ -41,7 +41,7 @@ class Objective(nn.Module):
         """Loss of a minibatch, in nats per row: X (b, d) and what is known of these rows."""
         raise NotImplementedError
 
-    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """What an epoch goes through in minibatches: rows, unless it is something else."""
         return X, rows
 
@@ -77,7 +77,7 @@ class Objective(nn.Module):
         """What the best iterate is the best of, lower is better: nats per row, of all rows."""
         raise NotImplementedError
 
-    def refine(self, X: Tensor, rows: Rows) -> None:
+    def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Choices that are left when the best iterate is, before the closing pass."""
 
     def solution(self, X: Tensor, rows: Rows) -> Posterior:

@@ -86,7 +86,7 @@ class BasisObjective(Objective):
         self.X, self.rows = X, rows
         self.n_sweeps = 0
 
-    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         groups = torch.arange(self.model.basis.n_groups, device=X.device)
         return groups, Rows(groups[:, None])
 

@@ -220,7 +220,7 @@ class FiniteObjective(Objective):
         return float(held.score(self.noise_variance).diagonal().sum())
 
     @torch.no_grad()
-    def refine(self, X: Tensor, rows: Rows) -> None:
+    def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Weigh the network against the linear part of the features, down to none of it.
 
         Early stopping alone cannot make an overfitted network as good as no network.

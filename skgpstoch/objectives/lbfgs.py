@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
+from ..models.sparse import Solution, SparseModel
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
-from ..posteriors.sparse import Solution, SparseModel
 from .base import surrogate
-from .best_q import best
-from .data_term import data_term
+from .elbo import expected_score
+from .optimal_q import optimal_q
 from .variational import VariationalObjective
 
 INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
@@ -58,7 +58,7 @@ class FullBatchObjective(VariationalObjective):
 
     def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
-        found = best(self.model, X, rows, self.present_sites(), **INNER)
+        found = optimal_q(self.model, X, rows, self.present_sites(), **INNER)
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
@@ -85,12 +85,14 @@ def gradients_at(
     """Of the objective per row at the best q(w): by the envelope theorem, those at a fixed q."""
     gradients, n = [torch.zeros_like(p) for p in params], rows.n_effective
     for basis, block in model.bases(X, rows) if params else ():
-        total, _, _ = data_term(model, basis, block, found.q)
+        total, _, _ = expected_score(model, basis, block, found.q)
         parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
         for sum_, part in zip(gradients, parts, strict=True):
             sum_ -= part / n
     if model.scale is not None and params:
-        price = model.beta / n * model.scale.price()
-        parts = torch.autograd.grad(price, params, allow_unused=True, materialize_grads=True)
+        neg_log_prior = model.beta / n * model.scale.neg_log_prior()
+        parts = torch.autograd.grad(
+            neg_log_prior, params, allow_unused=True, materialize_grads=True
+        )
         gradients = [a + b for a, b in zip(gradients, parts, strict=True)]
     return gradients

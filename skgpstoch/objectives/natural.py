@@ -23,6 +23,7 @@ from ..features.base import Basis
 from ..maths.averages import SEASONED, window_rate
 from ..maths.gaussian import Marginals
 from ..maths.linalg import inverse_cholesky
+from ..models.sparse import SparsePosterior
 from ..posteriors.blocks import (
     VariationalWeights,
     WeightMoments,
@@ -31,10 +32,9 @@ from ..posteriors.blocks import (
     make_roots,
     moments_of,
 )
-from ..posteriors.sites import Sites, best_mean, conjugate_sites
-from ..posteriors.sparse import SparsePosterior
+from ..posteriors.sites import Sites, conjugate_sites, optimal_mean
 from .base import evaluating
-from .data_term import data_term, data_term_at, sites_of, weighted_term
+from .elbo import expected_score, expected_score_at, sites_of, weighted_score
 from .variational import VariationalObjective
 
 SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
@@ -112,7 +112,7 @@ class RunningObjective(VariationalObjective):
         basis, rows = self.model.basis(X, rows, generator)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), rows)
-            total, _, _ = data_term(self.model, basis, rows, self.q(), generator)
+            total, _, _ = expected_score(self.model, basis, rows, self.q(), generator)
         else:
             total = self.after_natural_step(self.predicting(X, basis), basis, rows, generator)
         return self.per_row(total, len(X), self.kl, generator)
@@ -128,11 +128,11 @@ class RunningObjective(VariationalObjective):
         q = self.q()
         with torch.no_grad():
             products = q.products(seen.phi)
-            _, term, marginals = data_term(self.model, seen, rows, q, generator, products)
+            _, term, marginals = expected_score(self.model, seen, rows, q, generator, products)
             self.average(sites_of(self.model, seen, term, marginals), len(rows), seen.n_samples)
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None
-        return data_term(self.model, basis, rows, q, generator, known)[0]
+        return expected_score(self.model, basis, rows, q, generator, known)[0]
 
     def predicting(self, X: Tensor, basis: Basis) -> Basis:
         """The basis that a stream predicts with, from these averages alone.
@@ -218,7 +218,7 @@ class ProfiledObjective(RunningObjective):
         q = weights.marginals(basis.phi, residual)
         self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
         q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
-        total, _ = data_term_at(self.model, basis, rows, q, residual, generator)
+        total, _ = expected_score_at(self.model, basis, rows, q, residual, generator)
         return self.per_row(total, len(X), self.weights().kl().sum(), generator)
 
     @torch.no_grad()
@@ -229,7 +229,7 @@ class ProfiledObjective(RunningObjective):
         residual = seen.residual()
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))
-        term = weighted_term(self.model, seen, rows, q, residual, generator)
+        term = weighted_score(self.model, seen, rows, q, residual, generator)
         self.average(sites_of(self.model, seen, term, q), len(rows), seen.n_samples)
 
     def keep(self, q: WeightMoments) -> None:
@@ -237,7 +237,7 @@ class ProfiledObjective(RunningObjective):
 
     def solve(self) -> None:
         sizes, dtype = self.model.features.blocks, self.model.dtype
-        mean, _ = best_mean(self.present_sites(), sizes, self.inverse_factor)
+        mean, _ = optimal_mean(self.present_sites(), sizes, self.inverse_factor)
         self.register_buffer("mean", mean.to(dtype))
         self.n_steps += 1
 

@@ -13,9 +13,9 @@ From index sets I, J of basis functions, independent of one another, and K of ro
     ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
 
 and the same of every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
-(D4; :meth:`StochasticObjective.price`). The control variate (:func:`controlled_squares`) has rows P
-that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3). Other
-log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
+(D4; :meth:`StochasticObjective.neg_log_prior`). The control variate (:func:`controlled_squares`)
+has rows P that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3).
+Other log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
 
 The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
 """
@@ -205,7 +205,9 @@ class StochasticObjective(BasisObjective):
         mean = square[:, 0] - 2.0 * share * (y * f_I[..., 0]).sum(1) + share * y.square().sum(1)
         data = (mean + square[:, 1:].sum(1)) / noise + n * (LOG_2PI + noise.log())
         curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)
-        return 0.5 * data.sum() + self.price(groups_i, groups_j, W_I, W_J, curvature, curvature)
+        return 0.5 * data.sum() + self.neg_log_prior(
+            groups_i, groups_j, W_I, W_J, curvature, curvature
+        )
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """An upper bound of −ELBO on average, ()."""
@@ -222,10 +224,12 @@ class StochasticObjective(BasisObjective):
         with torch.no_grad():
             _, _, d_var = model.likelihood.expected_gradients(rows.y, q)
             curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
-        price = self.price(groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature))
-        return price - share * rows.weighted(of_rows).sum()
+        neg_log_prior = self.neg_log_prior(
+            groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature)
+        )
+        return neg_log_prior - share * rows.weighted(of_rows).sum()
 
-    def price(
+    def neg_log_prior(
         self,
         groups_i: Tensor,
         groups_j: Tensor,

@@ -25,13 +25,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..calibration.square_loss import calibrated
 from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
+from ..models.sparse import Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
-from ..posteriors.sparse import Solution, SparseModel, SparsePosterior
 from .base import Objective, groups_of
-from .best_q import best, calibrated, evidence_bound, evidence_error
+from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
@@ -92,7 +93,7 @@ class VariationalObjective(Objective):
         penalty = self.model.features.penalty(generator)
         cost = kl if penalty is None else kl + penalty
         if self.model.scale is not None:
-            cost = cost + self.model.scale.price()
+            cost = cost + self.model.scale.neg_log_prior()
         return self.model.beta / float(self.n_rows) * cost - total / self.counts_for(n_batch)
 
     def counts_for(self, n_batch: int) -> float:
@@ -125,7 +126,7 @@ class VariationalObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> SparsePosterior:
         """The best q(w) of all rows, in float64."""
         model = self.model.for_predictions()
-        found = best(model, X, rows, self.present_sites(), self.kept(), **CLOSING)
+        found = optimal_q(model, X, rows, self.present_sites(), self.kept(), **CLOSING)
         if model.covariance == "prior":
             model, found = calibrated(model, X, rows, found)
         elbo = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.covariances import scaled
-from ..kernels import Kernel
+from ..kernels import Kernel, scaled
+from ..kernels.matrices import Covariance
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import add_diagonal, cholesky, cholesky_, inverse_, log_det, tri_solve
 from .base import Posterior
-from .covariance import Covariance
 
 
 class Evidence:

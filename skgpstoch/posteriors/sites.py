@@ -5,7 +5,7 @@ With G (D, D) and c (D, P) the contributions of the likelihood to the natural pa
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,
 
 the covariances S_b of one or two blocks of features. What G and c are,
-:mod:`skgpstoch.objectives.data_term` says.
+:mod:`skgpstoch.objectives.elbo` says.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def careful_inverse_factor(A: Tensor) -> Tensor:
     return tri_solve(L, torch.eye(A.shape[-1], dtype=L.dtype, device=L.device).expand_as(L))
 
 
-def best_moments(
+def optimal_moments(
     sites: Sites,
     sizes: tuple[int, ...],
     prior_blocks: tuple[bool, ...],
@@ -73,7 +73,7 @@ def best_moments(
     dtype : torch.dtype, default=torch.float64
         Of the result; everything but S is computed in float64.
     """
-    mean, inverses = best_mean(sites, sizes, inverse_factor)
+    mean, inverses = optimal_mean(sites, sizes, inverse_factor)
     kl = 0.5 * mean.square().sum()
     covariances: list[Tensor | None] = []
     for b, (size, is_prior) in enumerate(zip(sizes, prior_blocks, strict=True)):
@@ -91,7 +91,7 @@ def best_moments(
     return WeightMoments(mean.to(dtype), tuple(covariances), sizes, kl)
 
 
-def best_mean(
+def optimal_mean(
     sites: Sites, sizes: tuple[int, ...], inverse_factor: InverseFactor = careful_inverse_factor
 ) -> tuple[Tensor, list[Tensor]]:
     """m = (I + G)⁻¹c, (D, P), and R_0, R_0ᵀR_0 = (I + G_00)⁻¹."""

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
-from ..posteriors.covariance import Covariance, covariance_of
+from ..kernels.matrices import Covariance, covariance_of
 from ..posteriors.exact import Evidence
 from .hyperparameters import maximise
 

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .borrowed import borrowed_generator, seed_borrowed
 from .checkpoint import Checkpoint, copy_of, same_form, summary
+from .global_rng import global_rng, seed_global_rng
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
@@ -94,7 +94,7 @@ class Trainer:
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """What steps and evaluations run in: with the global generator, where they may need it."""
         if self.objective.has_user_module:
-            return borrowed_generator(self.X.device)
+            return global_rng(self.X.device)
         return contextlib.nullcontext()
 
     def fit_loop(self) -> None:
@@ -157,7 +157,7 @@ class Trainer:
         """One pass over a permutation of the rows; mean loss in nats per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            seed_borrowed(self.X.device, self.draw_seed())  # for its stochastic layers
+            seed_global_rng(self.X.device, self.draw_seed())  # for its stochastic layers
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)

@@ -1,0 +1,177 @@
+"""What is chosen for an ensemble's predictions by rows that no member has seen.
+
+Networks fit the rows that they are trained on too well: errors of others are larger, have heavier
+tails, and classes are less certain. A few numbers put that right, by the log score of held-out rows
+and, as there may be few of these, priors of what is usual.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from ..data.rows import Rows
+from ..likelihoods.heavy_tailed import StudentT
+from ..likelihoods.real import AdditiveNoise
+from ..likelihoods.shared_precision import SharedStudentT
+from ..maths.gaussian import Marginals
+from ..models.mixture import drawn_together
+from ..models.sparse import RowScale, Solution, SparsePosterior
+from ..posteriors.blocks import moments_of
+
+LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
+CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
+START_DISAGREEMENT = 0.5
+TAILS = (-4.0, 7.0)  # of log(ν − 2)
+
+
+class Calibration(NamedTuple):
+    """Changes of an ensemble's predictions; by default there are none."""
+
+    log_scale: float = 0.0  # of all deviations, or of f itself for classes
+    mean_shrinkage: float = 1.0  # of the members' means: their mean has a smaller error than each
+    tails: float = 0.0  # added to log(ν − 2)
+    noise_contrast: float = 1.0  # times what the noise varies with the inputs
+    disagreement_scale: float = 0.0  # times the members' disagreement: a deviation of f
+    log_odds: float = -math.inf  # of outliers
+    log_width: float = 0.0  # of outliers: how much larger their deviations are
+
+    @property
+    def outliers(self) -> tuple[float, float]:
+        """Their share, and what their deviations are multiplied by."""
+        return 1.0 / (1.0 + math.exp(-self.log_odds)), math.exp(self.log_width)
+
+
+UNCHANGED = Calibration()
+USUAL = Calibration(log_odds=-3.0, log_width=1.0)
+"""What is expected where all can be chosen: means of normal priors."""
+PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
+"""Their standard deviations."""
+LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
+"""Of each change."""
+
+
+def calibrate(
+    loss: Callable[[Calibration], float], free: Sequence[bool], usual: Calibration = USUAL
+) -> Calibration:
+    """Where the loss, in nats of all held-out rows, and the penalty of the priors are least.
+
+    Parameters
+    ----------
+    loss : callable
+        Of a choice.
+    free : sequence of bool
+        Which changes there is a choice of.
+    usual : Calibration, default=USUAL
+        Means of the priors.
+    """
+    is_free = np.array(free)
+    expected, deviation = (np.array(prior)[is_free] for prior in (usual, PRIOR))
+
+    def full(x: np.ndarray) -> Calibration:
+        chosen = np.array(UNCHANGED)
+        chosen[is_free] = x
+        return Calibration(*chosen.tolist())
+
+    def total(x: np.ndarray) -> float:
+        value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
+        return math.inf if math.isnan(value) else value
+
+    first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[
+        is_free
+    ]  # of which there is no slope at 0
+    start = min((np.array([scale, *first[1:]]) for scale in LOG_SCALES), key=total)
+    if (least := total(start)) == math.inf:
+        return UNCHANGED._replace(log_scale=usual.log_scale)
+    limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
+    options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
+    found = minimize(total, start, method="L-BFGS-B", bounds=limits, options=options)
+    return full(found.x if found.fun < least else start)
+
+
+class HeldOut(NamedTuple):
+    """Rows that were not trained on, and what is predicted for them, in float64."""
+
+    rows: Rows
+    q: Marginals  # (K, N, P) of K members
+    likelihood: Any
+    learns_noise: bool
+    latent: Tensor | None = None  # of the noise of rows, where it depends on the inputs
+    centre: Tensor | None = None  # of f, for classes
+
+    @property
+    def free(self) -> tuple[bool, ...]:
+        """Which changes there is a choice of."""
+        several, is_real = len(self.q.mean) > 1, self.centre is None
+        has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
+        has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
+        varies = self.latent is not None
+        return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
+
+    def loss(self, choice: Calibration) -> float:
+        """−Σ log p(yᵢ) with some changes, in nats."""
+        rows = self.rows
+        noise = stretched(self.likelihood.of(rows), rows.y[0], choice, self.learns_noise)
+        if self.latent is not None:
+            noise = noise.scaled(RowScale.of(choice.noise_contrast * self.latent))
+        losses = -noise.log_predictive(rows.y, scaled(self.q, choice, self.centre))
+        return float(rows.weighted(losses).sum())
+
+    def best(self, usual: Calibration = USUAL) -> Calibration:
+        """The changes with which the loss is least, and what they cost."""
+        return calibrate(self.loss, self.free, usual)
+
+
+def most_suitable(losses: np.ndarray) -> Calibration:
+    """The log scale, of `CONFIDENCES`, whose loss in nats is least, with the prior's penalty."""
+    totals = losses + 0.5 * np.square(np.array(CONFIDENCES) / PRIOR.log_scale)
+    totals = np.where(np.isnan(totals), math.inf, totals)
+    best = CONFIDENCES[int(totals.argmin())] if totals.min() < math.inf else 0.0
+    return Calibration(best)
+
+
+def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginals:
+    """q(f) of members (K, N, P) with other deviations; if there is a centre, all f around it."""
+    factor = math.exp(choice.log_scale)
+    each = Marginals(q.mean, factor**2 * q.var)
+    mean, var = drawn_together(each, choice.mean_shrinkage, choice.disagreement_scale)
+    if centre is not None:
+        mean = centre.to(mean) + factor * (mean - centre.to(mean))
+    return Marginals(mean, var)
+
+
+def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bool) -> Any:
+    """Additive noise with other tails and, if it is learned, scale; a copy. Others as they are."""
+    if not isinstance(likelihood, AdditiveNoise):
+        return likelihood
+    factor = math.exp(choice.log_scale) if is_learned else 1.0
+    other = likelihood.in_units(like.new_full(like.shape, factor))
+    if choice.tails:
+        cast(nn.Parameter, other.log_df_minus_2).data.add_(choice.tails).clamp_(*TAILS)
+    if isinstance(other, SharedStudentT):
+        other.outliers = choice.outliers
+    return other
+
+
+def recalibrated(
+    posterior: SparsePosterior, choice: Calibration, learns_noise: bool
+) -> SparsePosterior:
+    """With the same mean: k is scaled, as the noise is, unless it is fixed."""
+    model, factor = copy.deepcopy(posterior.model), math.exp(choice.log_scale)
+    model.trained_noise = posterior.model.likelihood, posterior.model.scale
+    model.features.reopen(keep_variance=True)
+    model.features.close()
+    model.features.scale_variance(factor**2)
+    model.likelihood = stretched(model.likelihood, model.mean.value, choice, learns_noise)
+    if model.scale is not None:  # it is that of features before they grew
+        model.scale = RowScale(model.scale.weights.detach() / factor)
+    q = moments_of(posterior.weights)
+    q = q._replace(mean=q.mean / factor)  # of features that are larger by the factor
+    found = Solution(q, posterior.sites, posterior.elbo)
+    return model.posterior(found, posterior.elbo, posterior.n_rows)

@@ -1,0 +1,114 @@
+"""Exact Gaussian-process regression: all rows, any kernel, one Cholesky factor.
+
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, Algorithm 2.1 and
+section 5.4.1. With targets y = f(x) + ε, f ~ GP(0, k), ε_i ~ N(0, noise_i), and k(X, X) including
+the WhiteKernels of the expression,
+
+    θ̂ = argmax log N(y | 0, C),   C = k(X, X) + diag(noise) = LLᵀ,   α = C⁻¹y
+    f* ~ N(k(X*, X)α,  k(X*, X*) − VᵀV),   V = L⁻¹k(X, X*)
+
+The evidence and its gradient are :class:`~skgpstoch.posteriors.exact.Evidence`, what is asked of
+kernels :mod:`skgpstoch.kernels.matrices`, and the search
+:func:`~skgpstoch.training.exact_search.search_evidence`. The estimator, which has this method among
+others, is :class:`~skgpstoch.GaussianProcessRegressor`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+
+from ..data.arrays import borrowed
+from ..maths.linalg import NotPositiveDefiniteError, map_blocks
+from ..posteriors.exact import conditional_variance, factorise
+from ..training.exact_search import TrainingSet, search_evidence
+
+TINY = np.finfo(np.float64).tiny
+
+ROUNDING = 1e-8
+"""Share of the prior variance by which a variance may be negative without a word."""
+
+
+class ExactFit(NamedTuple):
+    """What is left of a fit: the kernel at θ̂, L (N, N), α (N, P), and the evidence in nats."""
+
+    kernel: sk.Kernel
+    L: np.ndarray
+    alpha: np.ndarray
+    value: float
+
+
+def fit(
+    kernel: sk.Kernel,
+    rows: TrainingSet,
+    optimizer: str | Callable | None,
+    n_restarts: int,
+    random_state: np.random.RandomState,
+) -> ExactFit:
+    """Maximise the evidence from the kernel's θ and from random ones, and condition on the rows.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If the covariance is not positive definite at the best θ.
+    """
+    return condition(*search_evidence(kernel, rows, optimizer, n_restarts, random_state), rows)
+
+
+def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:
+    """L and α at the kernel's θ."""
+    factors = factorise(rows.covariance(kernel), *rows.tensors())
+    if factors is None:
+        raise NotPositiveDefiniteError(
+            f"The kernel, {kernel}, is not returning a positive definite matrix. Try gradually "
+            "increasing the 'alpha' parameter of your GaussianProcessRegressor estimator."
+        )
+    L, alpha = (factor.cpu().numpy() for factor in factors)
+    if not math.isfinite(value) or not np.isfinite(alpha).all():
+        raise ValueError(
+            f"The marginal likelihood is not finite with the kernel {kernel}: y is probably on an "
+            "extreme scale (use normalize_y=True)."
+        )
+    return ExactFit(kernel, L, alpha, value)
+
+
+def moments(
+    fitted: ExactFit, rows: TrainingSet, X: Any, with_variance: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (N*, P) and variance (N*,) of f* with white noise, by blocks of rows."""
+    k = rows.covariance(fitted.kernel)
+    L, alpha = (borrowed(a).to(k.device) for a in (fitted.L, fitted.alpha))
+    mean, var = np.empty((len(X), alpha.shape[1])), np.empty(len(X))
+    least = [0.0]
+
+    def compute(block: slice) -> None:
+        K_star = k.cross(X[block])  # (b, N)
+        mean[block] = (K_star @ alpha).cpu().numpy()
+        if with_variance:
+            prior = k.diag(X[block])
+            of_block = conditional_variance(prior, L, K_star)
+            least.append(float((of_block / prior.clamp_min(TINY)).min()))
+            var[block] = of_block.clamp_min_(0.0).cpu().numpy()
+
+    map_blocks(compute, len(X), k.block_rows)
+    if min(least) < -ROUNDING:
+        warnings.warn(
+            "Predicted variances smaller than 0. Setting those variances to 0: the covariance of "
+            "the training rows is all but singular. A larger alpha helps.",
+            stacklevel=4,
+        )
+    return mean, var
+
+
+def covariance(fitted: ExactFit, rows: TrainingSet, X: Any) -> np.ndarray:
+    """Joint covariance of f* with white noise, (N*, N*): O(N*²) memory."""
+    k = rows.covariance(fitted.kernel)
+    L = borrowed(fitted.L).to(k.device)
+    V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
+    return k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()

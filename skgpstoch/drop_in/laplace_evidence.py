@@ -1,0 +1,191 @@
+"""Laplace's approximation of a binary classifier's posterior, with the logistic likelihood.
+
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, sections 3.4 and
+5.5.1. With labels y in {0, 1}, π = σ(f), W = diag(π(1 − π)) and B = I + W^½ K W^½ = LLᵀ, Newton's
+iterations for the mode f̂ of p(f | y) are
+
+    b = W f + y − π,   a = b − W^½ B⁻¹ W^½ K b,   f ← K a                         (Algorithm 3.1)
+    log q(y | θ) = −½ aᵀf̂ + Σᵢ log σ((2yᵢ − 1) f̂ᵢ) − Σᵢ log Lᵢᵢ                   (3.32)
+
+Its gradient (Algorithm 5.1) is a trace against one matrix, as the exact evidence's is: with
+R = W^½ B⁻¹ W^½, s₂ = −½ (1 − 2π) ∘ (1 − diag B⁻¹), which is ½ diag(K − CᵀC) ∇³log p(y | f̂), and
+u = (I − R K) s₂,
+
+    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½ aaᵀ − ½ R + ½ (u(y − π)ᵀ + (y − π)uᵀ)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ..kernels.matrices import Covariance
+from ..maths.linalg import cholesky_, inverse_, mirror_
+from ..posteriors.exact import conditional_variance
+
+GAIN = 1e-10
+"""Nats, by which an iteration of Newton's that counts improves log p(y, f)."""
+
+LOSS = 1e-3
+"""Nats that a step may lose: rounding where variances are large."""
+
+MOST_FLAT = 4
+"""Iterations in a row that gain nothing, at most."""
+
+HALVINGS = 20
+"""Of a step of Newton's, at most."""
+
+LAMBDAS = (0.41, 0.4, 0.37, 0.44, 0.39)
+COEFFICIENTS = (-1854.8214151, 3516.89893646, 221.29346712, 128.12323805, -2010.49422654)
+"""σ(x) ≈ Σ cⱼ (1 + erf(λⱼ x))/2 (Williams & Barber, 1998, appendix A), scikit-learn's numbers."""
+
+
+class Mode(NamedTuple):
+    """Where Newton's iterations ended.
+
+    Parameters
+    ----------
+    f, pi, W_sr, a : Tensor of shape (N,)
+        f̂; and π, W^½ and a of the last iteration.
+    L : Tensor of shape (N, N)
+        Factor of B, of the last iteration.
+    value : float
+        log q(y | θ), nats.
+    """
+
+    f: Tensor
+    pi: Tensor
+    W_sr: Tensor
+    a: Tensor
+    L: Tensor
+    value: float
+
+
+def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode | None:
+    """The mode for K (N, N), y (N,) in {0, 1}, from f; L is made in B. None: B has no factor.
+
+    log p(y | f) − ½ aᵀf is concave: steps after which it is lower are halved. Iterations end where
+    it gains nothing and the evidence, whose W is of the iteration before, does not move either.
+    """
+    sign = 2.0 * y - 1.0
+
+    def log_joint(a: Tensor, f: Tensor) -> float:
+        return float(-0.5 * a @ f - softplus(-sign * f).sum())
+
+    at_zero = -len(y) * math.log(2.0)
+    a, height = torch.zeros_like(f), -math.inf if bool(f.any()) else at_zero
+    value, n_flat = -math.inf, 0
+    for _ in range(max_iter):
+        pi = torch.sigmoid(f)
+        W = pi * (1.0 - pi)
+        W_sr = W.sqrt()
+        torch.mul(K, W_sr, out=B).mul_(W_sr[:, None]).diagonal().add_(1.0)
+        if not cholesky_(B):
+            return None
+        b = W * f + (y - pi)
+        WKb = W_sr * (K @ b)
+        next_a = b - W_sr * torch.cholesky_solve(WKb[:, None], B)[:, 0]
+        next_f = K @ next_a
+        reached = log_joint(next_a, next_f)
+        if height == -math.inf and not reached >= at_zero:  # the start was worse than none
+            return find_mode(K, y, torch.zeros_like(f), max_iter, B)
+        for _ in range(HALVINGS):
+            if not reached < height - LOSS:
+                break
+            next_a, next_f = 0.5 * (a + next_a), 0.5 * (f + next_f)
+            reached = log_joint(next_a, next_f)
+        last, value = value, np.float64(reached - float(B.diagonal().log().sum()))
+        n_flat = 0 if reached - height >= GAIN else n_flat + 1
+        a, f, height = next_a, next_f, reached
+        if n_flat == MOST_FLAT or (n_flat and abs(value - last) < GAIN):
+            break
+    return Mode(f, pi, W_sr, a, B, value)
+
+
+class LaplaceEvidence:
+    """log q(y | θ) as a function of θ, (n_dims,), with its gradient; in two matrices of memory.
+
+    Parameters
+    ----------
+    covariance : Covariance
+        k of the rows; its θ moves.
+    y : Tensor of shape (N,)
+        Labels, 0 or 1.
+    max_iter : int
+        Newton's iterations at most.
+    f : Tensor of shape (N,)
+        Where they start.
+    follows : bool
+        Whether they start from the last mode, after the first.
+    """
+
+    def __init__(
+        self, covariance: Covariance, y: Tensor, max_iter: int, f: Tensor, follows: bool
+    ) -> None:
+        self.covariance = covariance
+        self.y = y
+        self.max_iter = max_iter
+        self.f = f
+        self.follows = follows
+        self.K = covariance.empty()
+        self.B = covariance.empty()
+
+    def mode(self, theta: np.ndarray) -> Mode | None:
+        """The mode at θ."""
+        self.covariance.set_theta(theta)
+        self.covariance.gram_(self.K)
+        return self._mode()
+
+    def _mode(self) -> Mode | None:
+        mirror_(self.K)
+        mode = find_mode(self.K, self.y, self.f, self.max_iter, self.B)
+        if mode is not None and self.follows and bool(mode.f.isfinite().all()):
+            self.f = mode.f
+        return mode
+
+    def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
+        """Nats; −inf, and a gradient of 0, where there is no mode."""
+        self.covariance.set_theta(theta)
+        pull = self.covariance.gram_(self.K, eval_gradient)
+        mode, zero = self._mode(), np.zeros_like(theta, dtype=np.float64)
+        if mode is None or not math.isfinite(mode.value):
+            return -math.inf, zero
+        if pull is None:
+            return mode.value, zero
+        return mode.value, pull(self._trace_matrix(mode))
+
+    def _trace_matrix(self, mode: Mode) -> Tensor:
+        """G (N, N), on the memory of B."""
+        R = mode.L
+        inverse_(R)  # B⁻¹, of which the lower triangle counts
+        mirror_(R)
+        s_2 = -0.5 * (1.0 - 2.0 * mode.pi) * (1.0 - R.diagonal())
+        R.mul_(mode.W_sr).mul_(mode.W_sr[:, None])
+        u = s_2 - R @ (self.K @ s_2)
+        residual = self.y - mode.pi
+        G = R.mul_(-0.5).addr_(mode.a, mode.a, alpha=0.5)
+        return G.addr_(u, residual, alpha=0.5).addr_(residual, u, alpha=0.5)
+
+
+def latent(
+    K_star: Tensor, prior: Tensor, L: Tensor, W_sr: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of f*, each (N*,), by Algorithm 3.2.
+
+    Of K* (N*, N), prior variances (N*,), and, at the mode, L (N, N), W^½ (N,) and y − π (N,).
+    """
+    var = conditional_variance(prior, L, K_star * W_sr)
+    return K_star @ residual, var.clamp_min_(0.0)
+
+
+def probability(mean: Tensor, var: Tensor) -> Tensor:
+    """E σ(f) for f ~ N(mean, var), (N*,), as scikit-learn approximates it."""
+    total = torch.full_like(mean, 0.5 * sum(COEFFICIENTS))
+    for slope, c in zip(LAMBDAS, COEFFICIENTS, strict=True):
+        total += 0.5 * c * torch.erf(slope * mean * (1.0 + 2.0 * slope**2 * var).rsqrt())
+    return total.clamp_(0.0, 1.0)

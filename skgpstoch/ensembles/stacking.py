@@ -1,0 +1,417 @@
+"""Stacking of predictive distributions: the mixture with the best score on rows held out.
+
+Yao, Vehtari, Simpson & Gelman, "Using stacking to average Bayesian predictive distributions",
+Bayesian Analysis 13, 2018: of models with densities p_j(y | x), each fitted without the rows that
+it is judged by, the weights
+
+    max_π Σᵢ log Σ_j π_j p_j(yᵢ | xᵢ)   subject to   π_j ≥ 0, Σ_j π_j = 1                       (4)
+
+are those of the mixture that predicts best. It is a concave problem, and at its solution
+(1/n)Σᵢ p_j(yᵢ)/Σ_k π_k p_k(yᵢ) is 1 where π_j > 0, and at most 1 elsewhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from joblib import Parallel, delayed
+from scipy.special import logsumexp
+from sklearn.base import (
+    BaseEstimator,
+    MetaEstimatorMixin,
+    RegressorMixin,
+    clone,
+    is_regressor,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import check_cv, cross_val_predict
+from sklearn.utils import _safe_indexing
+from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.metaestimators import _BaseComposition
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from ..estimators.base import fitting, validate_inputs
+from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
+from ..estimators.parameters import N_JOBS
+from .mixture import Normals, Parts, PredictiveMixture
+
+GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
+MOST_STEPS = 50_000
+
+
+def stacking_weights(
+    log_densities: np.ndarray, sample_weight: np.ndarray | None = None
+) -> np.ndarray:
+    """The weights π of the best mixture (4).
+
+    Steps π_j ← π_j · mean of p_j/Σ_k π_k p_k, of expectation and maximisation, never make it worse,
+    and the largest of these means, less 1, bounds what is left to gain.
+
+    Parameters
+    ----------
+    log_densities : ndarray of shape (n_samples, n_models)
+        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
+    sample_weight : ndarray of shape (n_samples,) or None, default=None
+        How many rows each counts for.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_models,)
+        Of sum 1.
+    """
+    if sample_weight is not None:
+        log_densities = log_densities[sample_weight > 0]
+        sample_weight = sample_weight[sample_weight > 0]
+    n, J = log_densities.shape
+    if not n or not np.isfinite(log_densities.max(1)).all():
+        raise ValueError(
+            "Stacking needs rows held out, each with a finite log density of one model at least."
+        )
+    share = np.full(n, 1.0 / n) if sample_weight is None else sample_weight / sample_weight.sum()
+    p = np.exp(log_densities - log_densities.max(1, keepdims=True))
+    weights = np.full(J, 1.0 / J)
+    for _ in range(MOST_STEPS):
+        ratio = share @ (p / (p @ weights)[:, None])
+        if ratio.max() - 1.0 <= GAP:
+            return weights / weights.sum()
+        weights = weights * ratio
+    gap = ratio.max() - 1.0
+    warnings.warn(
+        f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+    return weights / weights.sum()
+
+
+def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
+    """Without those that are less, and not the largest."""
+    kept = np.where((weights < least) & (weights < weights.max()), 0.0, weights)
+    return np.asarray(kept / kept.sum())
+
+
+def held_out_densities(
+    fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, weight: Any
+) -> np.ndarray:
+    """log p(y | x) of some rows, by a model of others."""
+    train, test = split
+    of_rows = {} if weight is None else {"sample_weight": weight[train]}
+    (X_train, y_train), (X_test, y_test) = (
+        (_safe_indexing(X, rows), _safe_indexing(y, rows)) for rows in (train, test)
+    )
+    try:
+        model = fit(clone(estimator), X_train, y_train, **of_rows)
+        return np.asarray(model.log_predictive_density(X_test, y_test))
+    except Exception as error:
+        error.add_note(f"It is that of {name!r} in estimators.")
+        raise
+
+
+def rows_in_folds(cv: Any, weight: np.ndarray) -> np.ndarray:
+    """Those that count, unless folds are given row by row."""
+    given = not (isinstance(cv, Integral) or hasattr(cv, "split"))
+    return np.arange(len(weight)) if given else np.flatnonzero(weight)
+
+
+def check_predicts(model: Any, name: str) -> None:
+    """Raise a ValueError unless there are predictive distributions."""
+    for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
+        if not hasattr(model, method):
+            can_have = isinstance(model, BaseEstimator) and is_regressor(model)
+            hint = "; ConstantVarianceRegressor gives regressors one variance" if can_have else ""
+            raise ValueError(f"{name} has no {method}, got {model!r}{hint}.")
+
+
+class StackedDensityRegressor(
+    CallbackSupportMixin, PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
+):
+    """The mixture of regressors' predictive distributions that scores best on rows held out.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator)
+        Regressors with `log_predictive_density`, `predictive_cdf` and `sample_y`: ours, or
+        :class:`ConstantVarianceRegressor` around others.
+    cv : int, splitter or iterable, default=5
+        Folds that models are judged by, as scikit-learn's ``cross_val_score`` takes them.
+    judged_by : dict of str to estimator or None, default=None
+        Estimators that are fitted to folds in the place of those of these names, as they take less
+        time; weights are then for what these predict.
+    least_weight : float, default=0.001
+        Estimators with less weight are left out, but for those with the largest.
+    n_jobs : int or None, default=None
+        Processes that fit, as joblib counts them.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_estimators,)
+        Of the mixture.
+    estimators_ : list of estimators
+        Fitted to all rows; None where the weight is 0.
+    named_estimators_ : dict
+        The same by name.
+    scores_ : ndarray of shape (n_estimators,)
+        Mean log density of rows held out, in nats per row.
+    score_ : float
+        That of the mixture.
+    n_features_in_ : int
+        Number of inputs.
+
+    Raises
+    ------
+    ValueError
+        If there are no estimators, names occur twice or are of none, or one has no predictive
+        density.
+
+    See Also
+    --------
+    AutoGaussianProcessRegressor : Chooses what to stack.
+
+    References
+    ----------
+    .. [1] Y. Yao, A. Vehtari, D. Simpson, A. Gelman, "Using stacking to average Bayesian predictive
+       distributions", Bayesian Analysis 13, 2018.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from skgpstoch import ConstantVarianceRegressor, SVGPRegressor, StackedDensityRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> models = [("gp", SVGPRegressor(n_inducing=10, max_iter=2, random_state=0))]
+    >>> models += [("ridge", ConstantVarianceRegressor(Ridge()))]
+    >>> model = StackedDensityRegressor(models, cv=3).fit(X, y)
+    >>> bool(model.weights_[0] > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "estimators": [list, tuple],
+        "cv": ["cv_object"],
+        "judged_by": [dict, None],
+        "least_weight": [Interval(Real, 0, 1, closed="both")],
+        "n_jobs": N_JOBS,
+    }
+    _required_parameters: ClassVar[list[str]] = ["estimators"]
+
+    def __init__(
+        self,
+        estimators: Any,
+        *,
+        cv: Any = 5,
+        judged_by: dict[str, Any] | None = None,
+        least_weight: float = 0.001,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimators = estimators
+        self.cv = cv
+        self.judged_by = judged_by
+        self.least_weight = least_weight
+        self.n_jobs = n_jobs
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters, those of the estimators as ``name__parameter`` included.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include those of the estimators.
+
+        Returns
+        -------
+        params : dict
+            Names and values.
+        """
+        return self._get_params("estimators", deep=deep)
+
+    def set_params(self, **params: Any) -> StackedDensityRegressor:
+        """Set parameters, or estimators by their names.
+
+        Parameters
+        ----------
+        **params : dict
+            Names and values.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        self._set_params("estimators", **params)
+        return self
+
+    @fitting
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
+        """Fit all estimators to folds and to all rows, and choose the weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._validate_params()
+        names, models = self._checked()
+        validate_data(self, X, y, skip_check_array=True)
+        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else y
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            counted = rows_in_folds(self.cv, weight)
+            X, y, weight = (_safe_indexing(a, counted) for a in (X, y, weight))
+        splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
+        fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
+        parts = parallel(
+            delayed(held_out_densities)(
+                fits.next(name), name, judges.get(name, model), X, y, split, weight
+            )
+            for name, model in zip(names, models, strict=True)
+            for split in splits
+        )
+        by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]
+        scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
+        order = np.concatenate([test for _, test in splits])
+        of_held_out = None if weight is None else weight[order]
+        self.weights_ = kept_weights(stacking_weights(scores, of_held_out), self.least_weight)
+        self.scores_ = np.average(scores, axis=0, weights=of_held_out)
+        mixed = logsumexp(scores, b=self.weights_, axis=1)
+        self.score_ = float(np.average(mixed, weights=of_held_out))
+        of_rows = {} if weight is None else {"sample_weight": weight}
+        of_used = iter(
+            parallel(
+                delayed(fits.next(name))(clone(model), X, y, **of_rows)
+                for name, model, w in zip(names, models, self.weights_, strict=True)
+                if w > 0.0
+            )
+        )
+        self.estimators_ = [next(of_used) if w > 0.0 else None for w in self.weights_]
+        self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
+        fits.on_end()
+        return self
+
+    def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
+        pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.estimators)
+        if not (self.estimators and pairs and all(isinstance(p[0], str) for p in self.estimators)):
+            raise ValueError(
+                f"estimators must be a list of (name, estimator), got {self.estimators!r}."
+            )
+        names, models = zip(*self.estimators, strict=True)
+        self._validate_names(names)
+        if unknown := [name for name in self.judged_by or {} if name not in names]:
+            raise ValueError(f"judged_by has the names {unknown}, which are not in estimators.")
+        for name, model in self.estimators:
+            check_predicts(model, f"estimators: {name!r}")
+        for name, model in (self.judged_by or {}).items():
+            check_predicts(model, f"judged_by: {name!r}")
+        return names, models
+
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
+        check_is_fitted(self, "weights_")
+        pairs = zip(self.weights_, self.estimators_, strict=True)
+        weights, models = zip(*((float(w), m) for w, m in pairs if w > 0.0), strict=True)
+        return Parts(list(weights), list(models)), X
+
+
+class ConstantVarianceRegressor(
+    PredictiveMixture, MetaEstimatorMixin, RegressorMixin, BaseEstimator
+):
+    """A regressor's mean, with the normal distribution of its errors on rows held out.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Any of scikit-learn's.
+    cv : int, splitter or iterable, default=5
+        Folds whose errors give the variance.
+    least_std : float, default=1e-9
+        Of the errors, relative to that of y.
+
+    Attributes
+    ----------
+    estimator_ : regressor
+        Fitted to all rows.
+    std_ : float
+        Root of the mean squared error of rows held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from skgpstoch import ConstantVarianceRegressor
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).standard_normal(50)
+    >>> model = ConstantVarianceRegressor(Ridge(0.01)).fit(X, y)
+    >>> bool(0.05 < model.std_ < 0.15)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "estimator": [HasMethods(["fit", "predict"])],
+        "cv": ["cv_object"],
+        "least_std": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(self, estimator: Any, *, cv: Any = 5, least_std: float = 1e-9) -> None:
+        self.estimator = estimator
+        self.cv = cv
+        self.least_std = least_std
+
+    @fitting
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
+        """Fit the regressor to all rows, and its variance to folds.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._validate_params()
+        X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
+        of_rows = {}
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            counted = rows_in_folds(self.cv, sample_weight)
+            X, y, sample_weight = X[counted], y[counted], sample_weight[counted]
+            of_rows = {"sample_weight": sample_weight}
+        predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
+        unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers are none
+        square = np.average(((y - predicted) / unit) ** 2, weights=sample_weight)
+        self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
+        self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
+        return self
+
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        return Parts([1.0], [Normals(self.estimator_, self.std_)]), X

@@ -1,0 +1,43 @@
+"""Covariance functions: scikit-learn's kernel expressions in torch, and their matrices."""
+
+from .expressions import (
+    RBF,
+    Constant,
+    DotProduct,
+    Exponentiation,
+    ExpSineSquared,
+    Kernel,
+    Matern,
+    Product,
+    RationalQuadratic,
+    Sum,
+    UnsupportedKernelError,
+    WhiteNoise,
+    check_length_scales,
+    from_sklearn,
+    join_white_noise,
+    scaled,
+    split_white_noise,
+    to_sklearn,
+)
+
+__all__ = [
+    "RBF",
+    "Constant",
+    "DotProduct",
+    "ExpSineSquared",
+    "Exponentiation",
+    "Kernel",
+    "Matern",
+    "Product",
+    "RationalQuadratic",
+    "Sum",
+    "UnsupportedKernelError",
+    "WhiteNoise",
+    "check_length_scales",
+    "from_sklearn",
+    "join_white_noise",
+    "scaled",
+    "split_white_noise",
+    "to_sklearn",
+]

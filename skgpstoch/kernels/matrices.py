@@ -1,0 +1,238 @@
+"""What exact posteriors ask of a kernel, by blocks of rows and in as little memory as it takes.
+
+A kernel that :func:`~skgpstoch.kernels.from_sklearn` knows is computed in torch, its gradient never
+an array for each hyper-parameter: as all a marginal likelihood wants of ∂K/∂θ are the traces
+tr(G ∂K/∂θ_j) against one matrix G, they are what is pulled back through the kernel. Any other runs
+as the object that it is, in NumPy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ..data.arrays import row_blocks
+from .expressions import UnsupportedKernelError, from_sklearn
+
+BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
+"""Numbers of a block of covariances: what a cache holds, or what keeps a GPU busy."""
+
+FEW_ROWS = 100
+"""Rows up to which NumPy is quicker than torch with its graphs, by half a millisecond."""
+
+LEAST_ROWS = 64
+"""Rows of a block, however long they are."""
+
+Pull = Callable[[Tensor], np.ndarray]
+"""Lower triangle of a symmetric G (N, N), which it may overwrite → Σᵢⱼ Gᵢⱼ ∂Kᵢⱼ/∂θ, (n_dims,)."""
+
+
+class Covariance(ABC):
+    """k of N rows, and of others with them, at hyper-parameters θ.
+
+    Rows of X are what the kernel takes, vectors or other objects. Results are float64, on the
+    device.
+    """
+
+    n_rows: int
+    device: torch.device
+
+    @abstractmethod
+    def set_theta(self, theta: np.ndarray) -> None:
+        """Move to other log-hyper-parameters, (n_dims,)."""
+
+    @abstractmethod
+    def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
+        """Overwrite the lower triangle of K with k(X, X), (N, N); if asked, its gradient."""
+
+    @abstractmethod
+    def cross(self, X: Any) -> Tensor:
+        """k(X*, X), (N*, N)."""
+
+    @abstractmethod
+    def among(self, X: Any) -> Tensor:
+        """k(X*, X*), (N*, N*), white noise included."""
+
+    @abstractmethod
+    def diag(self, X: Any) -> Tensor:
+        """k(x, x), (N*,), white noise included."""
+
+    @property
+    def block_rows(self) -> int:
+        """Rows whose covariances with all are a block."""
+        return max(LEAST_ROWS, BLOCK_ELEMENTS[self.device.type] // self.n_rows)
+
+    def empty(self) -> Tensor:
+        """Memory for a matrix (N, N)."""
+        n = self.n_rows
+        try:
+            return torch.empty(n, n, dtype=torch.float64, device=self.device)
+        except RuntimeError as error:
+            raise MemoryError(
+                f"The covariance of {n} rows takes {8e-9 * n * n:.3g} GB: choose a method for many "
+                "rows, or fewer rows."
+            ) from error
+
+
+class TorchCovariance(Covariance):
+    """Of a kernel that is known, on vectors."""
+
+    def __init__(self, kernel: sk.Kernel, X: np.ndarray, device: torch.device) -> None:
+        self.kernel = from_sklearn(kernel).to(device)
+        self.parameters = list(self.kernel.parameters())  # in the order of θ
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.device = device
+        self.X = self._tensor(X)
+        self.n_rows = len(X)
+
+    def _tensor(self, X: np.ndarray) -> Tensor:
+        return torch.tensor(X, dtype=torch.float64, device=self.device)
+
+    def set_theta(self, theta: np.ndarray) -> None:
+        set_theta(self.parameters, theta)
+
+    def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
+        rows = list(row_blocks(self.n_rows, self.block_rows))
+        if len(rows) == 1:  # whose graph may stay
+            with torch.set_grad_enabled(pulls):
+                whole = self.kernel(self.X)
+            K.copy_(whole.detach())
+            return (lambda G: self._traces([(whole, weights(G, rows[0]))])) if pulls else None
+        with torch.no_grad():
+            for block in rows:
+                K[block, block] = self.kernel(self.X[block])
+                K[block, : block.start] = self._left_of(block)
+        return self._pull if pulls else None
+
+    def _left_of(self, block: slice) -> Tensor:
+        """The covariance of some rows with all that come before them."""
+        if block.start == 0:
+            return self.X.new_empty(block.stop, 0)
+        return self.kernel(self.X[block], self.X[: block.start])
+
+    def _pull(self, G: Tensor) -> np.ndarray:
+        """By blocks of rows, whose covariances are made again: they cost less than their memory."""
+        total = np.zeros(sum(self.sizes))
+        for block in row_blocks(self.n_rows, self.block_rows):
+            with torch.enable_grad():
+                pairs = [(self.kernel(self.X[block]), weights(G, block))]
+                if block.start:
+                    pairs.append((self._left_of(block), 2.0 * G[block, : block.start]))
+            total += self._traces(pairs)
+        return total
+
+    def _traces(self, pairs: list[tuple[Tensor, Tensor]]) -> np.ndarray:
+        """Σ Gᵢⱼ ∂Kᵢⱼ/∂θ of pairs of K and G."""
+        pairs = [(K, G) for K, G in pairs if K.requires_grad]
+        if not pairs:
+            return np.zeros(sum(self.sizes))
+        gradients = torch.autograd.grad(
+            [K for K, _ in pairs],
+            self.parameters,
+            [G for _, G in pairs],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return torch.cat([g.reshape(-1) for g in gradients]).cpu().numpy()
+
+    @torch.no_grad()
+    def cross(self, X: np.ndarray) -> Tensor:
+        return self.kernel(self._tensor(X), self.X)
+
+    @torch.no_grad()
+    def among(self, X: np.ndarray) -> Tensor:
+        return self.kernel(self._tensor(X)).clone()
+
+    @torch.no_grad()
+    def diag(self, X: np.ndarray) -> Tensor:
+        return self.kernel.diag(self._tensor(X))
+
+
+class ObjectCovariance(Covariance):
+    """Of any kernel object: what it computes is computed by it."""
+
+    def __init__(self, kernel: sk.Kernel, X: Any, device: torch.device) -> None:
+        self.kernel = clone(kernel)
+        self.device = device
+        self.X = X
+        self.n_rows = len(X)
+
+    def _tensor(self, K: Any) -> Tensor:
+        return torch.tensor(np.asarray(K), dtype=torch.float64, device=self.device)
+
+    def set_theta(self, theta: np.ndarray) -> None:
+        self.kernel.theta = theta
+
+    def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
+        if not pulls:
+            K.copy_(self._tensor(self.kernel(self.X)))
+            return None
+        values, gradients = self.kernel(self.X, eval_gradient=True)
+        K.copy_(self._tensor(values))
+
+        def pull(G: Tensor) -> np.ndarray:
+            whole = weights(G, slice(0, self.n_rows)).cpu().numpy()
+            return np.einsum("ij,ijk->k", whole, gradients)
+
+        return pull
+
+    def cross(self, X: Any) -> Tensor:
+        return self._tensor(self.kernel(X, self.X))
+
+    def among(self, X: Any) -> Tensor:
+        return self._tensor(self.kernel(X))
+
+    def diag(self, X: Any) -> Tensor:
+        return self._tensor(self.kernel.diag(X))
+
+
+def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance:
+    """The kernel of rows X: in torch where it is known there, else by its object.
+
+    Of few rows the object is quicker on a CPU, whatever it is.
+    """
+    if kernel.requires_vector_input and (len(X) > FEW_ROWS or device.type != "cpu"):
+        with contextlib.suppress(TypeError, UnsupportedKernelError):
+            return TorchCovariance(kernel, X, device)
+    return ObjectCovariance(kernel, X, device)
+
+
+@torch.no_grad()
+def set_theta(parameters: Iterable[nn.Parameter], theta: np.ndarray | Tensor) -> None:
+    """Move the free log-hyper-parameters of a kernel in torch, in place."""
+    parameters = list(parameters)
+    sizes = [parameter.numel() for parameter in parameters]
+    values = torch.as_tensor(theta, dtype=torch.float64, device="cpu").split(sizes)
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value.reshape(parameter.shape))
+
+
+def why_object(kernel: sk.Kernel) -> str | None:
+    """Why a kernel runs as the object that it is; None where it runs in torch.
+
+    Raises
+    ------
+    ValueError
+        If a hyper-parameter has a value that no kernel can have.
+    """
+    if not kernel.requires_vector_input:
+        return f"{kernel} does not ask for vectors"
+    try:
+        from_sklearn(kernel)
+    except (TypeError, UnsupportedKernelError) as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def weights(G: Tensor, block: slice) -> Tensor:
+    """What counts of a diagonal block of a symmetric G: its diagonal, and twice what is below."""
+    on = G[block, block].tril()
+    return on.add_(on.tril(-1))

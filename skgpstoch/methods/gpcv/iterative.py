@@ -1,0 +1,142 @@
+"""Exact Gaussian-process regression of too many rows for a factor: by conjugate gradients.
+
+With C = k(X, X) + σ²I, whose products are made by blocks of rows in O(n) memory, and M = LLᵀ + σ²I
+from a pivoted Cholesky decomposition for a preconditioner (Gardner et al., "GPyTorch: blackbox
+matrix-matrix Gaussian process inference with GPU acceleration", NeurIPS 2018),
+
+    E f* = K*α,  α = C⁻¹y        cov f* = K** − K*C⁻¹K*ᵀ
+
+each column of the latter a system of its own. What a variance lacks is quadratic in the residual.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...data.rows import Rows
+from ...kernels import Kernel, scaled
+from ...kernels.products import KernelRows, low_rank
+from ...likelihoods.real import Gaussian
+from ...maths.conjugate_gradients import conjugate_gradients
+from ...maths.gaussian import Marginals
+from ...maths.linalg import NotPositiveDefiniteError, cholesky
+from ...maths.pivoted_cholesky import LowRankInverse
+from ...posteriors.base import Posterior
+
+RANK = 500  # of the preconditioner
+TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
+MOST_ITERATIONS = 5_000
+COLUMNS = 256  # systems that are solved together
+
+
+class IterativePosterior(Posterior):
+    """p(f | y) of y = f(x) + ε, f ~ GP(0, k), ε ~ N(0, σ²) with one σ² for all outputs.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k.
+    likelihood : Gaussian
+        σ², the same for all outputs.
+    X, rows : Tensor of shape (N, d) and Rows
+        The data, in float64; X in the type that covariances are to have.
+    """
+
+    likelihood: Gaussian
+    X: Tensor
+    noise: Tensor
+    alpha: Tensor
+    factor: Tensor
+
+    def __init__(self, kernel: Kernel, likelihood: Gaussian, X: Tensor, rows: Rows) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.likelihood = likelihood
+        with torch.no_grad():
+            variance = likelihood.noise_variance.double().reshape(-1)[:1]
+            weight = torch.ones(len(X), 1).to(variance) if rows.weight is None else rows.weight
+            noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
+            factor = low_rank(kernel, X.double(), noise, RANK)
+        for name, value in {"X": X, "noise": noise, "factor": factor}.items():
+            self.register_buffer(name, value)
+        self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)
+        self._n_rows = rows.n_effective
+
+    @property
+    def n_rows(self) -> float:
+        return self._n_rows
+
+    @torch.no_grad()
+    def product(self, V: Tensor) -> Tensor:
+        """CV, (N, R)."""
+        return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
+
+    @torch.no_grad()
+    def solve(self, B: Tensor, tol: float) -> Tensor:
+        """C⁻¹B, (N, R).
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If conjugate gradients do not come to an end.
+        """
+        found = conjugate_gradients(
+            self.product,
+            B,
+            precondition=LowRankInverse(self.factor, self.noise),
+            tol=tol,
+            max_iter=MOST_ITERATIONS,
+        )
+        if not found.converged:
+            raise NotPositiveDefiniteError(
+                f"The covariance of {len(self.X)} rows is too nearly singular for conjugate "
+                f"gradients, which did not end in {MOST_ITERATIONS} iterations: the noise is "
+                "probably too small; raise the lower bound of a WhiteKernel."
+            )
+        return found.solution
+
+    @torch.no_grad()
+    def scale_(self, factor: float) -> IterativePosterior:
+        """Of kernel and noise, in place; means stay what they are."""
+        self.kernel = scaled(self.kernel, factor)
+        self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
+        self.factor *= math.sqrt(factor)
+        self.noise *= factor
+        self.alpha /= factor
+        return self
+
+    def cross(self, X: Tensor) -> Tensor:
+        """k(X*, X), (N*, N), float64."""
+        return self.kernel(X.to(self.X), self.X).double()
+
+    def mean(self, X: Tensor) -> Tensor:
+        mean = X.new_empty(len(X), self.alpha.shape[1])
+        for block in torch.arange(len(X), device=X.device).split(COLUMNS):
+            mean[block] = self.cross(X[block]) @ self.alpha
+        return mean
+
+    def marginals(self, X: Tensor) -> Marginals:
+        mean, var = X.new_empty(len(X), self.alpha.shape[1]), X.new_empty(len(X), 1)
+        for block in torch.arange(len(X), device=X.device).split(COLUMNS):
+            K_star = self.cross(X[block])  # (b, N)
+            mean[block] = K_star @ self.alpha
+            explained = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE)).sum(0)
+            var[block, 0] = (self.kernel.diag(X[block]) - explained).clamp_min(0.0)
+        return Marginals(mean[None], var.expand_as(mean)[None])
+
+    def covariance(self, X: Tensor) -> Tensor:
+        K_star = self.cross(X)
+        S = torch.cat([self.solve(part.mT, TOL_VARIANCE) for part in K_star.split(COLUMNS)], 1)
+        KS = K_star @ S
+        # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
+        K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)
+        return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        mean = self.cross(X) @ self.alpha  # (N, P)
+        L = cholesky(self.covariance(X)[0], "posterior covariance")
+        shape = (n_samples, len(X), mean.shape[1])
+        return mean + L @ torch.randn(shape, generator=generator, dtype=L.dtype, device=L.device)

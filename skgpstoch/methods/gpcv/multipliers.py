@@ -1,0 +1,319 @@
+"""An iteration of ADMM for the loss of rows held out: hyper-parameters, weights, multipliers.
+
+Xu, Yin, Zhang, Luo & Cui, 2019, eq. 11 and 15, as in :mod:`skgpstoch.methods.gpcv.admm`, for folds
+that share hyper-parameters θ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from joblib import Parallel, delayed
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ...maths.linalg import NotPositiveDefiniteError
+from ...training.projected_lbfgs import BoundedLBFGS
+from .fold_loss import Fold, FoldLoss
+
+ITERATIONS = 50  # of L-BFGS in an iteration of ADMM
+SLOPE = 1e-3  # of the loss by log θ, relative to the loss, at which θ's step ends
+GAIN = 1e-8  # of the loss, relative, by an iteration of L-BFGS, below which it ends
+NEGLIGIBLE = 1e-6  # of the mean square of y, a loss that is as good as none
+ROUNDING = 1e-5  # of the gap
+SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
+GROWTH = 10.0  # of ρ
+MOST_RHO = 1e6
+RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
+TINY = torch.finfo(torch.float64).tiny
+ARMIJO, SHORTER = 0.5, 0.5
+SHORTEST = 1e-9  # share of the first step, where a line search ends
+FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
+
+
+class Options(NamedTuple):
+    """What does not change in the course of a fit."""
+
+    kernel: sk.Kernel
+    noise_variance: float  # where it is not learned
+    learns_noise: bool
+    keeps: bool  # covariances
+    solver: str
+    dual_step: float | None  # ρ′; None: ρ
+    tol: float
+    n_jobs: int | None  # of folds
+
+
+class Local(NamedTuple):
+    """What a fold has of its own."""
+
+    fold: Fold
+    z: Tensor  # (T, P)
+    dual: Tensor  # λ, (T, P)
+
+
+class Found(NamedTuple):
+    """A fold's share of L_ρ at some θ, or why there is none."""
+
+    value: float = math.inf  # L_ρ
+    loss: float = math.inf  # squared error
+    gap: float = math.inf  # ‖Cz − y_T‖/‖y_T‖
+    residual: Tensor = torch.empty(0)  # Cz − y_T
+    slope: Tensor = torch.empty(0)  # ∂L_ρ/∂θ, (D,)
+    local: Local | None = None
+    ended: bool = True  # whether conjugate gradients did
+    failure: str = ""
+
+
+class State(NamedTuple):
+    """Where folds with a θ in common are."""
+
+    theta: Tensor  # (D,)
+    locals: list[Local]
+    rho: float
+    gap: float  # the largest of the folds
+    value: float = math.nan  # ΣL_ρ, a number held out
+    loss: float = math.nan  # squared error, a number held out
+    moved: float = math.inf  # the most of θ in the last iteration
+    diverged: bool = False
+    ended: bool = True  # whether conjugate gradients did
+    descends: bool = False  # whether θ still had far to go when its step ended
+
+    @property
+    def scale(self) -> float:
+        """What losses are large or small relative to: this one, but not less than some of y²."""
+        return max(self.loss, NEGLIGIBLE * mean_square(self.locals))
+
+    def has_settled(self, tol: float) -> bool:
+        """Whether another iteration would change little."""
+        is_still = self.moved <= tol and not self.descends
+        return (is_still or self.loss < self.scale) and self.is_met(tol)  # which is as good as none
+
+    def is_met(self, tol: float) -> bool:
+        """Whether constraints are, as far as the loss, or conjugate gradients, can tell."""
+        return abs(self.value - self.loss) <= tol * self.scale or self.gap <= ROUNDING
+
+
+class Asked(NamedTuple):
+    """What a job is to find of a fold besides L_ρ."""
+
+    consistent: bool = False  # z = C⁻¹y_T and its λ, first of all
+    weights: bool = False  # the best z
+    slope: bool = False
+
+
+def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Options) -> Found:
+    """L_ρ of a fold: a job of joblib's."""
+    try:
+        problem = FoldLoss(local.fold, theta, *options[:4])
+        if asked.consistent:
+            z, dual = problem.consistent()
+            local = local._replace(z=z, dual=dual)
+        if asked.weights:
+            local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
+        at = problem.lagrangian(local.z, local.dual, rho)
+        slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else torch.empty(0)
+    except (NotPositiveDefiniteError, torch.linalg.LinAlgError, MemoryError) as error:
+        return Found(failure=str(error))
+    if not bool(torch.isfinite(at.value)):
+        return Found(failure="The Lagrangian is not finite.")
+    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(TINY))
+    return Found(
+        float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
+    )
+
+
+class Together:
+    """Σ L_ρ of folds as a function of θ, in units of which a slope of 1 is none.
+
+    So the first step of L-BFGS, which is down the slope and no longer than 1, is a step of about 1.
+    """
+
+    def __init__(self, state: State, options: Options) -> None:
+        self.rho, self.options = state.rho, options
+        self.locals = state.locals
+        self.unit = 1.0
+
+    def __call__(self, theta: Tensor, asked: Asked) -> list[Found]:
+        """Each fold's; best weights are where the next search for them starts."""
+        found = Parallel(n_jobs=self.options.n_jobs)(
+            delayed(visit)(local, theta, self.rho, asked, self.options) for local in self.locals
+        )
+        if asked.weights and not any(one.failure for one in found):
+            self.locals = [one.local for one in found]
+        return found
+
+    def value(self, theta: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The sum, and its gradient if asked; infinite where a fold has none."""
+        found = self(theta, asked)
+        value = torch.tensor(sum(one.value for one in found) / self.unit, dtype=torch.float64)
+        if not bool(value.isfinite()) or not asked.slope:
+            return value, torch.zeros_like(theta)
+        return value, torch.stack([one.slope for one in found]).sum(0) / self.unit
+
+
+class Failure(NamedTuple):
+    """Of a fold."""
+
+    number: int
+    message: str
+
+
+def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
+    """z = C⁻¹y_T and multipliers of every fold at θ; those that have none are left out, and why."""
+    found = Together(state, options)(state.theta, Asked(consistent=True))
+    locals_ = [one.local for one in found if one.local is not None]
+    failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
+    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), TINY)
+    return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
+
+
+def iterate(state: State, bounds: Tensor, options: Options) -> State:
+    """An iteration of (11): θ within bounds (D, 2), z, and λ; with more of ρ where that is due."""
+    together = Together(state, options)
+    n = n_numbers(state.locals)
+    together.unit = SLOPE * n * state.scale
+    theta = state.theta.clone()
+    if len(theta):
+        theta = STEPS[options.solver](together, theta, bounds)
+    # Short steps at fixed z are no sign of an end: that is the slope at the best one.
+    found = together(theta, Asked(weights=True, slope=options.solver == "coordinate"))
+    gap = max(one.gap for one in found)
+    value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
+    if any(one.failure for one in found) or gap > max(1.0, 2.0 * state.gap):
+        # From where it was, with what that θ implies.
+        raised = state._replace(rho=min(GROWTH * state.rho, MOST_RHO), diverged=True)
+        return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
+    dual_step = state.rho if options.dual_step is None else options.dual_step
+    locals_ = [
+        one.local._replace(dual=one.local.dual + dual_step * one.residual)
+        for one in found
+        if one.local is not None
+    ]
+    moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
+    after = State(theta, locals_, state.rho, gap, value, loss, moved)
+    after = after._replace(ended=all(one.ended for one in found))
+    if options.solver == "coordinate" and len(theta):
+        slope = torch.stack([one.slope for one in found]).sum(0) / together.unit
+        stays = (theta - slope).clamp(*bounds.T) == theta  # at a bound
+        after = after._replace(descends=bool((slope.abs() > FLAT)[~stays].any()))
+    is_slow = gap > SHRINKS * state.gap and not after.is_met(options.tol)
+    if options.solver == "joint" and is_slow:
+        after = after._replace(rho=min(GROWTH * state.rho, MOST_RHO))
+    return after
+
+
+def mean_square(locals_: list[Local]) -> float:
+    """Of the numbers that are held out; 1 where these are 0."""
+    folds = [local.fold for local in locals_]
+    total = sum(float((f.weight * f.y.square())[f.n_trained :].sum()) for f in folds)
+    return total / n_numbers(locals_) or 1.0
+
+
+def n_numbers(locals_: list[Local]) -> float:
+    """Numbers that are held out."""
+    return sum(local.fold.n_held_out * local.fold.y.shape[1] for local in locals_)
+
+
+# ---- a search ---------------------------------------------------------------------------------
+
+
+class Search(nn.Module):
+    """Folds with a θ in common, and where they were after every iteration."""
+
+    theta: Tensor  # (D,)
+    numbers: Tensor  # RECORDED, at present
+    records: Tensor  # the same and θ after each iteration, (max_iter, len(RECORDED) + D)
+    done: Tensor  # ()
+    ended: Tensor  # whether all conjugate gradients did, ()
+    failed: Tensor  # (K,)
+
+    def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
+        super().__init__()
+        self.folds = folds
+        numbers = torch.tensor([0.0, 0.0, 1.0, rho, 0.0], dtype=torch.float64)
+        self.register_buffer("theta", theta.clone())
+        self.register_buffer("numbers", numbers)
+        self.register_buffer("records", torch.zeros(max_iter, len(numbers) + len(theta)).double())
+        self.register_buffer("done", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("ended", torch.ones((), dtype=torch.bool))
+        self.register_buffer("failed", torch.zeros(len(folds), dtype=torch.bool))
+        for k, fold in enumerate(folds):
+            for name in ("z", "dual"):
+                self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
+
+    @property
+    def alive(self) -> list[int]:
+        """Numbers of the folds that have not failed."""
+        return (~self.failed).nonzero()[:, 0].tolist()
+
+    def number(self, name: str) -> float:
+        """One of RECORDED."""
+        return float(self.numbers[RECORDED.index(name)])
+
+    def state(self) -> State:
+        """As iterations have it."""
+        locals_ = [
+            Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
+            for k in self.alive
+        ]
+        value, loss, gap, rho, _ = self.numbers.tolist()
+        return State(self.theta, locals_, rho, gap, value, loss)
+
+    def take(self, state: State, n_iter: int, tol: float) -> None:
+        """What an iteration found."""
+        for k, local in zip(self.alive, state.locals, strict=True):
+            getattr(self, f"z_{k}").copy_(local.z)
+            getattr(self, f"dual_{k}").copy_(local.dual)
+        norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
+        found = (state.value, state.loss, state.gap, state.rho, norm)
+        self.numbers.copy_(torch.tensor(found, dtype=torch.float64))
+        self.theta.copy_(state.theta)
+        self.records[n_iter] = torch.cat([self.numbers, self.theta])
+        self.done.fill_(state.has_settled(tol))
+        self.ended &= state.ended
+
+
+# ---- (11a) and (11b) ---------------------------------------------------------------------------
+
+
+def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
+    """θ ← argmin min_z L_ρ."""
+    parameter = nn.Parameter(theta)
+
+    def closure() -> Tensor:
+        value, parameter.grad = together.value(parameter.detach(), Asked(weights=True, slope=True))
+        return value
+
+    def project() -> None:
+        parameter.data.clamp_(*bounds.T)
+
+    BoundedLBFGS([parameter], project, ITERATIONS, tol=GAIN, gtol=1.0).minimise(closure)
+    return parameter.detach()
+
+
+def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
+    """θ ← argmin L_ρ at the present z, a coordinate at a time by Armijo's rule (12)."""
+    for j in range(len(theta)):
+        for _ in range(ITERATIONS):
+            value, slope = together.value(theta, Asked(slope=True))
+            if abs(float(slope[j])) <= 1.0:
+                break
+            length = 1.0 / abs(float(slope[j]))
+            shortest = SHORTEST * length
+            while length > shortest:
+                target = theta.clone()
+                target[j] = (theta[j] - length * slope[j]).clamp(*bounds[j])
+                promised = float(slope[j] * (target[j] - theta[j]))
+                if together.value(target, Asked())[0] <= value + ARMIJO * promised:
+                    break
+                length *= SHORTER
+            if length <= shortest or promised == 0.0:
+                break
+            theta = target
+    return theta
+
+
+STEPS = {"joint": joint_step, "coordinate": coordinate_step}

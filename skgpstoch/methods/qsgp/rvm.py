@@ -1,0 +1,365 @@
+"""QSRVM: relevance vector machines on dictionaries of any size.
+
+Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001; Evans & Nair,
+"Quadruply stochastic Gaussian processes", 2020, sec. I.3. f = Φw with φ_i = k(·, x_i), one for each
+training row, and w_i ~ N(0, 1/s_i), every s_i learned. With H = ΦᵀΛΦ + diag(s) and γ_i = 1 −
+s_i[H⁻¹]_ii, what the data determine of w_i, the evidence is stationary at (MacKay's update)
+
+    s_i = γ_i/μ_i²,   σ² = ‖y − Φμ‖²/(n − Σγ_i).
+
+Most s_i run away to infinity; their functions are taken out, and the others are the relevance
+vectors. Functions are visited a block at a time as in :mod:`skgpstoch.objectives.blockwise`, with H
+of the block; as soon as one block can hold all functions that are left, it does, and this is
+Tipping's algorithm. Functions whose deletion raises the evidence (:func:`superfluous`) go then. The
+posterior of what is left, up to 2,000 functions, is exact for a Gaussian likelihood.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from ... import kernels
+from ...data.rows import Rows
+from ...estimators.base import validate_inputs
+from ...estimators.basis import BasisGP
+from ...estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
+from ...estimators.docs import public_estimator
+from ...estimators.plan import Plan
+from ...features.basis_functions import BasisFunctions, KernelBasis
+from ...likelihoods.base import Likelihood
+from ...likelihoods.real import Gaussian
+from ...maths.linalg import cholesky
+from ...objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
+from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from ...training.optimizers import Schedule, constant
+
+PRUNED = 1e-4  # γ_i below which a function goes
+FAR = 1e-3  # nats per row that a step gains
+SETTLED = 1e-2  # of log s_i, by which none moves any more; twice that where there are classes
+SUPERFLUOUS = 50  # functions, of which one may go at a time
+BLOCK = 1024  # basis functions of a step, of "auto"
+START_ROWS = 64  # that the first s_i are found from
+NEWTON_STEPS = 50  # of the closing posterior at most
+MOST_ROUNDS = 10  # of its blocks, where it has several
+CLOSED = 1e-7  # nats per row gained by a step after which there is none
+MOST_PRECISION = 1e12
+MOST_DENSE = 2_000  # relevance vectors whose covariance is kept as a whole
+
+
+class RelevanceObjective(BlockwiseObjective):
+    """Block-wise steps for q(w), and MacKay's for the precisions of the block."""
+
+    active: Tensor  # (m, P): functions that are not pruned
+    determined: Tensor  # γ at the last visit, (m, P)
+
+    def __init__(self, model: ChevronModel, X: Tensor, rows: Rows, **options: Any) -> None:
+        super().__init__(model, X, rows, **options)
+        one = torch.ones(len(model.std), 1, dtype=X.dtype, device=X.device)
+        prior, squares = model.basis.missing_variance(X[:START_ROWS], one)
+        model.s.fill_(float((squares / prior).mean()))  # a prior variance of about k(x, x)
+        model.start_from_prior_()
+        self.register_buffer("active", torch.ones_like(model.std, dtype=torch.bool))
+        self.register_buffer("determined", torch.zeros_like(model.std))
+        self.last = model.std.new_zeros(())
+        self.square = model.std.new_zeros(())  # ‖y − Φμ‖², (P,)
+        self.largest = 0  # block
+        self.is_whole = False  # whether one has all functions that are left
+        self.is_settled = False
+
+    def has_converged(self) -> bool:
+        return self.is_whole and self.is_settled
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        self.largest = max(self.largest, len(X))
+        alive = self.active.any(1).nonzero()[:, 0]
+        self.is_whole = len(alive) <= self.largest
+        left = alive if self.is_whole else X[self.active[X].any(1)]
+        done = self.is_whole and self.sweep is not None  # by the first step of the sweep
+        self.is_settled = self.is_settled or not len(alive)
+        if len(left) and not done:
+            super().forward(left, rows, generator)
+        return self.last
+
+    def move(self, sweep: Sweep, after: Sweep, block: Block, rho: float, std: Tensor) -> None:
+        before = self.sites(sweep)[0]
+        super().move(sweep, after, block, rho, std)
+        model, members = self.model, block.members
+        self.last, self.is_settled = self.sites(sweep)[0], False
+        if rho < self.rate(self.n_sweeps) and float(before - self.last) > FAR:
+            return  # the best weights are elsewhere
+        # Of the best weights, not of what pruning leaves before the others have made up for it.
+        mean = model.moments(sweep.h, sweep.v).mean[0]
+        errors = (sweep.rows.y.double() - mean).square()
+        self.square = sweep.share * sweep.rows.weighted(errors).sum(0)
+        W, std = self.weights(members)
+        s, mu = model.s[members].double(), W[..., 0]
+        var = inverse_diagonal(block.H).mT
+        gamma = (1.0 - s * var).clamp(0.0, 1.0)
+        keep = (gamma > PRUNED) & self.active[members]
+        if sweep.share == 1.0 and self.is_whole:  # else what is superfluous is not known
+            keep &= ~superfluous(s, mu, var, keep)
+        found = (gamma / mu.square().clamp_min(1.0 / MOST_PRECISION)).clamp_max(MOST_PRECISION)
+        found = torch.where(keep, found, MOST_PRECISION)
+        sweep.kl -= block_kl(W, std, s, members)
+        sweep.h[..., 0] -= (block.phi @ torch.where(keep, 0.0, mu).to(block.phi)).mT.double()
+        W, kept = torch.where(keep[..., None], W, 0.0), torch.where(keep, std, found.rsqrt())
+        change = (kept.square() - std.square()).to(block.phi)
+        sweep.v = (sweep.v + (block.phi.square() @ change).mT.double()).clamp_min(0.0)
+        sweep.kl += block_kl(W, kept, found, members)
+        model.columns[members], model.std[members] = W.to(model.columns), kept.to(model.std)
+        model.s[members] = found.to(model.s)
+        limit = SETTLED if isinstance(model.likelihood, Gaussian) else 2.0 * SETTLED
+        stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < limit
+        self.is_settled = bool(stays) and bool((keep == self.active[members]).all())
+        self.active[members] = keep
+        self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
+
+    def weights(self, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and scales of some functions, float64."""
+        return self.model.columns[members].double(), self.model.std[members].double()
+
+    @torch.no_grad()
+    def set_noise(self, sweep: Sweep) -> None:
+        """σ² = ‖y − Φμ‖²/(n − Σγ)."""
+        free = (self.rows.n_effective - self.determined.double().sum(0)).clamp_min(1.0)
+        noise = (self.square / free).clamp(*self.noise_bounds)
+        cast(Gaussian, self.model.likelihood).log_noise.copy_(noise.log())
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
+        """Relevance vectors alone, and the posterior given their precisions."""
+        model, keep = self.model, self.active.any(1)
+        if not bool(keep.any()):
+            keep[self.determined.sum(1).argmax()] = True
+        R, whole = int(keep.sum()), int(keep.sum()) <= MOST_DENSE
+        kernel, points = copy.deepcopy(model.basis.kernel), model.basis.points[keep].double()
+        closing = ChevronModel(
+            KernelBasis(kernel, points, is_diagonal=True),
+            copy.deepcopy(model.likelihood),
+            model.shift.detach().double().clone(),
+            R if whole else 0,
+            torch.float64,
+            learns_precision=True,
+        )
+        closing.s.copy_(model.s[keep])
+        closing.start_from_prior_()
+        closing.columns[..., 0] = model.columns[keep, :, 0].double()
+        rest = BlockwiseObjective(
+            closing,
+            self.X.double(),
+            self.rows.to(torch.float64),
+            n_swept=len(self.X) if whole else self.n_swept,
+            rate=lambda sweep: 1.0,
+            learns_noise=False,
+        )
+        sweep = rest.begin(torch.Generator(X.device).manual_seed(0))
+        blocks = torch.arange(R, device=X.device).split(max(R if whole else BLOCK, 1))
+        values = [torch.inf]
+        while len(values) <= (NEWTON_STEPS if whole else MOST_ROUNDS):
+            values.append(float(torch.stack([rest.step(sweep, b) for b in blocks])[-1]))
+            if values[-2] - values[-1] < CLOSED:
+                break
+        return ChevronPosterior(closing, self.rows.n_effective)
+
+
+def inverse_diagonal(H: Tensor) -> Tensor:
+    """[H⁻¹]_ii, (P, |I|)."""
+    scaled, d = unit_diagonal(H)
+    L = cholesky(scaled, "posterior precision of a block of weights")
+    return d[..., 0].square() * torch.cholesky_inverse(L).diagonal(dim1=1, dim2=2)
+
+
+def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
+    """The functions of each output whose deletion gains the most evidence, one or 2 % of them.
+
+    Of all that is known without it, precision S = 1/Σ_ii − s and Q = μ_i/Σ_ii, the evidence has
+    ½[log s − log(s + S) + Q²/(s + S)] more with it, and is greatest at an infinite s if Q² ≤ S
+    (Faul & Tipping, "Analysis of sparse Bayesian learning", 2002). Not all of these go at once, as
+    of two that are alike only one should. All (|I|, P).
+    """
+    S, Q = (1.0 / var - s).clamp_min(0.0), mu / var
+    gain = torch.where(
+        among & (Q.square() <= S), (s + S).log() - s.log() - Q.square() / (s + S), -torch.inf
+    )
+    most = max(1, int(among.sum(0).amax()) // SUPERFLUOUS)
+    return (gain >= gain.topk(most, 0).values[-1]) & (gain > 0.0)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RelevanceVectors(BasisGP):
+    """What the regressor and the classifier share.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Where its hyper-parameters start, any that scikit-learn has in torch here; a top-level
+        WhiteKernel is the noise. None: a constant times an RBF kernel with a length-scale for each
+        input, up to 64 of these.
+    max_iter : int or "auto", default="auto"
+        Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
+        Training ends earlier where one block has all functions that are left, none goes any more,
+        and no precision moves by more than 1 %, or 2 % of a classifier.
+    n_iter_no_change : int or None, default=None
+        Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
+        worse for a while whenever a function goes.
+    warm_start : bool, default=False
+        Not for relevance vector machines: what is pruned does not come back.
+
+    Attributes
+    ----------
+    relevance_ : ndarray of shape (n_relevance,)
+        Row numbers of the relevance vectors in X.
+    relevance_vectors_ : ndarray of shape (n_relevance, n_features)
+        These rows.
+    dual_coef_ : ndarray of shape (n_relevance,) or (n_relevance, n_outputs)
+        Their weights, in the units of y: the latent mean is
+        `kernel(X, relevance_vectors_) @ dual_coef_ + intercept_`, with `kernel_` without its
+        WhiteKernel for the kernel.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        The prior mean.
+    """
+
+    n_dense: ClassVar[int] = 0  # while training; the closing posterior has all columns
+    _block: ClassVar[int] = BLOCK
+    _blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective
+    _sweeps: ClassVar[int] = 500
+    _patience: ClassVar[float] = math.inf
+
+    def _start(self) -> None:
+        if self.warm_start:
+            raise ValueError(
+                f"warm_start must be False for {type(self).__name__}: what is pruned does not come "
+                "back."
+            )
+
+    def _dtype(self) -> str:
+        return "float64"
+
+    def _schedule(self) -> Schedule:
+        return constant  # what is pruned too late is not pruned at all
+
+    def _model_options(self) -> dict[str, Any]:
+        return {"learns_precision": True}
+
+    def _n_components(self, n_rows: int, start: Any) -> int:
+        return n_rows
+
+    def _basis(
+        self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
+    ) -> BasisFunctions:
+        return KernelBasis(kernel, X.clone(), is_diagonal=True)
+
+    def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
+        super()._fit_to(X, y, *of_rows)
+        given = validate_inputs(self, X, reset=False)
+        self.relevance_ = self._found_in(given)
+        self.relevance_vectors_ = np.asarray(given)[self.relevance_]
+        return self
+
+    def _found_in(self, X: np.ndarray) -> np.ndarray:
+        """Row numbers of the points of the basis, each the first of those that are the same."""
+        cpu = torch.device("cpu")
+        seen = self._x_scaling.tensor(X, torch.float64, cpu).double().numpy() + 0.0
+        points = self._model.basis.points.numpy() + 0.0
+        first: dict[bytes, int] = {}
+        for i, row in enumerate(seen):
+            first.setdefault(row.tobytes(), i)
+        return np.array([first[row.tobytes()] for row in points])
+
+    def _set_fitted(self, plan: Plan) -> None:
+        super()._set_fitted(plan)
+        if self.max_iter == "auto":
+            self._warn_of_a_poor_fit(plan)
+        offset, scale = self._y_scaling
+        weights = self._model.columns[..., 0].numpy()
+        level = self._model.shift.double().numpy()
+        if len(scale) == len(level):
+            weights, level = weights * scale, level * scale + offset
+        single = weights.shape[1] == 1 and self._y_shape == ()
+        self.dual_coef_ = weights[:, 0] if single else weights
+        self.intercept_ = float(level[0]) if single else level
+
+    def _warn_of_a_poor_fit(self, plan: Plan) -> None:
+        R, n = len(self._model.columns), self.posterior_.n_rows
+        if self.n_iter_ == plan.max_iter and self._n_swept(math.ceil(n)) == n:
+            text = f"Relevance vectors have not settled in {self.n_iter_} sweeps: raise max_iter."
+            warnings.warn(text, ConvergenceWarning, stacklevel=7)
+        elif n < 2 * R:
+            warnings.warn(
+                f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: do "
+                "not trust the intervals. QSGPRegressor and QSGPClassifier need fewer rows; or "
+                "give a kernel with larger length-scales.",
+                ConvergenceWarning,
+                stacklevel=7,
+            )
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class QSRVMRegressor(RelevanceVectors, BasisGPRegressor):
+    """Relevance vector regression, on dictionaries of any size.
+
+    A sparse model: a Gaussian process whose mean and variance need a few of the training rows. Its
+    variance falls back to the noise alone far from these, as that of every finite model does.
+
+    See Also
+    --------
+    QSGPRegressor : Without pruning.
+
+    References
+    ----------
+    .. [1] M. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001.
+    .. [2] T. Evans, P. Nair, "Quadruply stochastic Gaussian processes", 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import QSRVMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-10, 10, (100, 1))
+    >>> y = np.sinc(X[:, 0] / np.pi) + 0.1 * rng.standard_normal(100)
+    >>> model = QSRVMRegressor(random_state=0).fit(X, y)
+    >>> len(model.relevance_) < 20
+    True
+    """
+
+    def _make_likelihood(self) -> Likelihood:
+        return Gaussian()
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class QSRVMClassifier(RelevanceVectors, BasisGPClassifier):
+    """Relevance vector classification, on dictionaries of any size.
+
+    Two classes by the logistic likelihood, more by one model for each class against the others.
+
+    See Also
+    --------
+    QSGPClassifier : Without pruning.
+
+    References
+    ----------
+    .. [1] M. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001.
+    .. [2] T. Evans, P. Nair, "Quadruply stochastic Gaussian processes", 2020.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from skgpstoch import QSRVMClassifier
+    >>> X, y = make_moons(100, noise=0.1, random_state=0)
+    >>> model = QSRVMClassifier(random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.98)
+    True
+    >>> len(model.relevance_) < 20
+    True
+    """

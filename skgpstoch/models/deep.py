@@ -1,0 +1,164 @@
+"""Deep models: a sparse model at the end of layers, and the posterior that a fit leaves behind.
+
+The bound is that of Salimbeni & Deisenroth (2017), with the last layer integrated,
+
+    Σᵢ E_q(hᵢ) E_N(f|μ(hᵢ),v(hᵢ))[log p(yᵢ|f)] − Σ_ℓ KL[q(w^ℓ) ‖ N(0, I)],                      (F3)
+
+and all that is new beside a shallow model is that a row is S rows of weight 1/S, each at a draw of
+h, and that predictions are mixtures. At the best q(w) of a Gaussian last layer, with expectations
+for sums, it is
+
+    −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
+
+the KL that of inner layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..data.arrays import row_blocks
+from ..data.rows import Rows
+from ..features.base import Basis
+from ..likelihoods.base import Likelihood
+from ..maths.gaussian import Marginals
+from ..maths.linalg import cholesky
+from ..posteriors.blocks import WeightMoments
+from .layers import DeepFeatures
+from .sparse import Solution, SparseModel, SparsePosterior
+
+PASS_ROWS = 200_000  # draws of rows that the closing pass takes at least
+EACH_PASS_ROWS = 5_000  # and each of several, where there is no closed form
+LEAST_DRAWS = 4  # of a row there, that errors are known from
+COVARIANCE_DRAWS = 64  # of hidden layers, that a covariance of rows is the mean of
+
+
+class DeepModel(SparseModel):
+    """A sparse model whose features are those of a last layer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.has_draws = bool(self.deep.inner)
+
+    @property
+    def deep(self) -> DeepFeatures:
+        """The features."""
+        return cast(DeepFeatures, self.features)
+
+    def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
+        basis = self.deep.basis(X, generator)
+        return basis, rows.repeated(basis.n_samples)
+
+    def bases(
+        self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
+    ) -> Iterator[tuple[Basis, Rows]]:
+        """All rows, by blocks: at the nodes of predictions, or of many rows at some draws.
+
+        The draws are the same in every pass, and others for every row.
+        """
+        S, generator = self.deep.n_nodes, None
+        wanted = PASS_ROWS if self.is_conjugate else EACH_PASS_ROWS
+        enough = max(math.ceil(wanted / max(len(X), 1)), LEAST_DRAWS)
+        if enough < S:
+            S, generator = enough, torch.Generator(X.device).manual_seed(0)
+        with self.features.frozen():
+            for block in row_blocks(len(X), self.deep.block_rows(S)):
+                basis = self.deep.basis(X[block].to(dtype), generator, S)
+                yield basis, rows[block].to(dtype).repeated(S)
+
+    def predictions(
+        self, X: Tensor, rows: Rows, q: WeightMoments
+    ) -> Iterator[tuple[Marginals, Rows, Likelihood]]:
+        with self.features.frozen():
+            for block in row_blocks(len(X), self.deep.block_rows(self.deep.n_nodes)):
+                basis = self.features.basis(X[block])
+                of_f = mixture(self.marginals(basis, q, q.products(basis.phi)), basis)
+                yield of_f, rows[block], self.likelihood.of(rows[block])
+
+    def posterior(
+        self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
+    ) -> DeepPosterior:
+        posterior = DeepPosterior(self, found, elbo, n_rows)
+        posterior.register_buffer("error", elbo * torch.nan if error is None else error)
+        return posterior
+
+
+class DeepPosterior(SparsePosterior):
+    """q(f) of a deep model: at each row a mixture over the nodes, the same for every row.
+
+    Attributes
+    ----------
+    error : Tensor of shape ()
+        Standard error of the bound, as far as draws of hidden layers go; NaN if unknown.
+    """
+
+    error: Tensor
+
+    @property
+    def features(self) -> DeepFeatures:
+        """The layers."""
+        return cast(DeepFeatures, self.model.features)
+
+    @property
+    def block_rows(self) -> int:
+        return self.features.block_rows(self.features.n_nodes)
+
+    def marginals(self, X: Tensor) -> Marginals:
+        basis = self.features.basis(X)
+        q = self.weights.marginals(basis.phi, basis.residual())
+        return mixture(Marginals(q.mean + self.model.offset(basis), q.var), basis)
+
+    def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Mean and variance of every inner layer, (N, D)."""
+        given = self.features.propagate(X, self.features.n_nodes)
+        moments = (
+            layer.moments(H) for layer, H in zip(self.features.inner, given[:-1], strict=True)
+        )
+        return [
+            Marginals(*(part.unflatten(0, (-1, len(X))) for part in pair)).mixture_moments()
+            for pair in moments
+        ]
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Joint covariance of f, whose correlations are estimates from joint draws of h."""
+        generator = torch.Generator(X.device).manual_seed(0)
+        total, means = None, []
+        for _ in range(COVARIANCE_DRAWS):
+            H = self.features.draw(X, generator)
+            basis = self.features.last.basis(H)
+            given = self.weights.covariance(basis.phi) + self.residual(H, basis)
+            total = given if total is None else total + given
+            means.append(basis.phi @ self.weights.mean + self.model.offset(basis))
+        spread = torch.stack(means, 2).permute(1, 0, 2)  # (P, N, S)
+        spread = spread - spread.mean(-1, keepdim=True)
+        cov = (cast(Tensor, total) + spread @ spread.mT) / COVARIANCE_DRAWS
+        var = self.marginals(X).mixture_moments()[1].mT  # (P, N), that of predictions
+        scale = (var / cov.diagonal(dim1=-2, dim2=-1)).sqrt()
+        return scale[:, :, None] * cov * scale[:, None]
+
+    def residual(self, H: Tensor, basis: Basis) -> Tensor:
+        """Covariance of the residual process of the last layer, (N, N)."""
+        return cast(Tensor, self.features.residual_covariance(H, basis.phi))
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws: the residual processes of all layers take O(N³) time for each."""
+        return torch.stack([self.draw(X, generator) for _ in range(n_samples)])
+
+    def draw(self, X: Tensor, generator: torch.Generator) -> Tensor:
+        """A joint draw of f, (N, P)."""
+        H = self.features.draw(X, generator)
+        basis = self.features.last.basis(H)
+        f = basis.phi @ self.weights.sample(1, generator)[0] + self.model.offset(basis)
+        R = self.residual(H, basis)
+        z = torch.empty_like(f).normal_(generator=generator)
+        return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z
+
+
+def mixture(q: Marginals, basis: Basis) -> Marginals:
+    """(1, S·N, P) → (S, N, P)."""
+    return Marginals(*(part[0].unflatten(0, (basis.n_samples, -1)) for part in q))

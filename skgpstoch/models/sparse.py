@@ -1,0 +1,365 @@
+"""The variational model of features, and the posterior that a fit of it leaves behind.
+
+With features P (n, D) in blocks D = Σ_b D_b, and q(w) = N(m, S), S = blockdiag(S_b),
+
+    μ = Pm + mean,   v = diag(P S Pᵀ) + diag(K − PPᵀ)                                           (B1)
+
+The features are those of inducing points (:mod:`skgpstoch.features.inducing`,
+:mod:`skgpstoch.features.orthogonal`), or any finite ones, whose residual is 0.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..data.arrays import row_blocks
+from ..data.rows import Rows
+from ..features.base import Basis, FeatureMap
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import AdditiveNoise
+from ..losses import ExpectedLogLikelihood, Loss
+from ..maths.gaussian import Marginals
+from ..maths.linalg import BLOCK_ROWS, cholesky
+from ..posteriors.base import Posterior
+from ..posteriors.blocks import VariationalWeights, WeightMoments
+from ..posteriors.sites import (
+    InverseFactor,
+    Sites,
+    careful_inverse_factor,
+    optimal_mean,
+    optimal_moments,
+)
+
+LEAST_RATIO = 1e-4  # of noise scales to the usual one
+UNIT = math.log(math.expm1(1.0 - LEAST_RATIO))
+
+
+class Solution(NamedTuple):
+    """What a pass over all rows finds."""
+
+    q: WeightMoments
+    sites: Sites
+    value: Tensor  # −Σ loss − β KL, summed over rows and outputs, ()
+
+
+class ConstantMean(nn.Module):
+    """The prior mean of each output.
+
+    Parameters
+    ----------
+    value : Tensor of shape (P,)
+        Where it starts.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value)
+
+
+class RowScale(nn.Module):
+    """What the scale of a row's noise is multiplied by: a second function of the features.
+
+        ρ(x) = softplus(φ(x)ᵀa + softplus⁻¹(1)),   a ~ N(0, I), of which there is a point estimate.
+
+    Parameters
+    ----------
+    weights : Tensor of shape (..., D, P)
+        a; zeros are noise that is the same everywhere.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(weights)
+
+    def forward(self, phi: Tensor) -> Tensor:
+        """ρ, (..., N, P), of features (..., N, D)."""
+        return self.of(phi @ self.weights.to(phi))
+
+    @staticmethod
+    def of(latent: Tensor) -> Tensor:
+        """ρ of the second function."""
+        return LEAST_RATIO + nn.functional.softplus(latent + UNIT)
+
+    def neg_log_prior(self) -> Tensor:
+        """−log p(a) but for a constant, ()."""
+        return 0.5 * self.weights.square().sum()
+
+
+class SparseModel(nn.Module):
+    """Features, likelihood and prior mean, and what they are trained for.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        P; an ensemble of maps has to be joined.
+    likelihood : Likelihood
+        p(y | f).
+    mean : ConstantMean
+        Prior mean of f.
+    prior_blocks : tuple of bool or None, default=None
+        Whether S_b stays the prior's; None: none does.
+    loss : Loss or None, default=None
+        Of a row; None is that of the evidence lower bound.
+    beta : float, default=1.0
+        What KL[q(w) ‖ p(w)] is weighted with.
+    scale : RowScale or None, default=None
+        Of the noise of rows; None: all have the same.
+    """
+
+    has_draws: bool = False
+    """Whether a row has other features at every look."""
+
+    trained_noise: tuple[Likelihood, RowScale | None] | None = None
+    """Likelihood and scale of rows, where they are others for predictions."""
+
+    def __init__(
+        self,
+        features: FeatureMap,
+        likelihood: Likelihood,
+        mean: ConstantMean,
+        prior_blocks: tuple[bool, ...] | None = None,
+        loss: Loss | None = None,
+        beta: float = 1.0,
+        scale: RowScale | None = None,
+    ) -> None:
+        super().__init__()
+        self.scale = scale
+        self.features = features
+        self.likelihood = likelihood
+        self.mean = mean
+        self.prior_blocks = prior_blocks or (False,) * len(features.blocks)
+        self.loss = ExpectedLogLikelihood() if loss is None else loss
+        self.beta = beta
+
+    # ---- what follows from the loss ----------------------------------------------------------
+
+    @property
+    def is_conjugate(self) -> bool:
+        """Whether the sites do not depend on q."""
+        return self.loss.is_conjugate(self.likelihood)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether what is maximised is the evidence or a bound on it."""
+        return self.loss.bounds_evidence and self.beta == 1.0
+
+    @property
+    def covariance(self) -> str:
+        """Where S comes from: "sites", "gradient" or "prior"."""
+        return self.loss.covariance(self.likelihood)
+
+    @property
+    def has_prior_covariance(self) -> tuple[bool, ...]:
+        """Whether S_b is the prior's."""
+        if self.covariance == "prior":
+            return (True,) * len(self.prior_blocks)
+        return self.prior_blocks
+
+    @property
+    def site_noise(self) -> Tensor:
+        """The noise variance of every row that G and c are those of, (P,)."""
+        noise = cast(Tensor, self.loss.site_noise(self.likelihood))
+        return self.beta * noise.detach()
+
+    # ---- q(w) and q(f) -----------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of features, and of their gradients."""
+        return self.mean.value.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.mean.value.device
+
+    def zero_sites(self) -> Sites:
+        """Those of no data, with which q(w) is the prior."""
+        D, P = sum(self.features.blocks), len(self.mean.value)
+        zeros = torch.zeros(P, D, D, dtype=torch.float64, device=self.device)
+        return Sites(zeros, zeros[0, :, :1].repeat(1, P))
+
+    def moments(
+        self,
+        sites: Sites,
+        like: WeightMoments | None = None,
+        inverse_factor: InverseFactor = careful_inverse_factor,
+        dtype: torch.dtype = torch.float64,
+    ) -> WeightMoments:
+        """The best q(w), given sites; or the best mean, with the covariances of another."""
+        if like is None:
+            fixed = self.has_prior_covariance
+            return optimal_moments(sites, self.features.blocks, fixed, inverse_factor, dtype)
+        mean, _ = optimal_mean(sites, self.features.blocks)
+        kl = like.kl + 0.5 * (mean.square().sum() - like.mean.square().sum())
+        return like._replace(mean=mean, kl=kl)
+
+    def offset(self, basis: Basis) -> Tensor:
+        """The part of the mean of f that is not Pm: (P,) or (N, P)."""
+        value = self.mean.value.to(basis.phi)
+        return value if basis.shift is None else value + basis.shift
+
+    def marginals(self, basis: Basis, q: WeightMoments, products: Tensor) -> Marginals:
+        """q(f) (B1), given PS (B, N, D)."""
+        phi = basis.phi
+        mean = phi @ q.mean + self.offset(basis)
+        var = (products * phi).sum(-1).clamp_min(0.0) + basis.residual()  # (B, N)
+        return Marginals(mean[None], var.mT.expand_as(mean)[None])
+
+    def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
+        """Of a minibatch, in training."""
+        return self.features.basis(X), rows
+
+    def bases(
+        self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
+    ) -> Iterator[tuple[Basis, Rows]]:
+        """All rows, by blocks."""
+        with self.features.frozen():
+            for block in row_blocks(len(X), BLOCK_ROWS):
+                yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
+
+    def predictions(
+        self, X: Tensor, rows: Rows, q: WeightMoments
+    ) -> Iterator[tuple[Marginals, Rows, Likelihood]]:
+        """q(f) of all rows, by blocks, in the type of X, and p(y | f)."""
+        for basis, block in self.bases(X, rows, X.dtype):
+            q_of_f = self.marginals(basis, q, q.products(basis.phi))
+            yield q_of_f, block, likelihood_of(self, basis, block)
+
+    def posterior(
+        self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
+    ) -> SparsePosterior:
+        """What a fit that has found this leaves behind; `error` is that of the bound."""
+        return SparsePosterior(self, found, elbo, n_rows)
+
+    def penalty(self) -> float | Tensor:
+        """What the shift costs, and the noise of rows."""
+        penalty = self.features.penalty()
+        total = 0.0 if penalty is None else self.beta * penalty
+        return (
+            total if self.scale is None else total + self.beta * self.scale.neg_log_prior().detach()
+        )
+
+    # ---- copies ------------------------------------------------------------------------------
+
+    def for_evidence(self) -> SparseModel:
+        """The same model, judged by the evidence lower bound, or FITC's evidence."""
+        if self.is_bound:
+            return self
+        other = copy.copy(self)  # parameters are shared, nothing of this one changes
+        other.loss, other.beta = ExpectedLogLikelihood(), 1.0
+        return other
+
+    def for_predictions(self) -> SparseModel:
+        """A copy in float64, of which an error is raised at once."""
+        model = copy.deepcopy(self).double().eval()
+        model.features.close()
+        return model
+
+    def for_training(self, like: Tensor | None = None) -> SparseModel:
+        """A copy that goes on from here, of the type and on the device of a tensor; or a start.
+
+        What goes on has q(w) and noise as they are, and so the kernel that they are for; a start
+        has the kernel and the noise that were trained, before they were scaled.
+        """
+        model = copy.deepcopy(self)
+        model = model if like is None else model.to(like)
+        if like is None and model.trained_noise is not None:
+            (model.likelihood, model.scale), model.trained_noise = model.trained_noise, None
+        model.features.reopen(keep_variance=like is not None)
+        return model.requires_grad_(True)
+
+
+def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
+    """p(y | f) of rows with these features."""
+    likelihood = model.likelihood.of(rows)
+    if model.scale is None:
+        return likelihood
+    return cast(AdditiveNoise, likelihood).scaled(model.scale(basis.phi))
+
+
+class SparsePosterior(Posterior):
+    """q(f) of a sparse model.
+
+    Parameters
+    ----------
+    model : SparseModel
+        In float64; its features are frozen here.
+    solution : Solution
+        q(w), and the sites that it comes from.
+    elbo : Tensor of shape ()
+        The evidence lower bound.
+    n_rows : float
+        How many rows the data count for.
+    """
+
+    model: SparseModel
+    weights: VariationalWeights
+    precision: Tensor
+    elbo: Tensor
+
+    def __init__(self, model: SparseModel, solution: Solution, elbo: Tensor, n_rows: float) -> None:
+        super().__init__()
+        self.model = model
+        self.weights = solution.q.weights()
+        self.likelihood = model.likelihood
+        self.register_buffer("precision", solution.sites.precision)
+        self.register_buffer("elbo", elbo)
+        self._n_rows = n_rows
+        model.features.freeze()
+
+    @property
+    def sites(self) -> Sites:
+        """G and c, which streams go on from."""
+        m = self.weights.mean  # (I + G)m = c
+        return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
+
+    @property
+    def n_rows(self) -> float:
+        return self._n_rows
+
+    def log_evidence(self) -> Tensor:
+        """The bound on it, in one piece: (1,) nats."""
+        return self.elbo[None]
+
+    def marginals(self, X: Tensor) -> Marginals:
+        return self._marginals(self.model.features.basis(X))
+
+    def _marginals(self, basis: Basis) -> Marginals:
+        q = self.weights.marginals(basis.phi, basis.residual())
+        return Marginals(q.mean + self.model.offset(basis), q.var)
+
+    def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
+        if self.model.scale is None:
+            return super().predictive(X, rows)
+        basis = self.model.features.basis(X)
+        return self._marginals(basis), likelihood_of(self.model, basis, rows)
+
+    def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
+        f = self.sample(X, n_samples, generator)
+        q, likelihood = self.predictive(X, rows)
+        if isinstance(likelihood, AdditiveNoise):
+            return likelihood.sample_around(f, q.mean[0], generator)
+        return likelihood.sample(f, generator)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        phi = self.model.features.basis(X).phi
+        explained = self.weights.covariance(phi)
+        R = self.model.features.residual_covariance(X, phi)
+        return explained if R is None else explained + R
+
+    def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws: the residual process takes O(N²) memory and O(N³) time."""
+        basis = self.model.features.basis(X)
+        f = basis.phi @ self.weights.sample(n_samples, generator) + self.model.offset(basis)
+        R = self.model.features.residual_covariance(X, basis.phi)
+        if R is None:
+            return f
+        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
+        return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z

@@ -1,0 +1,125 @@
+"""The data term Σᵢ −loss(yᵢ, q(fᵢ)) of a variational model, its gradient, and the sites it implies.
+
+The bound is that of Shi, Titsias & Mnih (eq. 8),
+
+    ELBO = Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)],                              (B2)
+
+and any other loss of :mod:`skgpstoch.losses` may stand for −E log p. At a fixed q it reaches the
+kernel, the points and the network through P and k(x, x) alone. With α = ∂/∂μ and δ = ∂/∂v,
+
+    ∂/∂P = α mᵀ + 2 diag(δ)(PS − P),      ∂/∂k(x, x) = δ,
+
+which by the envelope theorem is all of the gradient where q is the best one. That has natural
+parameters which are sums over rows, of the curvature κ = −2δ and α + κ(μ − mean):
+
+    S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,   G = Pᵀ diag(κ) P,   c = Pᵀ(α + κ(μ − mean)),
+
+for a Gaussian likelihood G = PᵀP/σ² and c = Pᵀ(y − mean)/σ², whatever q is. With β KL for KL all of
+this holds with G/β and c/β for G and c. A row of weight w is w rows: α, δ and κ are w times as
+large.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..features.base import Basis
+from ..losses import ExpectedScore
+from ..maths.gaussian import Marginals
+from ..models.sparse import SparseModel, likelihood_of
+from ..posteriors.blocks import WeightMoments
+from ..posteriors.sites import Sites
+from .base import surrogate
+
+FARTHEST_TARGET = 3.0
+"""Prior deviations of f that a site's target may be away."""
+
+
+def weighted_score(
+    model: SparseModel,
+    basis: Basis,
+    rows: Rows,
+    q: Marginals,
+    residual: Tensor,
+    generator: torch.Generator | None = None,
+) -> ExpectedScore:
+    """Minus the loss of rows at q(f), and its derivatives, each row as often as it counts."""
+    likelihood = likelihood_of(model, basis, rows)
+    term = model.loss.expected_score(rows.y, likelihood, q, residual, generator)
+    return model.loss.of_samples(term, basis.n_samples).weighted(rows)
+
+
+def expected_score(
+    model: SparseModel,
+    basis: Basis,
+    rows: Rows,
+    q: WeightMoments,
+    generator: torch.Generator | None = None,
+    products: Tensor | None = None,
+) -> tuple[Tensor, ExpectedScore, Marginals]:
+    """−Σᵢ loss at a fixed q, its gradient in closed form; its parts; and q(f).
+
+    `products` are PS, (B, N, D), where they are known.
+    """
+    phi = basis.phi.detach()
+    with torch.no_grad():
+        products = q.products(phi) if products is None else products
+        seen = basis.detach()
+        marginals, residual = model.marginals(seen, q, products), seen.residual()
+    term = weighted_score(model, basis, rows, marginals, residual, generator)
+    mean, explained, unexplained = (part.to(phi) for part in term[1:4])
+    phi_bar = mean @ q.mean.mT - 2.0 * unexplained.sum(1, keepdim=True) * phi
+    delta = explained.mT if len(products) > 1 else explained.sum(1)[None]  # (B, N)
+    phi_bar += 2.0 * (delta[..., None] * products).sum(0)
+    given = [(basis.phi, phi_bar), (basis.prior, unexplained.sum(1))]
+    if basis.shift is not None:
+        given.append((basis.shift, mean))
+    given.append((model.mean.value, mean.sum(0)))
+    value = term.value.sum()
+    total = surrogate(value.detach(), *((x, dx) for x, dx in given if x.requires_grad))
+    return total + (value - value.detach()), term, marginals
+
+
+def expected_score_at(
+    model: SparseModel,
+    basis: Basis,
+    rows: Rows,
+    q: Marginals,
+    residual: Tensor,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, ExpectedScore]:
+    """The same at a q(f) with a graph, which the gradient goes through; and its parts."""
+    seen = Marginals(q.mean.detach(), q.var.detach())
+    term = weighted_score(model, basis, rows, seen, residual.detach(), generator)
+    return traced(term, q, residual), term
+
+
+def traced(term: ExpectedScore, q: Marginals, residual: Tensor) -> Tensor:
+    """The sum of a term over rows, with its gradient by q(f) (1, N, P) and the residual (N,)."""
+    mean, explained, unexplained = (part.to(q.mean) for part in term[1:4])
+    value, beyond = term.value.sum(), (unexplained - explained).sum(1)
+    given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))
+    given_graph = [(x, dx) for x, dx in given if x.requires_grad]
+    return surrogate(value.detach(), *given_graph) + (value - value.detach())
+
+
+@torch.no_grad()
+def sites_of(
+    model: SparseModel, basis: Basis, term: ExpectedScore, q: Marginals, exact: bool = False
+) -> Sites:
+    """G and c of these rows, at q(f).
+
+    Where the loss is not convex κ may be negative, and where it rises steeply α/κ may point far
+    beyond what it is a model of. Such sites are of use only near the best q(w); elsewhere
+    (exact=False) κ is at least what keeps α/κ within some prior deviations of f.
+    """
+    phi = basis.phi.detach()
+    kappa = term.curvature.to(phi)  # (N, P)
+    if not (exact or model.is_conjugate):
+        far = FARTHEST_TARGET * basis.prior.detach().mean().sqrt()
+        kappa = torch.maximum(kappa.clamp_min(0.0), term.mean.to(phi).abs() / far)
+    shifted = kappa * (q.mean[0] - model.offset(basis)) + term.mean
+    weighted = (kappa / model.beta).mT[..., None] * phi  # (P, N, D)
+    return Sites(phi.mT @ weighted, phi.mT @ (shifted / model.beta).to(phi))

@@ -1,0 +1,310 @@
+"""Finite features with a variational posterior, trained for a loss: an ensemble, side by side.
+
+The members k = 1 … K have features of their own, q_k(w) = N(m_k, S_k) and, for noise that depends
+on the inputs, a_k. Each minimises (C1) or (C2) over the rows that are not of its own fold,
+
+    Σᵢ loss(yᵢ, N(φ_kᵢᵀm_k, φ_kᵢᵀS_kφ_kᵢ)) + β KL[N(m_k, S_k) ‖ N(0, I)],
+
+by Adam, features included, and at last m_k alone by Newton's steps for all rows but some that no
+member has seen. Predictions are the mixture of all members, calibrated by these rows; then they
+rejoin the others for the m_k that are best for all.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..calibration.held_out import (
+    CONFIDENCES,
+    LOG_SCALES,
+    UNCHANGED,
+    USUAL,
+    Calibration,
+    HeldOut,
+    most_suitable,
+    scaled,
+    stretched,
+)
+from ..data.rows import UNSEEN, Rows
+from ..likelihoods.classes import Bernoulli, Categorical
+from ..likelihoods.real import AdditiveNoise, Gaussian
+from ..maths.gaussian import Marginals
+from ..models.mixture import MixturePosterior
+from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
+from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
+from ..posteriors.sites import Sites
+from .base import Objective, groups_of
+from .elbo import traced
+from .optimal_q import evidence_bound, optimal_q
+from .variational import NETWORK_RATE
+
+START_ROOT = 0.03  # of S at the start, with features of order 1
+MOST_FULL = 512  # features up to which S of one latent function has correlations
+MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
+MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
+ROUNDS = 2  # of m_k and the calibration, each given the other
+CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes over all rows
+
+
+class EnsembleObjective(Objective):
+    """Σ loss + β KL of every member, per row, each blind to the rows of its own fold.
+
+    Parameters
+    ----------
+    model : SparseModel
+        Features of K members, likelihood, mean and loss, which they share; and, where the scale of
+        the noise is a function of the features, their a_k (K, D, P).
+    rows : Rows
+        All rows: those of fold −2, which no member sees, come first, then the folds.
+    weight_decay : float, default=0.0
+        Decoupled decay of the network's parameters.
+    noise_bounds : tuple of float, default=(1e-8, 1e2)
+        The interval that σ² of a Gaussian likelihood is kept in.
+    calibrates : bool, default=True
+        Whether predictions are changed at the end to what suits rows that no member has seen.
+    """
+
+    folds: Tensor
+    calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+
+    def __init__(
+        self,
+        model: SparseModel,
+        rows: Rows,
+        *,
+        weight_decay: float = 0.0,
+        noise_bounds: tuple[float, float] = (1e-8, 1e2),
+        calibrates: bool = True,
+    ) -> None:
+        super().__init__()
+        self.calibrates = calibrates
+        self.model = model.eval()
+        features = model.features
+        K, D, P = features.n_members, features.n_features, len(model.mean.value)
+        like = model.mean.value.detach()
+        self.means = nn.Parameter(like.new_zeros(K, D, P))
+        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS
+        root = like.new_full((D,), START_ROOT)
+        root = root.diag() if self.is_full else root
+        self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
+        self.learns_noise = any(p.requires_grad for p in model.likelihood.parameters())
+        self.weight_decay = weight_decay
+        self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
+        device = rows.y.device
+        self.register_buffer("folds", torch.arange(K, device=device)[:, None])
+        self.n_rows = self.seen(rows).double().sum(1)  # (K,)
+        self.row_share = self.n_rows / max(len(rows) - rows.n_unseen, 1)
+
+    def seen(self, rows: Rows) -> Tensor:
+        """How often each member is trained on a row: (K, N)."""
+        weight = rows.y.new_ones(len(self.folds), len(rows))
+        if rows.fold is not None:
+            weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
+        return weight if rows.weight is None else weight * rows.weight
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        network = self.model.features.network_parameters()
+        decay = {"weight_decay": self.weight_decay, "rate": NETWORK_RATE}
+        return groups_of(self, network, decay, {"rate": NETWORK_RATE})
+
+    # ---- q(w) and q(f) of every member ---------------------------------------------------------
+
+    def present_roots(self) -> Tensor:
+        """R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
+        return self.roots.tril() if self.is_full else self.roots
+
+    def marginals(self, phi: Tensor, roots: Tensor) -> Marginals:
+        """q(f) of features (K, N, D): (K, N, P) each."""
+        mean = phi @ self.means + self.model.mean.value.to(phi)
+        half = phi[:, None] @ roots if self.is_full else phi[:, None] * roots[:, :, None]
+        if self.model.covariance == "prior":
+            half = phi[:, None]
+        var = half.square().sum(-1).mT  # (K, N, P)
+        return Marginals(mean, var.expand_as(mean))
+
+    def kl(self, roots: Tensor) -> Tensor:
+        """KL[q_k(w) ‖ N(0, I)] of every member, (K,), and what the noise of rows costs."""
+        kl = 0.5 * self.means.square().sum((1, 2))
+        if self.model.covariance != "prior":
+            diagonal = roots.diagonal(dim1=-2, dim2=-1) if self.is_full else roots
+            log_det = 2.0 * diagonal.abs().log().sum((1, 2))
+            kl = kl + 0.5 * (roots.square().flatten(1).sum(1) - diagonal[0].numel() - log_det)
+        if (scale := self.model.scale) is not None:
+            kl = kl + 0.5 * scale.weights.square().sum((1, 2))
+        return kl
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        phi, roots, weight = self.model.features.members(X), self.present_roots(), self.seen(rows)
+        K, beta = len(phi), self.model.beta
+        all_rows = rows.repeated(K)  # members are rows of their own
+        all_rows = Rows(all_rows.y, weight.flatten(), all_rows.exposure, all_rows.noise)
+        q = self.marginals(phi, roots)
+        q = Marginals(*(part.flatten(0, 1)[None] for part in q))
+        likelihood = self.model.likelihood.of(all_rows)
+        if (scale := self.model.scale) is not None:
+            likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi).flatten(0, 1))
+        seen = Marginals(q.mean.detach(), q.var.detach())
+        none = q.mean.new_zeros(q.mean.shape[1])
+        term = self.model.loss.expected_score(all_rows.y, likelihood, seen, none, generator)
+        weight = weight.flatten() / self.row_share.to(weight).repeat_interleave(len(X))
+        term = term.weighted(Rows(all_rows.y, weight))
+        total = traced(term, q, none)
+        return beta * (self.kl(roots) / self.n_rows.to(phi)).sum() - total / len(X)
+
+    def step_end(self) -> None:
+        self.model.features.clamp_()
+        likelihood, (low, high) = self.model.likelihood, self.log_noise_bounds
+        if isinstance(likelihood, Gaussian):
+            likelihood.log_noise.data.clamp_(low, high)
+        elif isinstance(likelihood, AdditiveNoise):
+            scale = cast(nn.Parameter, likelihood.log_scale)
+            if scale.requires_grad:
+                scale.data.clamp_(0.5 * low, 0.5 * high)
+
+    # ---- rows that are held out ----------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Loss of predictions for the rows of each member's fold; per row, the mean of members.
+
+        Where confidence is to be chosen, with the one that suits them best.
+        """
+        chosen = LOG_SCALES if self.has_confidence and rows.n_unseen else (0.0,)
+        losses, count = self.fold_losses(X, rows, chosen)
+        return float(losses.min()) / count
+
+    @torch.no_grad()
+    def fold_losses(
+        self, X: Tensor, rows: Rows, log_scales: Sequence[float]
+    ) -> tuple[np.ndarray, float]:
+        """Sums of losses for some scales of f, and how many rows they are of."""
+        totals, count = np.zeros(len(log_scales)), 0.0
+        for k in range(len(self.folds)):
+            mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
+            block, phi = rows[mine], self.model.features.members(X[mine])
+            q = self.marginals(phi, self.present_roots())
+            of_member = Marginals(*(part[k : k + 1] for part in q))
+            likelihood = self.model.likelihood.of(block)
+            if (scale := self.model.scale) is not None:
+                likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi)[k])
+            for j, log_scale in enumerate(log_scales):
+                q = scaled(of_member, Calibration(log_scale), self.centre)
+                losses = self.model.loss.of_predictions(block.y, likelihood, q)
+                totals[j] += float(block.weighted(losses).sum())
+            count += block.n_effective
+        return totals, count
+
+    @torch.no_grad()
+    def calibrate(self, X: Tensor, rows: Rows) -> None:
+        """Calibrate predictions by rows that no member has seen, or the only one has not.
+
+        Chosen are the scale of variances or, as classes are predicted with too much confidence, of
+        all f; how far the members' means are apart, as their mean has a smaller error than each,
+        and what these distances say of that error; tails, where these are learned, as errors of
+        rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
+        too; and the share and the size of outliers. As all this changes the best m_k, twice.
+        """
+        n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
+        if not (n and self.calibrates and self.is_calibrated):
+            return
+        usual = USUAL
+        if self.has_confidence:  # that of the mixture is near those of members, by their folds
+            usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
+        phi, closes = self.model.features.members(X[:n]), self.closes(rows)
+        likelihood, scale = copy.deepcopy(self.model.likelihood).double(), self.model.scale
+        latent = None if scale is None else phi.double() @ scale.weights.double()
+        for _ in range(ROUNDS if closes else 1):
+            for k in range(len(self.folds)) if closes else ():
+                found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                self.means[k] = found.q.mean
+            q, held_out = self.marginals(phi, self.present_roots()), rows[:n].to(torch.float64)
+            predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
+            self.calibration = HeldOut(*predicted).best(usual)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether there is a choice: what the bound makes of one member is a posterior."""
+        if self.has_confidence:
+            return True
+        return not self.model.is_bound and self.model.covariance == "gradient"
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether f is scaled, of an ensemble for classes that is trained by their probability."""
+        judged_by_it = self.model.covariance != "prior"
+        return self.centre is not None and len(self.folds) > 1 and judged_by_it
+
+    @property
+    def centre(self) -> Tensor | None:
+        """Of classes, the mean that all of f is scaled around; else None, and deviations are."""
+        if not isinstance(self.model.likelihood, Bernoulli | Categorical):
+            return None
+        return self.model.mean.value.detach().double()
+
+    # ---- the closing pass ----------------------------------------------------------------------
+
+    def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
+        """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
+        members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
+        return MixturePosterior(
+            members, self.calibration.mean_shrinkage, self.calibration.disagreement_scale
+        )
+
+    def closes(self, rows: Rows) -> bool:
+        """Whether m_k is to be the best for all rows."""
+        P, n = len(self.model.mean.value), len(rows)
+        few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
+        return few or not (self.is_calibrated or self.model.covariance == "gradient")
+
+    @torch.no_grad()
+    def posterior(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
+        """That of one member."""
+        model, q = self.member(k), self.q(k)
+        if self.closes(rows):
+            found = self.closed(model, q, X, rows)
+            bound = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)
+        else:
+            bound = torch.full_like(q.kl, torch.nan)
+            found = Solution(q, started(model, q), bound)
+        if self.centre is not None:
+            found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
+        return model.posterior(found, bound, rows.n_effective)
+
+    def closed(self, model: SparseModel, q: WeightMoments, X: Tensor, rows: Rows) -> Solution:
+        """The best q(w) of a member for these rows; with the covariance of training, if any."""
+        is_kept = model.covariance == "gradient" or self.is_calibrated
+        start = None if model.covariance == "sites" and not is_kept else started(model, q)
+        return optimal_q(model, X, rows, start, q if is_kept else None, **CLOSING)
+
+    def member(self, k: int) -> SparseModel:
+        """The model of one member, for predictions: calibrated, if it has been."""
+        shared = self.model.for_predictions()
+        likelihood, scale = shared.likelihood, shared.scale
+        choice = self.calibration
+        likelihood = stretched(likelihood, shared.mean.value, choice, self.learns_noise)
+        scale = (
+            None if scale is None else RowScale(choice.noise_contrast * scale.weights[k].detach())
+        )
+        features, loss = shared.features.member(k), shared.loss
+        return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()
+
+    def q(self, k: int) -> WeightMoments:
+        """The present q_k(w), in float64: its deviations calibrated, if they have been."""
+        scale = math.exp(self.calibration.log_scale) if self.centre is None else 1.0
+        root = scale * self.present_roots()[k].detach().double()
+        root = root if self.is_full else torch.diag_embed(root)
+        mean = self.means[k].detach().double()
+        fixed = self.model.covariance == "prior"
+        return moments_of(VariationalWeights(mean, [None if fixed else root], (len(mean),)))
+
+
+def started(model: SparseModel, q: WeightMoments) -> Sites:
+    """Where Newton's steps for m start."""
+    return model.zero_sites()._replace(cross=q.mean)

@@ -1,0 +1,210 @@
+"""The q(w) that is best for all rows, everything else given: in closed form, or by Newton's steps.
+
+At the best q the bound of one block is Titsias' for a Gaussian likelihood (Shi, Titsias & Mnih,
+eq. 3), and that of two is SOLVE-GP's (eq. 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..maths.linalg import NotPositiveDefiniteError
+from ..models.sparse import Solution, SparseModel, likelihood_of
+from ..posteriors.blocks import WeightMoments
+from ..posteriors.sites import Sites, diagonal_blocks
+from .elbo import expected_score, sites_of
+
+SMALLEST_STEP = 1e-3
+ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
+
+Survey = Callable[[WeightMoments, bool], tuple[Tensor, Sites]]
+"""(q, exact) → the value at q, and the sites there, of all rows."""
+
+
+@torch.no_grad()
+def optimal_q(
+    model: SparseModel,
+    X: Tensor,
+    rows: Rows,
+    start: Sites | None = None,
+    like: WeightMoments | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 50,
+) -> Solution:
+    """The best q(w) for all rows; without gradient.
+
+    Parameters
+    ----------
+    model : SparseModel
+        What is given.
+    X, rows : Tensor of shape (N, d) and Rows
+        All rows.
+    start : Sites or None, default=None
+        Where iterations start, where there is no closed form; None is the prior.
+    like : WeightMoments or None, default=None
+        A q(w) whose covariances are kept.
+    tol : float, default=1e-6
+        Iterations end where a step gains less, in nats per row.
+    max_iter : int, default=50
+        Iterations at most.
+    """
+    if model.is_conjugate:
+        found = conjugate(model, X, rows)
+    else:
+        found = iterate(model, X, rows, start, like, tol, max_iter)
+    return found._replace(value=found.value - model.penalty())
+
+
+def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
+    """The evidence lower bound at q, (), whatever the loss is; NaN where there is none."""
+    if not model.likelihood.has_bound:
+        return q.kl.new_tensor(torch.nan)
+    bounded = model.for_evidence()
+    with torch.no_grad():
+        return survey(bounded, X, rows, q, exact=True)[0] - bounded.penalty()
+
+
+@torch.no_grad()
+def evidence_error(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
+    """Standard error of that bound, (), where it is an estimate from draws of rows; else 0."""
+    bounded, totals = model.for_evidence(), q.kl.new_zeros(1)
+    for basis, block in bounded.bases(X, rows):
+        if (S := basis.n_samples) == 1:
+            return totals.sum()
+        _, term, _ = expected_score(bounded, basis, block, q)
+        totals = totals + term.value.unflatten(0, (S, -1)).sum(1)  # (S,), of 1/S each
+    return (len(totals) * totals.var()).sqrt()
+
+
+def conjugate(model: SparseModel, X: Tensor, rows: Rows) -> Solution:
+    """In closed form, from sums of squares weighted by κ."""
+    gram, cross, square, constant = weighted_sums(model, X, rows)
+    sites = Sites(gram / model.beta, cross / model.beta)
+    q = model.moments(sites)
+    Gm = torch.einsum("bij,jb->ib", gram, q.mean)
+    misfit = square - 2.0 * (q.mean * cross).sum(0) + (q.mean * Gm).sum(0)  # (P,)
+    fit = misfit.sum() + constant
+    if model.covariance == "sites":
+        for G, S in zip(diagonal_blocks(gram, q.sizes), q.covariances, strict=True):
+            fit = fit + (G.diagonal(dim1=-2, dim2=-1) if S is None else G * S).sum()  # tr(G S)
+    return Solution(q, sites, -0.5 * fit - model.beta * q.kl)
+
+
+def weighted_sums(model: SparseModel, X: Tensor, rows: Rows) -> list[Tensor]:
+    """Pᵀ diag(κ) P (P, D, D), Pᵀκy (D, P), yᵀκy (P,), and the rest of twice the loss, ()."""
+    sums: list[Tensor] = []
+    shared: Tensor | None = None  # κ, where it is the same for all rows
+    for basis, block in model.bases(X, rows):
+        phi, y = basis.phi, block.y - model.offset(basis)
+        likelihood = likelihood_of(model, basis, block)
+        kappa, constant = model.loss.conjugate(likelihood, basis.residual())
+        shared = kappa[:, None, None] if kappa.ndim == 1 else None
+        kappa = block.weighted(kappa.expand_as(y))  # (N, P)
+        weighted = block.weighted(phi) if shared is not None else kappa.mT[..., None] * phi
+        cross, square = phi.mT @ (kappa * y), (kappa * y.square()).sum(0)
+        part = [phi.mT @ weighted, cross, square, block.weighted(constant).sum()]
+        # In place, and with the block gone before the next is made: memory stays in one piece.
+        sums = [a.add_(b) for a, b in zip(sums, part, strict=True)] if sums else part
+        del basis, block, phi, y, kappa, constant, weighted, cross, square, part
+    gram, *others = sums
+    return [gram if shared is None else gram * shared, *others]
+
+
+def iterate(
+    model: SparseModel,
+    X: Tensor,
+    rows: Rows,
+    start: Sites | None,
+    like: WeightMoments | None,
+    tol: float,
+    max_iter: int,
+) -> Solution:
+    """Natural-gradient or Newton steps of all rows, each of which is an improvement."""
+
+    def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
+        return survey(model, X, rows, q, exact)
+
+    def moments(sites: Sites) -> WeightMoments:
+        return model.moments(sites, like)
+
+    prior = model.zero_sites()
+    limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter)
+    try:
+        found, is_stuck = damped_newton(look, moments, start or prior, *limits)
+    except NotPositiveDefiniteError:
+        found, is_stuck = None, True
+    if found is not None and not is_stuck:
+        return found
+    # From an unlucky start, or one that is none at all.
+    other, _ = damped_newton(look, moments, prior, *limits)
+    return other if found is None or other.value > found.value else found
+
+
+def damped_newton(
+    survey: Survey,
+    moments: Callable[[Sites], WeightMoments],
+    start: Sites,
+    tol: float,
+    rounding: float,
+    max_iter: int,
+) -> tuple[Solution, bool]:
+    """Where steps from some sites lead, and whether they ended for want of an improvement.
+
+    Each goes part of the way to the sites at the present q(w): all of it as long as the value
+    grows, half as far where it does not. First with sites that are safe far from the best q(w),
+    then with exact ones.
+
+    Parameters
+    ----------
+    survey : callable
+        The value at q(w), and the sites there.
+    moments : callable
+        The q(w) that sites imply.
+    start : Sites
+        Where steps start.
+    tol, rounding : float
+        Nats: steps end with a gain below the first, and one above minus the second is an
+        improvement.
+    max_iter : int
+        Steps at most.
+    """
+    current, exact, step, q = start, False, 1.0, moments(start)
+    value, goal = survey(q, exact)
+    for _ in range(max_iter):
+        candidate = current.lerp(goal, step)
+        try:
+            found = moments(candidate)
+            reached, next_goal = survey(found, exact)
+        except NotPositiveDefiniteError:
+            reached = value.new_tensor(-torch.inf)
+        gain = float(reached - value)
+        improves = gain >= -rounding
+        if improves:
+            q, value, current, goal = found, reached, candidate, next_goal
+        ends = improves and gain < tol * step
+        step = min(1.0, 2.0 * step) if improves else 0.5 * step
+        if not (ends or step < SMALLEST_STEP):
+            continue
+        if exact:
+            return Solution(q, current, value), not ends
+        exact, step = True, 1.0
+        value, goal = survey(q, exact)
+    return Solution(q, current, value), False
+
+
+def survey(
+    model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments, exact: bool
+) -> tuple[Tensor, Sites]:
+    """−Σ loss − β KL at q, and the sites there, of all rows."""
+    value, total = -model.beta * q.kl, None
+    for basis, block in model.bases(X, rows):
+        part, term, marginals = expected_score(model, basis, block, q)
+        sites = sites_of(model, basis, term, marginals, exact)
+        value, total = value + part, sites if total is None else total + sites
+        del basis, block, part, term, marginals, sites
+    return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)

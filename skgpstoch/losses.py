@@ -414,13 +414,15 @@ _NAMES: dict[str, Callable[[], Loss]] = {
 }
 
 
-def make_loss(loss: str | Loss) -> Loss:
-    """A loss by its name, or the one given.
+def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
+    """Make a loss by its name, or return the one given.
 
     Parameters
     ----------
     loss : {"elbo", "log", "square"} or Loss
         :class:`ExpectedLogLikelihood`, :class:`LogLoss` or :class:`SquareLoss`; or an instance.
+    bound : {"titsias", "log1p"}, default="titsias"
+        Which evidence lower bound "elbo" is; "log1p" is tighter.
 
     Returns
     -------
@@ -430,7 +432,7 @@ def make_loss(loss: str | Loss) -> Loss:
     Raises
     ------
     ValueError
-        If there is no loss of that name.
+        If there is no loss of that name, or another bound of it.
     TypeError
         If it is neither a name nor an instance.
 
@@ -440,11 +442,16 @@ def make_loss(loss: str | Loss) -> Loss:
     >>> make_loss("log")
     LogLoss()
     """
-    if isinstance(loss, Loss):
-        return loss
-    wanted = f"loss must be a Loss or one of {sorted(_NAMES)}, got {loss!r}."
-    if not isinstance(loss, str):
-        raise TypeError(wanted)
-    if loss not in _NAMES:
-        raise ValueError(wanted)
-    return _NAMES[loss]()
+    made = loss
+    if not isinstance(made, Loss):
+        wanted = f"loss must be a Loss or one of {sorted(_NAMES)}, got {loss!r}."
+        if not isinstance(loss, str):
+            raise TypeError(wanted)
+        if loss not in _NAMES:
+            raise ValueError(wanted)
+        made = _NAMES[loss]()
+    if bound == "titsias":
+        return made
+    if not isinstance(made, ExpectedLogLikelihood):
+        raise ValueError(f"bound='log1p' needs loss='elbo', got {loss!r}.")
+    return TighterBound()

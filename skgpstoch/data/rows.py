@@ -139,6 +139,15 @@ class Data(_Columns):
         """How many rows these count for, Σ weight."""
         return float(len(self) if self.weight is None else self.weight.sum())
 
+    def counted(self) -> Data:
+        """Return the rows that have a weight; without weights if these are all 1."""
+        if self.weight is None:
+            return self
+        counts = self.weight > 0.0
+        weight = None if (self.weight[counts] == 1.0).all() else self.weight
+        data = replace(self, weight=weight)
+        return data if counts.all() else data[counts]
+
     def merged(self) -> Data:
         """Rows that are the same in every column as one that counts for all of them.
 

@@ -1,4 +1,4 @@
-"""What every estimator shares: validation, tensors, fit, and marginals of predictions."""
+"""What every estimator shares: a fit from data to fitted attributes, and blocks of predictions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import contextlib
 import copy
 import functools
 import math
-import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,28 +18,33 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, prediction_device, readable, resolve_device
+from ..data.arrays import Scaling, prediction_device, readable, resolve_device, resolve_seed
+from ..data.messages import warn
 from ..data.rows import UNSEEN, Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
+from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
 from ..training.checkpoint import Checkpoint
 from ..training.loop import History, train
 from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .checkpoint_key import representations, seed_and_checkpoint
+from .checkpoint_key import checkpoint_of, described, seed_of
 from .parameters import RunParameters
-from .plan import EXACTLY, Folds, Plan
 
+N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
 
 
+# ---- numeric context -----------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def numeric_context() -> Iterator[None]:
-    """What fits and predictions run in: not an autocast around the call, as types are arguments."""
+    """Disable an autocast around the call: types are arguments here."""
     keep_freed_memory()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
@@ -51,13 +55,13 @@ def numeric_context() -> Iterator[None]:
 
 @contextlib.contextmanager
 def predicting() -> Iterator[None]:
-    """What predictions are made in."""
+    """Disable gradients and autocast while predicting."""
     with torch.no_grad(), numeric_context():
         yield
 
 
 def fitting(method: Callable) -> Callable:
-    """Leave the estimator as it was if its method raises; enable gradients for it."""
+    """Enable gradients, and restore the estimator's state if the wrapped method raises."""
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,6 +77,9 @@ def fitting(method: Callable) -> Callable:
     return wrapped
 
 
+# ---- the estimator -------------------------------------------------------------------------------
+
+
 class Run(NamedTuple):
     """What a fit trains, on what, and how."""
 
@@ -84,18 +91,18 @@ class Run(NamedTuple):
     checkpoint: Checkpoint | None
 
     def evaluate(self) -> float:
-        """The score of the present iterate."""
+        """Return the score of the present iterate."""
         return self.objective.evaluate(self.X, self.rows)
 
     def solution(self) -> Posterior:
-        """The posterior at the present iterate."""
+        """Return the posterior at the present iterate."""
         return self.objective.solution(self.X, self.rows)
 
 
 class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
-    """validate → rows → plan → objective → train → closing pass → NumPy.
+    """validate → recipe → plan → objective → train → closing pass → fitted attributes.
 
-    A family implements :meth:`_plan` and :meth:`_objective`; the other hooks have defaults.
+    A method implements :meth:`_recipe`.
 
     Attributes
     ----------
@@ -105,41 +112,18 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     posterior_: Posterior
     validation_scores_: Any
+    _x_scaling: Scaling
+    _y_scaling: Scaling
+    _y_shape: tuple[int, ...]
+    _stream: Any
 
-    # ---- hooks -------------------------------------------------------------------------------
+    @abstractmethod
+    def _recipe(self) -> Recipe:
+        """Return the parts that the parameters ask for, checked."""
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
-        """Parameters, and what is known of rows, checked."""
-
-    @abstractmethod
-    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        """What "auto" comes to, for these distinct rows that count for n_given ones."""
-
-    @abstractmethod
-    def _objective(
-        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
-    ) -> Objective:
-        """The objective for scaled rows; its parameters are those of `start`, unless it is None."""
-
-    def _input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Scaling between the user's X and what the objective sees."""
-        return Scaling.identity(X.shape[1])
-
-    def _target_is_scaled(self) -> bool:
-        """Whether targets have variance 1."""
-        return False
-
-    def _distinct(self, data: Data) -> Data:
-        """Rows that are the same as one that counts for all of them, where that changes nothing."""
-        return data.merged()
-
-    def _start(self) -> Any:
-        """What a warm start begins from, or None."""
-        return self.posterior_ if self.warm_start and hasattr(self, "posterior_") else None
-
-    def _set_fitted(self, plan: Plan) -> None:
-        """Fitted attributes of the method's own; the common ones are set already."""
+        """Check parameters and what is known of rows; rows of weight 0 stay if `reset`."""
 
     # ---- fit ---------------------------------------------------------------------------------
 
@@ -147,101 +131,150 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
-        self._fit(self._validate(X, y, True, *of_rows))
+        data = self._validate(X, y, True, *of_rows)
+        recipe = self._recipe()
+        recipe.check_rows(data)
+        recipe.check(data)
+        self._fit(recipe, data)
         return self
 
-    def _fit(self, data: Data, start: Any = None, **planned: Any) -> History:
-        """Fit to data that are valid, from a start of the caller's or a warm one.
+    def _fit(self, recipe: Recipe, data: Data) -> History:
+        """Fit to data that are valid."""
+        return self._train_recipe(recipe, data, self._start())
 
-        `planned` are fields of the plan that the caller has decided.
-        """
-        run = self._prepare(data, self._start() if start is None else start, planned)
-        callbacks = FitCallbacks(self, data.X, data.y.reshape(-1, *self._y_shape), run)
+    def _start(self) -> Start | None:
+        """Return what a warm start begins from, or None."""
+        if not (getattr(self, "warm_start", False) and hasattr(self, "posterior_")):
+            return None
+        return Start(self.posterior_, changed_parameters(self))
+
+    def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
+        """Plan, train, and set the fitted attributes."""
+        given = data if recipe.numbers_rows else data.counted()
+        run = self._prepare(recipe, given, start)
+        callbacks = None
+        if getattr(self, "_skl_callbacks", None):
+            callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
         history = self._train(run, callbacks)
-        self._finish(run.solution(), history, run.plan)
-        callbacks.on_end()
+        if recipe.scales_target:
+            warn_if_hopeless(history, given.y.shape[1])
+        self._finish(recipe, run, run.solution(), history, data)
+        if callbacks is not None:
+            callbacks.on_end()
         return history
 
-    def _prepare(self, data: Data, start: Any, planned: dict[str, Any]) -> Run:
-        """Rows in random order, the plan, and the objective."""
-        seed, checkpoint = seed_and_checkpoint(self, data, start, planned)
+    def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
+        """Put rows in random order, plan, and make the objective."""
+        n_given = max(len(data), math.floor(data.n_effective))
+        data = data.merged() if recipe.merges_rows else data
+        sizes = Sizes(len(data), n_given, data.X.shape[1], data.y_std is not None)
+        plan = recipe.plan(sizes, start)
+        checkpoint, seed = None, resolve_seed(self.random_state)
+        if self.checkpoint_dir is not None:
+            checkpoint = checkpoint_of(self, data, seed, start, plan.beta)
+            seed = seed_of(self, checkpoint, seed)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
-        n_given, data = len(data), self._distinct(data)
-        n_given = max(n_given, math.floor(data.n_effective))
-        plan = replace(self._plan(data, n_given, start), **planned)
-        self._set_scalings(data, start)
+        self._set_scalings(recipe, data, start)
         device, order = generator.device, None
         if plan.shuffles:
             order = torch.randperm(len(data), generator=generator, device=device).cpu().numpy()
-        X, rows = self._tensors(data, plan, device, order)
-        objective = self._objective(X, rows, plan, start, generator).to(X.device)
-        plan = plan.closed() if objective.is_closed() else plan
+        X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
+        problem = Problem(X, rows, self._x_scaling, plan, generator, start)
+        objective = recipe.objective(problem).to(X.device)
+        if objective.is_closed():  # there is nothing to train, only to solve
+            plan = replace(plan, max_iter=1)
         return Run(X, rows, plan, objective, generator, checkpoint)
 
-    def _train(self, run: Run, callbacks: FitCallbacks) -> History:
+    def _train(self, run: Run, callbacks: FitCallbacks | None) -> History:
         objective, plan = run.objective, run.plan
-        trained, groups = slice(plan.folds.n_untrained, None), objective.param_groups()
-        visited, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
+        trained = slice(plan.folds.n_untrained, None)
+        source, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
         history = train(
             objective,
-            visited,
+            source,
             rows,
-            optimizer=make_optimizer(plan.solver, groups, plan.rate, objective.step_end),
+            optimizer=make_optimizer(
+                plan.solver, objective.param_groups(), plan.rate, objective.step_end
+            ),
             checkpoint=run.checkpoint,
             max_iter=plan.max_iter,
             batch_size=plan.batch_size,
             schedule=plan.schedule,
             generator=run.generator,
             evaluate=run.evaluate if plan.evaluates else None,
-            evaluate_every=plan.evaluate_every,
+            evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
             n_iter_no_change=plan.patience,
             tol=plan.tol,
-            on_epoch=callbacks.on_epoch,
+            on_epoch=None if callbacks is None else callbacks.on_epoch,
             verbose=bool(self.verbose),
         )
-        if self._target_is_scaled():
-            warn_if_hopeless(history, self._y_scaling.scale.size)
         objective.calibrate(run.X, run.rows)
         return history
 
-    def _set_scalings(self, data: Data, start: Any) -> None:
+    def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
         if start is None:
-            self._x_scaling = self._input_scaling(data.X, data.weight)
+            self._x_scaling = recipe.input_scaling(data.X, data.weight)
         elif len(self._x_scaling.offset) != data.X.shape[1]:
             raise ValueError(
                 f"X has {data.X.shape[1]} features, but warm_start=True goes on from a fit with "
                 f"{len(self._x_scaling.offset)}."
             )
-        scaled = self._target_is_scaled()
-        self._y_scaling = (
-            Scaling.standard(data.y, data.weight) if scaled else Scaling.identity(data.y.shape[1])
-        )
+        if recipe.scales_target:
+            self._y_scaling = Scaling.standard(data.y, data.weight)
+        else:
+            self._y_scaling = Scaling.identity(data.y.shape[1])
 
     def _tensors(
-        self, data: Data, plan: Plan, device: torch.device, order: np.ndarray | None = None
+        self,
+        data: Data,
+        dtype: str = "float64",
+        device: torch.device | None = None,
+        order: np.ndarray | None = None,
+        folds: Folds | None = None,
     ) -> tuple[Tensor, Rows]:
-        """Scaled rows, in this order: permuting them later would take another copy."""
-        dtype = getattr(torch, plan.dtype)
+        """Scale rows and put them in this order: permuting them later would take another copy."""
+        device, kind = device or torch.device("cpu"), getattr(torch, dtype)
 
         def column(a: np.ndarray | None) -> Tensor | None:
             return None if a is None else torch.from_numpy(a if order is None else a[order]).to(X)
 
-        X = self._x_scaling.tensor(data.X, dtype, device, order)
-        y = self._y_scaling.tensor(data.y, dtype, device, order)
+        X = self._x_scaling.tensor(data.X, kind, device, order)
+        y = self._y_scaling.tensor(data.y, kind, device, order)
         noise = None if data.y_std is None else known_noise(data.y_std, self._y_scaling.scale)
-        fold = fold_numbers(len(data), plan.folds, device)
+        fold = None if folds is None else fold_numbers(len(data), folds, device)
         return X, Rows(y, column(data.weight), column(data.exposure), column(noise), fold)
 
-    def _finish(self, posterior: Posterior, history: History, plan: Plan) -> None:
-        """Fitted attributes, on the CPU."""
+    def _finish(
+        self, recipe: Recipe, run: Run, posterior: Posterior, history: History, data: Data
+    ) -> None:
+        """Set fitted attributes, on the CPU."""
+        self._set_posterior(posterior)
+        self._set_history(history, run.plan)
+        self._fitted_parameters = representations(self, self._shape_parameters)
+        fitted = self._fitted(run.plan, history)._replace(objective=run.objective, data=data)
+        self._set_attributes(recipe, fitted)
+
+    def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
         self.__dict__.pop("_stream", None)
-        self._set_history(history, plan)
-        self._fitted_parameters = representations(self)
-        self._set_fitted(plan)
+
+    def _fitted(self, plan: Plan, history: History) -> Fitted:
+        return Fitted(
+            self.posterior_, self._x_scaling, self._y_scaling, self._y_shape, plan, history
+        )
+
+    def _set_attributes(self, recipe: Recipe, fitted: Fitted) -> None:
+        """Set the recipe's own attributes, in place of those of the last fit, and warn."""
+        for name in self.__dict__.pop("_own_attributes", ()):
+            self.__dict__.pop(name, None)
+        found = recipe.attributes(fitted)
+        self.__dict__.update(found)
+        self._own_attributes = tuple(found)
+        for message in recipe.warnings(fitted):
+            warn(message, ConvergenceWarning)
 
     def _set_history(self, history: History, plan: Plan) -> None:
-        """What training has done so far; callbacks find it on the estimator after every epoch."""
+        """Say what training has done so far; callbacks find it here after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
@@ -250,24 +283,24 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     # ---- predictions -------------------------------------------------------------------------
 
     def _query(self, X: Any) -> tuple[Tensor, Posterior]:
-        """X, validated, as a float64 tensor, and the posterior, where predictions are made."""
+        """Return X, validated, as a float64 tensor, and the posterior, where predictions are."""
         check_is_fitted(self)
         return self._located(validate_inputs(self, X, reset=False))
 
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
-        """The same of an array that is valid."""
+        """Return the same of an array that is valid."""
         device, posterior = predictor(self)
         return self._x_scaling.tensor(X, torch.float64, device), posterior
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
-        """The same of data, with what is known of rows."""
+        """Return the same of data, with what is known of rows."""
         device, posterior = predictor(self)
-        return *self._tensors(data, EXACTLY, device), posterior
+        return *self._tensors(data, "float64", device), posterior
 
     def _collect(
         self, n_rows: int, compute: Callable[[slice], tuple[Tensor, ...]]
     ) -> list[np.ndarray]:
-        """What `compute` makes of blocks of rows, put together.
+        """Compute blocks of rows, and put them together.
 
         Blocks are copied into arrays that are made before them: small arrays kept from each block
         would keep the allocator from using the memory between them again.
@@ -286,14 +319,37 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         return whole
 
 
+# ---- parameters that changed since a fit ---------------------------------------------------------
+
+
+def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:
+    """Describe parameters, for comparisons."""
+    params = estimator.get_params(deep=False)
+    return {name: described(params[name]) for name in names}
+
+
+def changed_parameters(estimator: Any) -> dict[str, str]:
+    """Describe parameters of the model's shape that are not as they were fitted."""
+    now = representations(estimator, estimator._shape_parameters)
+    before = getattr(estimator, "_fitted_parameters", now)
+    return {
+        name: f"{name}={now[name]} (before: {before.get(name)})"
+        for name in now
+        if now[name] != before.get(name)
+    }
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """X, or X and y, checked by scikit-learn; the same numbers give the same array."""
+    """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
     given = map(readable, (X, *y))
     return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
 
 
 def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Variance of a known error, (n, P), for targets in units of `scale` (P,)."""
+    """Return the variance of a known error, (n, P), for targets in units of `scale` (P,)."""
     with np.errstate(over="ignore"):
         relative = y_std / scale
     if relative.max(initial=0.0) > MOST_ERROR:
@@ -305,7 +361,7 @@ def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:
-    """The fold of each row, (N,): first −2 of those unseen, then folds, then −1; or None."""
+    """Return the fold of each row, (N,): −2 for those unseen, then folds, then −1; or None."""
     if not folds.size:
         return None
     fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
@@ -317,17 +373,16 @@ def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | No
 
 
 def warn_if_hopeless(history: History, n_outputs: int) -> None:
-    """Of a fit that is worse than none."""
+    """Warn of a fit that is worse than none."""
     if math.isfinite(history.best_score) and history.best_score > HOPELESS * n_outputs:
-        warnings.warn(
+        warn(
             f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
             "a constant prediction: scale the inputs, or lower learning_rate_init.",
             ConvergenceWarning,
-            stacklevel=6,
         )
 
 
 def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
-    """Where predictions are made, and what makes them."""
+    """Return where predictions are made, and what makes them."""
     posterior, device = estimator.posterior_, prediction_device(estimator.device)
     return device, posterior if device.type == "cpu" else copy.deepcopy(posterior).to(device)

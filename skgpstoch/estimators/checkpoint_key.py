@@ -1,4 +1,4 @@
-"""Where a fit saves, and resumes from."""
+"""Which file a fit saves to, and resumes from."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import torch
 
 from ..data.arrays import fingerprint, readable, resolve_seed
 from ..data.rows import Data
+from ..recipes.recipe import Start
 from ..training.checkpoint import Checkpoint
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
 
 
 def checkpoint_of(
-    estimator: Any, data: Data, seed: int, start: Any, *more: Any
-) -> Checkpoint | None:
-    """Where this very fit saves: the same parameters, data, seed and start; None for nowhere."""
-    if estimator.checkpoint_dir is None:
-        return None
+    estimator: Any, data: Data, seed: int, start: Start | None, *more: Any
+) -> Checkpoint:
+    """Return where this very fit saves: the same parameters, data, seed and start."""
     params = {k: v for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
     arrays = {k: np.asarray(readable(v)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
     if start is not None:
-        modules.append(getattr(start, "posterior", start))
+        modules.append(start.posterior)
     tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
     named_seed = None if estimator.random_state is None else seed
     versions = sys.modules["skgpstoch"].__version__, torch.__version__
@@ -39,21 +38,9 @@ def checkpoint_of(
     return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
 
 
-def seed_and_checkpoint(
-    estimator: Any, data: Data, start: Any, *more: Any
-) -> tuple[int, Checkpoint | None]:
-    """The seed of a fit, and its checkpoint; one without a seed has the same when it resumes."""
-    seed = resolve_seed(estimator.random_state)
-    checkpoint = checkpoint_of(estimator, data, seed, start, *more)
-    if checkpoint is not None and estimator.random_state is None:
-        seed = int(checkpoint.identity[-8:], 16)
-    return seed, checkpoint
-
-
-def representations(estimator: Any) -> dict[str, str]:
-    """What parameters are, for comparisons: those that change no model are left out."""
-    params = estimator.get_params(deep=False)
-    return {k: described(v) for k, v in params.items() if k not in SILENT | {"warm_start"}}
+def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:
+    """Return the seed of a fit: without a random_state, the same one whenever it resumes."""
+    return int(checkpoint.identity[-8:], 16) if estimator.random_state is None else seed
 
 
 def described(value: Any) -> str:
@@ -62,11 +49,3 @@ def described(value: Any) -> str:
         return repr(value)
     a = np.asarray(readable(value), dtype=np.float64)
     return f"<array of shape {a.shape}, digest {fingerprint(a)[:8]}>"
-
-
-def changed_shape(estimator: Any) -> str:
-    """Parameters of the shape that are not those of the fitted model, as a message has them."""
-    now = representations(estimator)
-    before = getattr(estimator, "_fitted_parameters", now)
-    names = [name for name in estimator._shape_parameters if now.get(name) != before.get(name)]
-    return ", ".join(f"{name}={now[name]} (before: {before[name]})" for name in names)

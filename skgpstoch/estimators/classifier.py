@@ -1,4 +1,4 @@
-"""Predictions of a classifier: classes, probabilities, and the latent functions."""
+"""Fits and predictions of a classifier: classes, probabilities, and the latent functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .base import BaseGP, validate_inputs
 from .validation import check_weight
 
 
-class GPClassifier(ClassifierMixin, BaseGP):
-    """Predictions of a classifier: classes, probabilities, and the latent functions.
+class Classifier(ClassifierMixin, BaseGP):
+    """Fits and predictions of a classifier: classes, probabilities, and the latent functions.
 
     Attributes
     ----------
@@ -29,25 +29,51 @@ class GPClassifier(ClassifierMixin, BaseGP):
 
     classes_: np.ndarray
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid, or training diverges; the estimator is
+            then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight)
+
     def _validate(
         self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
     ) -> Data:
-        """Parameters, X and weights, checked, and the codes of the classes, (n, 1)."""
+        """Check parameters, X and weights, and return the codes of the classes, (n, 1)."""
         self._validate_params()
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_classification_targets(y)
         self._y_shape = ()
-        data = check_weight(Data(X, y), sample_weight, least)
+        data = check_weight(Data(X, y), sample_weight, least, keeps=reset)
+        counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0
         if reset:
-            self.classes_ = np.unique(data.y) if classes is None else classes
+            self.classes_ = np.unique(data.y[counts]) if classes is None else classes
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
         codes = np.searchsorted(self.classes_, data.y).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[codes] != data.y
+        unknown = (self.classes_[codes] != data.y) & counts
         if unknown.any():
             raise ValueError(
                 f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, but the classes "

@@ -6,14 +6,12 @@ docstring; an estimator has all of them, and what its own docstring says of one 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from dataclasses import fields
-from types import FunctionType
 from typing import Any
 
-from .parameters import RunParameters, TrainingParameters
+from .parameters import RunParameters, TrainingParameters, WarmStartParameters
 
 SECTIONS = ("Parameters", "Attributes")
 _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
@@ -21,41 +19,29 @@ _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
 def public_estimator(cls: type) -> type:
-    """Complete the docstring and the parameter constraints of an estimator's dataclass.
+    """Complete an estimator's docstring, constraints and shape parameters from those of its groups.
 
     Parameters of training, which all estimators have, come last there and in the signature.
     """
     lineage = [base for base in cls.__mro__ if base is not object]
-    _name_methods(cls, lineage)
     names = _training_last(cls)
     constraints: dict[str, list] = {}
     for base in reversed(lineage):
         constraints |= vars(base).get("_parameter_constraints", {})
     cls._parameter_constraints = {name: constraints[name] for name in names}  # type: ignore[attr-defined]
+    shape = [name for base in lineage for name in vars(base).get("_shape_parameters", ())]
+    cls._shape_parameters = tuple(dict.fromkeys(shape))  # type: ignore[attr-defined]
     if cls.__doc__:  # none under python -OO
         cls.__doc__ = _completed(cls.__doc__, lineage, names)
     return cls
 
 
-def _name_methods(cls: type, lineage: list[type]) -> None:
-    """Let Python's own errors name the class that was called, not one of its ancestors."""
-    for base in lineage[1:]:
-        for name, f in vars(base).items():
-            ours = isinstance(f, FunctionType) and base.__module__.startswith("skgpstoch")
-            if ours and not name.startswith("_") and name not in vars(cls):
-                copy = FunctionType(f.__code__, f.__globals__, name, f.__defaults__, f.__closure__)
-                functools.update_wrapper(copy, f)
-                del copy.__wrapped__  # type: ignore[attr-defined]
-                copy.__kwdefaults__ = f.__kwdefaults__
-                copy.__qualname__ = f"{cls.__name__}.{name}"
-                setattr(cls, name, copy)
-
-
 def _training_last(cls: type) -> list[str]:
     """Names of parameters, in the order that the signature is given here."""
     init: Any = cls.__init__  # type: ignore[misc]
-    signature, of_runs = inspect.signature(init), [f.name for f in fields(RunParameters)]
-    last = [f.name for f in fields(TrainingParameters)] + of_runs
+    signature = inspect.signature(init)
+    groups = (TrainingParameters, RunParameters, WarmStartParameters)
+    last = [f.name for group in groups for f in fields(group)]
     ranks = {name: rank for rank, name in enumerate(last)}
     ordered = sorted(signature.parameters.values(), key=lambda p: ranks.get(p.name, -1))
     init.__signature__ = signature.replace(parameters=ordered)

@@ -1,47 +1,55 @@
 """Groups of constructor parameters that estimators share, each written once.
 
-Data-only dataclasses: fields, their constraints, and their part of the docstring.
+Groups are data: fields, their constraints, which of them say what a model is made of, and their
+part of the docstring. They have no methods. :func:`~skgpstoch.estimators.docs.public_estimator`
+puts them together.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import nn
 
+from ..features.network import ACTIVATIONS
 from ..features.points import INITIALIZATIONS
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
 from ..training.optimizers import SCHEDULES
 
-POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
-POSITIVE = Interval(Real, 0, None, closed="neither")
-NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+
+class Numbers(Interval):
+    """An interval of numbers without True and False, which Python takes for 1 and 0."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool | np.bool_) and super().is_satisfied_by(val)
+
+
+POSITIVE_INTEGER = Numbers(Integral, 1, None, closed="left")
+NOT_NEGATIVE_INTEGER = Numbers(Integral, 0, None, closed="left")
+POSITIVE = Numbers(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Numbers(Real, 0, None, closed="left")
+FRACTION = Numbers(Real, 0, 1, closed="neither")
+SHARE = Numbers(Real, 0, 1, closed="right")
 AUTO = StrOptions({"auto"})
-N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
-DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
-MOST_DRAWS = 10
-MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
+N_JOBS: list[Any] = [POSITIVE_INTEGER, Numbers(Integral, None, -1, closed="right"), None]
 
 
-def positive_integers(name: str, given: Any) -> tuple[int, ...]:
-    """A parameter that is one of them or several, or none.
+@dataclass(eq=False, repr=False, kw_only=True)
+class KernelParameters:
+    """The kernel, the only positional parameter."""
 
-    Raises
-    ------
-    ValueError
-        If it is anything else, rows and columns included.
-    """
-    found = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
-    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
-        raise ValueError(f"{name} must be positive integers, got {given!r}.")
-    return tuple(int(n) for n in found)
+    kernel: sk.Kernel | None = field(default=None, kw_only=False)
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"kernel": [sk.Kernel, None]}
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,8 +60,6 @@ class RunParameters:
     ----------
     tol : float, default=0.0
         Improvement that counts, in nats per row.
-    warm_start : bool, default=False
-        Whether `fit` starts from the parameters of the last one.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     dtype : {"float32", "float64"}, default="float32"
@@ -82,7 +88,6 @@ class RunParameters:
 
     max_iter: int | str = "auto"
     tol: float = 0.0
-    warm_start: bool = False
     device: str | torch.device | None = None
     dtype: str = "float32"
     checkpoint_dir: Any = None
@@ -92,13 +97,27 @@ class RunParameters:
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_iter": [POSITIVE_INTEGER, AUTO],
         "tol": [NOT_NEGATIVE],
-        "warm_start": ["boolean"],
         "device": [str, torch.device, None],
         "dtype": [StrOptions({"float32", "float64"})],
         "checkpoint_dir": [str, os.PathLike, None],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WarmStartParameters:
+    """What a fit begins from.
+
+    Parameters
+    ----------
+    warm_start : bool, default=False
+        Whether `fit` starts from the parameters of the last one.
+    """
+
+    warm_start: bool = False
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"warm_start": ["boolean"]}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -125,9 +144,42 @@ class TrainingParameters:
         "learning_rate_init": [POSITIVE],
         "learning_rate": [StrOptions(set(SCHEDULES))],
         "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "validation_fraction": [FRACTION],
         "n_iter_no_change": [POSITIVE_INTEGER, None],
     }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NetworkParameters:
+    """A network below the kernel.
+
+    Parameters
+    ----------
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
+        Activation after every layer, the last included.
+    feature_map : torch.nn.Module or None, default=None
+        Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
+        sees the inputs as they are.
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3.
+    """
+
+    hidden_layer_sizes: Any = ()
+    activation: str = "relu"
+    feature_map: nn.Module | None = None
+    weight_decay: float | str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "feature_map": [nn.Module, None],
+        "weight_decay": [NOT_NEGATIVE, AUTO],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        "hidden_layer_sizes",
+        "activation",
+        "feature_map",
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -197,6 +249,7 @@ class FiniteParameters:
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
         "noise_variance": [POSITIVE],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("n_components", "n_estimators", "normalize_y")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -273,9 +326,10 @@ class InducingParameters:
         "mean": [StrOptions({"zero", "constant"})],
         "whiten": ["boolean"],
         "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam"})],
-        "averaging": [Interval(Real, 0, 1, closed="right"), AUTO],
+        "averaging": [SHARE, AUTO],
         "early_stopping": ["boolean", AUTO],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("n_inducing", "inducing_points", "mean")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -312,6 +366,7 @@ class LossParameters:
         "beta": [POSITIVE],
         "bound": [StrOptions({"titsias", "log1p"})],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -334,31 +389,8 @@ class DrawParameters:
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_samples": [POSITIVE_INTEGER, AUTO],
-        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
+        "n_predict_samples": [Numbers(Integral, 2, None, closed="left")],
     }
-
-    def _draws(self, n_rows: int) -> tuple[int, int]:
-        """S, and nodes of predictions."""
-        auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
-        S = auto if self.n_samples == "auto" else int(self.n_samples)
-        return S, int(self.n_predict_samples)
-
-    def _check_numbers(self, name: str, layers: Any) -> None:
-        """Raise a ValueError if a draw of a row takes more numbers than points have."""
-        n_normals = sum(layer.n_normals for layer in layers)
-        if n_normals > MOST_NORMALS:
-            raise ValueError(
-                f"{name}={getattr(self, name)!r}: a draw of a row must take at most {MOST_NORMALS} "
-                f"numbers in all hidden layers, got {n_normals}."
-            )
-
-    def _check_draws(self) -> None:
-        """Raise a ValueError if points cannot come in pairs."""
-        if self.n_predict_samples % 2:
-            raise ValueError(
-                "n_predict_samples must be even, as points come in pairs, got "
-                f"{self.n_predict_samples}."
-            )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -367,6 +399,10 @@ class OrthogonalParameters:
 
     Parameters
     ----------
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
+        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
+        the latter two.
     whiten : bool, default=True
         Whether solver="adam" learns q in whitened coordinates. Where the orthogonal points keep the
         prior's covariance, False has the mean learned by coefficients of kernel functions, from
@@ -379,13 +415,89 @@ class OrthogonalParameters:
     Attributes
     ----------
     orthogonal_points_ : ndarray of shape (n_orthogonal, n_features)
-        In the units of X.
+        In the units of X; with posterior="solve" or "odvgp".
     """
 
+    posterior: str = "svgp"
     n_orthogonal: int | str = "auto"
     orthogonal_points: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
+        "posterior": [StrOptions({"svgp", "solve", "odvgp"})],
         "n_orthogonal": [POSITIVE_INTEGER, AUTO],
         "orthogonal_points": ["array-like", None],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        "posterior",
+        "n_orthogonal",
+        "orthogonal_points",
+        "whiten",
+    )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RegressionParameters:
+    """Regression and counts with a variational posterior.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
+        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
+        kernel (nu=1.5) with a length-scale for each input, started from the data. A top-level
+        WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside, where noise is additive; results are in its own
+        units.
+    likelihood : str or Likelihood, default="auto"
+        "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
+        instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
+        "shared_student_t" needs loss="log".
+    noise : {"constant", "input"}, default="constant"
+        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
+        a second function of the features, of which there is a point estimate. Of such noise,
+        `likelihood_` and `noise_variance_` are those where that function is 0.
+
+    Attributes
+    ----------
+    kernel_ : sklearn kernel
+        The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
+    likelihood_ : Likelihood
+        The fitted likelihood, in the units of y.
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y, without known errors; of Gaussian, Student-t and
+        Laplace noise.
+    log_marginal_likelihood_value_ : float
+        The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
+        `partial_fit`, and where there is none (likelihood="shared_student_t").
+    """
+
+    normalize_y: bool = True
+    noise: str = "constant"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "normalize_y": ["boolean"],
+        "noise": [StrOptions({"constant", "input"})],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ClassificationParameters:
+    """Classification with a variational posterior.
+
+    Parameters
+    ----------
+    likelihood : str or Likelihood, default="auto"
+        "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
+        :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax".
+
+    Attributes
+    ----------
+    kernel_ : sklearn kernel
+        The fitted kernel, on X or on the network's outputs.
+    likelihood_ : Likelihood
+        The fitted likelihood.
+    log_marginal_likelihood_value_ : float
+        The bound on log p(y | X), in nats, summed over all rows; NaN after `partial_fit`.
+    """

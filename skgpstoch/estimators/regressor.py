@@ -1,4 +1,4 @@
-"""Predictions of a regressor: mean, standard deviation, intervals, draws and densities."""
+"""Fits and predictions of a regressor: mean, standard deviation, intervals, draws and densities."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .validation import (
 )
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
-    """Predictions of a regressor: mean, standard deviation, intervals, draws and densities.
+class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
+    """Fit, and predictions: mean, standard deviation, intervals, draws and densities.
 
     Attributes
     ----------
@@ -35,14 +35,32 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Noise variance, in squared units of y.
     """
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid, or training diverges; the estimator is
+            then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight)
+
     # ---- what is known of rows ---------------------------------------------------------------
-
-    def _target_is_scaled(self) -> bool:
-        return bool(getattr(self, "normalize_y", False))
-
-    def _numbers_rows(self) -> bool:
-        """Whether parameters have row numbers, so that no row may go before training."""
-        return False
 
     def _check_exposed(self, exposure: Any) -> None:
         """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
@@ -61,7 +79,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> Data:
-        """Parameters, and what is known of rows, checked."""
+        """Check parameters, and what is known of rows."""
         self._validate_params()
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
@@ -71,7 +89,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         shape = y.shape[1:]
         if reset:
             self._y_shape = shape
-        elif shape != self._y_shape:
+        elif shape != self._y_shape and {shape, self._y_shape} != {(), (1,)}:
             raise ValueError(
                 f"y must have shape {('n_samples', *self._y_shape)}, as at the first call, "
                 f"got {('n_samples', *shape)}."
@@ -82,7 +100,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if y_std is not None:
             y_std = check_y_std(y_std, y.shape)
         data = Data(X, y, None, exposure, y_std)
-        return check_weight(data, sample_weight, least, keeps=reset and self._numbers_rows())
+        if reset:
+            self._fitted_with_exposure = exposure is not None
+        return check_weight(data, sample_weight, least, keeps=reset)
 
     def _known(self, X: Tensor, exposure: Any, y_std: Any) -> Rows:
         """What is known of rows besides X, but for y."""
@@ -116,8 +136,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return mean * scale + offset, std * scale
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
-        """Mean of y, or of f, in the units of y, (n, P)."""
-        return self._moments(X, latent, exposure, y_std)[0]
+        """Return the mean of y, or of f, in the units of y, (n, P)."""
+        if not getattr(self, "posterior_", None) or not self.posterior_.has_cheap_mean:
+            return self._moments(X, latent, exposure, y_std)[0]
+        X, posterior = self._query(X)  # noise has no mean, and variances are dear
+        posterior.likelihood.of(self._known(X, exposure, y_std))
+        (mean,) = self._collect(len(X), lambda block: (posterior.mean(X[block]),))
+        offset, scale = self._y_scaling
+        return mean * scale + offset
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(n, P, ...) → the shape of the user's y."""
@@ -391,7 +417,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
         self._check_exposed(of_rows[1])
-        return self._labelled(self._validate(X, y, False, *of_rows))
+        data = self._validate(X, y, False, *of_rows)
+        self._recipe().check_rows(data)
+        return self._labelled(data)
 
     def log_marginal_likelihood(
         self,
@@ -425,23 +453,5 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         X, rows, posterior = self._judged(X, y, sample_weight, exposure, y_std)
         with predicting():
-            value = self._evidence_of(posterior, X, rows)
-        return self._in_units(value, rows.n_effective)
-
-    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        """log p(y | X) of other rows, or the bound on it, for the scaled y."""
-        raise NotImplementedError
-
-    def _in_units(self, log_density: float, n_rows: float) -> float:
-        """The log density of n_rows rows of the scaled y, for y in the units of the user."""
-        return log_density - n_rows * float(np.log(self._y_scaling.scale).sum())
-
-
-def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
-    """Raise a ValueError where the evidence would be one of rows without what is known of them."""
-    posterior.likelihood.given(rows.exposure)  # says that there is none
-    if rows.noise is not None:
-        raise ValueError(
-            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
-            "same noise."
-        )
+            value = self._recipe().evidence(posterior, X, rows)
+        return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())

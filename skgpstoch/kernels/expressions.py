@@ -367,6 +367,20 @@ def to_sklearn(module: Kernel) -> sk.Kernel:
         return module.sklearn_kernel.clone_with_theta(theta)
 
 
+def contains(kernel: sk.Kernel, kind: type[sk.Kernel]) -> bool:
+    """Tell whether an expression has a term of this class.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process.kernels import RBF, DotProduct
+    >>> contains(RBF() + 2.0 * DotProduct(), DotProduct)
+    True
+    """
+    parts = [getattr(kernel, name, None) for name in ("k1", "k2", "kernel")]
+    inner = any(contains(part, kind) for part in parts if isinstance(part, sk.Kernel))
+    return inner or isinstance(kernel, kind)
+
+
 def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | None]:
     """Take the Gaussian noise, a top-level additive WhiteKernel, out of an expression.
 

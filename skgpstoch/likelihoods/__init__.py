@@ -6,10 +6,7 @@ log space; nats throughout.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-
-from .base import Likelihood
+from .base import Likelihood, make_likelihood
 from .classes import Bernoulli, Categorical
 from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
@@ -30,58 +27,6 @@ __all__ = [
     "StudentT",
     "make_likelihood",
 ]
-
-
-_NAMES: dict[str, Callable[[], Likelihood]] = {
-    "gaussian": Gaussian,
-    "student_t": StudentT,
-    "shared_student_t": SharedStudentT,
-    "laplace": Laplace,
-    "poisson": Poisson,
-    "bernoulli": lambda: Bernoulli("logit"),
-    "softmax": Categorical,
-    "robustmax": lambda: Categorical(link="robustmax"),
-}
-
-
-def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = None) -> Likelihood:
-    """A likelihood by its name, or a deep copy of the one given.
-
-    Parameters
-    ----------
-    likelihood : str or Likelihood
-        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
-        "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
-    among : sequence of str or None, default=None
-        The names that are allowed; None: all of these.
-
-    Returns
-    -------
-    likelihood : Likelihood
-        A new one.
-
-    Raises
-    ------
-    ValueError
-        If there is no likelihood of that name.
-    TypeError
-        If it is neither a name nor an instance.
-
-    Examples
-    --------
-    >>> from skgpstoch.likelihoods import make_likelihood
-    >>> make_likelihood("poisson")
-    Poisson(link='exp')
-    """
-    if isinstance(likelihood, Likelihood):
-        return copy.deepcopy(likelihood)
-    among = list(_NAMES) if among is None else list(among)
-    wanted = f"likelihood must be a Likelihood or one of {among}, got {likelihood!r}."
-    if not isinstance(likelihood, str):
-        raise TypeError(wanted)
-    if likelihood not in among:
-        raise ValueError(wanted)
-    return _NAMES[likelihood]()
 
 
 for _name in __all__[:-1]:  # pickles name the public path, wherever a class lives

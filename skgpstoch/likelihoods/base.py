@@ -7,8 +7,9 @@ q(f) are Gauss-Hermite quadratures, always in log space, unless a closed form ov
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,15 @@ class Likelihood(nn.Module):
     differentiable: bool = True
     """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 
+    for_classes_only: bool = False
+    """Whether y are the codes of classes."""
+
     most_prior_variance: float = 1e5
     """Bound of the variance that the default kernel learns."""
+
+    def for_classes(self, n_classes: int) -> Likelihood:
+        """Return one for this many classes."""
+        raise NotImplementedError(f"{type(self).__name__} is not for classes")
 
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
@@ -270,3 +278,108 @@ def check_probability(probability: float) -> float:
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must be inside (0, 1), got {probability!r}")
     return float(probability)
+
+
+NAMED: dict[str, Callable[[], Likelihood]] = {}
+"""Likelihoods by name; :func:`named` adds to it."""
+
+FOR_CLASSES = ("bernoulli", "softmax", "robustmax")
+
+
+def named(name: str, **arguments: Any) -> Callable[[Any], Any]:
+    """Give a likelihood's class, with these arguments of its constructor, a name.
+
+    Parameters
+    ----------
+    name : str
+        What users say for `likelihood`.
+    **arguments : object
+        Of the constructor.
+    """
+
+    def register(cls: Any) -> Any:
+        NAMED[name] = functools.partial(cls, **arguments)
+        return cls
+
+    return register
+
+
+def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = None) -> Likelihood:
+    """A likelihood by its name, or a deep copy of the one given.
+
+    Parameters
+    ----------
+    likelihood : str or Likelihood
+        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
+        "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
+    among : sequence of str or None, default=None
+        The names that are allowed; None: all of these.
+
+    Returns
+    -------
+    likelihood : Likelihood
+        A new one.
+
+    Raises
+    ------
+    ValueError
+        If there is no likelihood of that name.
+    TypeError
+        If it is neither a name nor an instance.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import make_likelihood
+    >>> make_likelihood("poisson")
+    Poisson(link='exp')
+    """
+    if isinstance(likelihood, Likelihood):
+        return copy.deepcopy(likelihood)
+    among = list(NAMED) if among is None else list(among)
+    wanted = f"likelihood must be a Likelihood or one of {among}, got {likelihood!r}."
+    if not isinstance(likelihood, str):
+        raise TypeError(wanted)
+    if likelihood not in among:
+        raise ValueError(wanted)
+    return NAMED[likelihood]()
+
+
+def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
+    """Return the likelihood of a regressor; "auto" is "gaussian".
+
+    Raises
+    ------
+    ValueError
+        If it is for classes, or there is none of that name.
+    TypeError
+        If it is neither a name nor an instance.
+    """
+    among = [name for name in NAMED if name not in FOR_CLASSES]
+    found = make_likelihood("gaussian" if likelihood == "auto" else likelihood, among)
+    if found.for_classes_only:
+        raise ValueError(
+            f"likelihood={likelihood!r} is for classes: use a classifier instead of a regressor."
+        )
+    return found
+
+
+def class_likelihood(likelihood: str | Likelihood, n_classes: int) -> Likelihood:
+    """Return the likelihood of a classifier; "auto" is "bernoulli" or "softmax".
+
+    Raises
+    ------
+    ValueError
+        If it is not for so many classes, or there is none of that name.
+    TypeError
+        If it is neither a name nor an instance.
+    """
+    name = likelihood
+    if likelihood == "auto":
+        name = "bernoulli" if n_classes == 2 else "softmax"
+    found = make_likelihood(name, FOR_CLASSES)
+    if not found.for_classes_only:
+        raise ValueError(
+            "likelihood of a classifier must be 'bernoulli', 'softmax' or 'robustmax', got "
+            f"{likelihood!r}."
+        )
+    return found.for_classes(n_classes)

@@ -20,7 +20,7 @@ from ..maths.gaussian import (
     quadrature_nodes,
     quasi_random_nodes,
 )
-from .base import Gradients, Likelihood, check_link, differentiate, mixture_log_mean
+from .base import Gradients, Likelihood, check_link, differentiate, mixture_log_mean, named
 from .rejection import Draws, accept_reject
 
 BLOCK_FLOATS = 2**22
@@ -47,6 +47,7 @@ PREDICTIVE_NODES = 64
 """Quadrature nodes of robustmax's probabilities."""
 
 
+@named("bernoulli", link="logit")
 class Bernoulli(Likelihood):
     """P(y = 1) = g(f), y in {0, 1}: two classes.
 
@@ -74,8 +75,18 @@ class Bernoulli(Likelihood):
         super().__init__()
         self.link = check_link(link, ("logit", "probit"))
 
+    for_classes_only = True
+
     def extra_repr(self) -> str:
         return f"link={self.link!r}"
+
+    def for_classes(self, n_classes: int) -> Bernoulli:
+        if n_classes > 2:
+            raise ValueError(
+                f"likelihood={self!r} is for two classes, but y has {n_classes}; use "
+                "'softmax' or 'robustmax'."
+            )
+        return self
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """log g(±f), elementwise: + where y = 1, − where y = 0."""
@@ -138,6 +149,8 @@ class Bernoulli(Likelihood):
         return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
 
 
+@named("robustmax", link="robustmax")
+@named("softmax")
 class Categorical(Likelihood):
     """C classes, one latent function each; y holds codes 0, …, C−1 as floats, (N, 1).
 
@@ -181,8 +194,9 @@ class Categorical(Likelihood):
         epsilon = f", epsilon={self.epsilon:g}" if self.link == "robustmax" else ""
         return f"n_classes={self.n_classes}, link={self.link!r}{epsilon}"
 
+    for_classes_only = True
+
     def for_classes(self, n_classes: int) -> Categorical:
-        """A copy for that many classes."""
         return Categorical(n_classes, self.link, self.epsilon)
 
     def n_latents(self, n_outputs: int) -> int:

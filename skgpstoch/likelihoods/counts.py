@@ -22,6 +22,7 @@ from .base import (
     check_probability,
     largest,
     mixture_log_mean,
+    named,
 )
 
 MODE_STEPS = 20
@@ -38,6 +39,7 @@ MOST = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""
 
 
+@named("poisson")
 class Poisson(Likelihood):
     """Counts y of rate exposure·g(f).
 

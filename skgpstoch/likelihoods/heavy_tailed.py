@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
-from .base import Gradients, is_learned, mixture_log_mean
+from .base import Gradients, is_learned, mixture_log_mean, named
 from .real import AdditiveNoise, gaussian_draws, in_type_of, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
 
 
+@named("laplace")
 class Laplace(AdditiveNoise):
     """Laplace noise: y = f + ε, p(ε) = exp(−|ε|/s)/(2s), the tails of an absolute loss.
 
@@ -118,6 +119,7 @@ class Laplace(AdditiveNoise):
         _set_scale(self.log_scale, rows, math.log(2.0))
 
 
+@named("student_t")
 class StudentT(AdditiveNoise):
     """Student-t noise: y = f + s·ε, for robust regression, where outliers are forgotten.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density
-from .base import Gradients, Likelihood, check_probability, mixture_log_mean
+from .base import Gradients, Likelihood, check_probability, mixture_log_mean, named
 from .rejection import Draws
 
 
@@ -103,6 +103,7 @@ class AdditiveNoise(Likelihood):
         return rows.median(rows.y)
 
 
+@named("gaussian")
 class Gaussian(AdditiveNoise):
     """Gaussian noise: y = f + ε, ε ~ N(0, σ²), one variance for each of the P outputs.
 

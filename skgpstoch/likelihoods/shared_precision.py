@@ -9,12 +9,13 @@ from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from ..maths.gaussian import Marginals, inverse
-from .base import Gradients, check_probability, mixture_log_mean
+from .base import Gradients, check_probability, mixture_log_mean, named
 from .heavy_tailed import StudentT
 from .real import in_type_of
 from .rejection import Draws
 
 
+@named("shared_student_t")
 class SharedStudentT(StudentT):
     """Student-t noise whose precision is that of f's uncertainty, too.
 

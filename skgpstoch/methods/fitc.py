@@ -18,19 +18,50 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from ..data.rows import Data, Rows
+from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.network_kernel import NetworkKernel
-from ..estimators.sparse_estimators import SparseGPRegressor
-from ..likelihoods.base import Likelihood
+from ..estimators.parameters import (
+    InducingParameters,
+    KernelParameters,
+    NetworkParameters,
+    RegressionParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ..estimators.regressor import Regressor
+from ..estimators.streams import stream
 from ..likelihoods.real import Gaussian
-from ..losses import FullyIndependent, Loss
-from ..posteriors.base import Posterior
+from ..losses import FullyIndependent
+from ..recipes.inducing import InducingPoints
+from ..recipes.networks import Network
+from ..recipes.recipe import KernelChoice, Training
+from ..recipes.variational import VariationalRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class FITCRecipe(VariationalRecipe):
+    """A variational model of rows that are never merged: one twice has two residuals."""
+
+    @property
+    def merges_rows(self) -> bool:
+        return False
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})
+        return super().evidence(posterior, X, rows)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class FITCRegressor(NetworkKernel, SparseGPRegressor):
+class FITCRegressor(
+    NetworkParameters,
+    InducingParameters,
+    RegressionParameters,
+    KernelParameters,
+    TrainingParameters,
+    WarmStartParameters,
+    Regressor,
+):
     """Sparse Gaussian-process regression with the FITC approximation.
 
     A baseline: its noise variance is often underestimated, as residuals explain some of the noise.
@@ -112,10 +143,8 @@ class FITCRegressor(NetworkKernel, SparseGPRegressor):
         check_refused("fit", refused)
         return self._fit_to(X, y, None, None, y_std)
 
-    def partial_fit(  # type: ignore[override]
-        self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
-    ) -> Any:
-        """One pass over more rows, for streams, as that of :class:`SVGPRegressor`.
+    def partial_fit(self, X: Any, y: Any, *, y_std: Any = None, **refused: Any) -> Any:
+        """Make one pass over more rows, for streams, as that of :class:`SVGPRegressor`.
 
         Parameters
         ----------
@@ -140,20 +169,29 @@ class FITCRegressor(NetworkKernel, SparseGPRegressor):
             the first call.
         """
         check_refused("partial_fit", refused)
-        return self._partial_fit(X, y, None, None, y_std)
+        return stream(self, X, y, None, None, y_std)
 
-    def _distinct(self, data: Data) -> Data:
-        return data  # a row that is there twice has two residuals
-
-    def _evidence_of(self, posterior: Posterior, X: Tensor, rows: Rows) -> float:
-        check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})
-        return super()._evidence_of(posterior, X, rows)
-
-    def _make_likelihood(self) -> Likelihood:
-        return Gaussian()
-
-    def _make_loss(self) -> Loss:
-        return FullyIndependent()
+    def _recipe(self) -> FITCRecipe:
+        return FITCRecipe(
+            likelihood=Gaussian(),
+            loss=FullyIndependent(),
+            normalize_y=self.normalize_y,
+            scales_noise=self.noise == "input",
+            features=InducingPoints(
+                kernel=KernelChoice.of(self.kernel),
+                network=Network.of(
+                    self.hidden_layer_sizes, self.activation, self.feature_map, self.weight_decay
+                ),
+                n_inducing=self.n_inducing,
+                points=self.inducing_points,
+                learned=self.learn_inducing_points,
+            ),
+            mean=self.mean,
+            solver=self.solver,
+            averaging=self.averaging,
+            whiten=self.whiten,
+            training=Training.of(self),
+        )
 
 
 def check_refused(method: str, options: dict[str, Any]) -> None:

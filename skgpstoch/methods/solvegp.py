@@ -15,49 +15,86 @@ q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators.docs import public_estimator
-from ..estimators.network_kernel import NetworkKernel
-from ..estimators.orthogonal import WithOrthogonalPoints
-from ..estimators.sparse import LossChoice, SparseGP
-from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ..estimators.parameters import (
+    ClassificationParameters,
+    InducingParameters,
+    KernelParameters,
+    LossParameters,
+    NetworkParameters,
+    OrthogonalParameters,
+    RegressionParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
+from ..losses import make_loss
+from ..recipes.inducing import InducingPoints
+from ..recipes.networks import Network
+from ..recipes.recipe import KernelChoice, Training
+from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGP(LossChoice, WithOrthogonalPoints, NetworkKernel):
-    """What regressor and classifier share.
+class SolveGPParameters(
+    KernelParameters,
+    LossParameters,
+    OrthogonalParameters,
+    NetworkParameters,
+    InducingParameters,
+    TrainingParameters,
+    WarmStartParameters,
+):
+    """Parameters that regressor and classifier share.
 
     Parameters
     ----------
-    orthogonal_covariance : {"free", "prior"}, default="free"
+    posterior : {"solve", "odvgp"}, default="solve"
         Whether q has a covariance of its own at the orthogonal points, or the prior's: ODVGP. See
         `whiten` for the latter with very many points.
     """
 
-    orthogonal_covariance: str = "free"
+    posterior: str = "solve"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "orthogonal_covariance": [StrOptions({"free", "prior"})],
+        "posterior": [StrOptions({"solve", "odvgp"})],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        *SparseGP._shape_parameters,
-        "n_orthogonal",
-        "orthogonal_points",
-        "orthogonal_covariance",
-        "whiten",
-    )
 
-    def _covariance_there(self) -> str:
-        return self.orthogonal_covariance
+
+def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalRecipe:
+    """Return S block-diagonal, Z and O, and a likelihood."""
+    return VariationalRecipe(
+        likelihood=likelihood,
+        loss=make_loss(p.loss, p.bound),
+        beta=float(p.beta),
+        features=InducingPoints(
+            kernel=KernelChoice.of(p.kernel),
+            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
+            n_inducing=p.n_inducing,
+            points=p.inducing_points,
+            learned=p.learn_inducing_points,
+            posterior=p.posterior,
+            n_orthogonal=p.n_orthogonal,
+            orthogonal_points=p.orthogonal_points,
+            whiten=p.whiten,
+        ),
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
+    )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGP, SparseGPRegressor):
+class SolveGPRegressor(SolveGPParameters, RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -87,10 +124,14 @@ class SolveGPRegressor(SolveGP, SparseGPRegressor):
     (5, 1)
     """
 
+    def _recipe(self) -> VariationalRecipe:
+        recipe = solvegp_recipe(self, regression_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPClassifier(SolveGP, SparseGPClassifier):
+class SolveGPClassifier(SolveGPParameters, ClassificationParameters, VariationalClassifier):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -115,3 +156,6 @@ class SolveGPClassifier(SolveGP, SparseGPClassifier):
     >>> bool(model.fit(X, y).score(X, y) > 0.98)
     True
     """
+
+    def _recipe(self) -> VariationalRecipe:
+        return solvegp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))

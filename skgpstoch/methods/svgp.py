@@ -15,17 +15,64 @@ Gaussian likelihood (:mod:`skgpstoch.objectives.optimal_q`), Titsias' own
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..estimators.docs import public_estimator
-from ..estimators.network_kernel import NetworkKernel
-from ..estimators.sparse import LossChoice
-from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ..estimators.parameters import (
+    ClassificationParameters,
+    InducingParameters,
+    KernelParameters,
+    LossParameters,
+    NetworkParameters,
+    RegressionParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
+from ..losses import make_loss
+from ..recipes.inducing import InducingPoints
+from ..recipes.networks import Network
+from ..recipes.recipe import KernelChoice, Training
+from ..recipes.variational import VariationalRecipe
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SVGPParameters(
+    KernelParameters,
+    LossParameters,
+    NetworkParameters,
+    InducingParameters,
+    TrainingParameters,
+    WarmStartParameters,
+):
+    """Parameters that regressor and classifier share."""
+
+
+def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
+    """Return S full, Z of one kind, and a likelihood."""
+    return VariationalRecipe(
+        likelihood=likelihood,
+        loss=make_loss(p.loss, p.bound),
+        beta=float(p.beta),
+        features=InducingPoints(
+            kernel=KernelChoice.of(p.kernel),
+            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
+            n_inducing=p.n_inducing,
+            points=p.inducing_points,
+            learned=p.learn_inducing_points,
+        ),
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
+    )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(LossChoice, NetworkKernel, SparseGPRegressor):
+class SVGPRegressor(SVGPParameters, RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -58,10 +105,14 @@ class SVGPRegressor(LossChoice, NetworkKernel, SparseGPRegressor):
     True
     """
 
+    def _recipe(self) -> VariationalRecipe:
+        recipe = svgp_recipe(self, regression_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPClassifier(LossChoice, NetworkKernel, SparseGPClassifier):
+class SVGPClassifier(SVGPParameters, ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
@@ -86,3 +137,6 @@ class SVGPClassifier(LossChoice, NetworkKernel, SparseGPClassifier):
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)
     True
     """
+
+    def _recipe(self) -> VariationalRecipe:
+        return svgp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))

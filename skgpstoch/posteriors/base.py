@@ -15,6 +15,8 @@ class Posterior(nn.Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
+    has_cheap_mean: bool = False
+    """Whether :meth:`mean` takes much less than :meth:`marginals`; for additive noise."""
 
     @property
     def block_rows(self) -> int:

@@ -1,0 +1,293 @@
+"""partial_fit: more of the data, a chunk at a time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.arrays import resolve_device, resolve_seed
+from ..data.rows import Data
+from ..objectives.base import Objective
+from ..recipes.recipe import Problem, Recipe, Sizes, Start
+from ..training.loop import train
+from ..training.optimizers import make_optimizer
+from .base import BaseGP, Run, changed_parameters, fitting, representations
+from .checkpoint_key import SILENT
+from .classifier import Classifier
+from .regressor import Regressor
+
+STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have
+
+
+class Stream(NamedTuple):
+    """What one call leaves to the next."""
+
+    objective: Objective
+    optimizer: dict[str, Any]  # its state
+    parameters: dict[str, str]  # those of the estimator
+    solver: str
+
+
+@fitting
+def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
+    """Go on with more rows, from the fitted model if there is one."""
+    estimator._validate_params()
+    first = not hasattr(estimator, "posterior_")
+    if not first:
+        check_unchanged(estimator)
+    data = estimator._validate(X, y, first, *of_rows)
+    recipe = estimator._recipe()
+    recipe.check_streams()
+    recipe.check_rows(data)
+    recipe.check(data)
+    if not first:
+        check_chunk(estimator, data)
+    data = data.counted()
+    run = prepare(estimator, recipe, data, first)
+    history = train(
+        run.objective,
+        run.X,
+        run.rows,
+        optimizer=(optimizer := resumed_optimizer(estimator, run)),
+        max_iter=1,
+        batch_size=run.plan.batch_size,
+        # Features must not change faster than the averages of them follow.
+        schedule=lambda *_: min(STREAM_RATE, run.objective.stream_rate(run.plan.batch_size)),
+        generator=run.generator,
+    )
+    history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
+    estimator._finish(recipe, run, run.objective.running_solution(), history, data)
+    run.objective.detach_rows()
+    parameters = described_parameters(estimator)
+    estimator._stream = Stream(
+        run.objective.cpu(), on_cpu(optimizer), parameters, run.plan.solver
+    )
+    return estimator
+
+
+def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
+    """Plan for a chunk, and make its objective or go on with the last one."""
+    device = resolve_device(estimator.device)
+    generator = torch.Generator(device).manual_seed(resolve_seed(estimator.random_state))
+    posterior = None if first else estimator.posterior_
+    sizes = Sizes(len(data), len(data), data.X.shape[1], data.y_std is not None, streams=True)
+    start = None if posterior is None else Start(posterior)
+    plan = recipe.plan(sizes, start)
+    if first:
+        estimator._set_scalings(recipe, data, None)
+    X, rows = estimator._tensors(data, plan.dtype, device)
+    kept = kept_stream(estimator, plan.solver)
+    if kept is None:
+        problem = Problem(X, rows, estimator._x_scaling, plan, generator)
+        objective = recipe.stream(problem, posterior).to(X.device)
+    else:
+        objective = copy.deepcopy(kept.objective).to(X.device)
+        objective.attach(X, rows)
+    return Run(X, rows, plan, objective, generator, None)
+
+
+def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:
+    """Return what the last call left, unless parameters ask for other steps and averages now."""
+    kept = getattr(estimator, "_stream", None)
+    now = (described_parameters(estimator), solver)  # "auto" is another one with y_std
+    return kept if kept is not None and (kept.parameters, kept.solver) == now else None
+
+
+def resumed_optimizer(estimator: Any, run: Run) -> torch.optim.Optimizer | None:
+    """Make the optimiser, in the state in which the last call left it."""
+    kept = kept_stream(estimator, run.plan.solver)
+    groups = run.objective.param_groups()
+    optimizer = make_optimizer(run.plan.solver, groups, estimator.learning_rate_init)
+    if optimizer is not None and kept is not None:
+        optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
+    return optimizer
+
+
+def described_parameters(estimator: BaseGP) -> dict[str, str]:
+    """Describe all parameters that a stream depends on."""
+    names = set(estimator.get_params(deep=False)) - SILENT - {"warm_start"}
+    return representations(estimator, sorted(names))
+
+
+def check_unchanged(estimator: BaseGP) -> None:
+    """Raise a ValueError if parameters ask for another model than the fitted one."""
+    if changed := changed_parameters(estimator):
+        raise ValueError(
+            "partial_fit goes on with the model that was fitted before, but "
+            f"{', '.join(changed.values())} asks for another one; fit anew, or set it back."
+        )
+
+
+def check_chunk(estimator: Any, data: Data) -> None:
+    """Raise a ValueError if rows of a later chunk are not like those before."""
+    given = data.exposure is not None
+    before = getattr(estimator, "_fitted_with_exposure", False)
+    if given != before:
+        raise ValueError(
+            "exposure must be given for all chunks or for none, but the rows before had "
+            f"{'some' if before else 'none'}: give ones where it is not known otherwise."
+        )
+
+
+def on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Return an optimiser's state, loadable without a GPU."""
+    state = {} if optimizer is None else copy.deepcopy(optimizer.state_dict())
+    for values in state.get("state", {}).values():
+        values.update({k: v.cpu() for k, v in values.items() if isinstance(v, Tensor)})
+    return state
+
+
+# ---- estimators that learn from streams ----------------------------------------------------------
+
+
+class StreamingRegressor(Regressor):
+    """A regressor that learns from chunks, too."""
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Make one pass over more rows, for streams.
+
+        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
+        the running statistics, about the last 20 rows for each feature, and the learning rate is
+        `learning_rate_init` times their averaging rate, a tenth at most. noise="validation" has no
+        rows to validate by, so the noise is profiled.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or sample_weight is invalid, the kernel has no features, finite or
+            random, or what the model is made of has changed since the first call.
+        """
+        return stream(self, X, y, sample_weight)
+
+
+class VariationalRegressor(Regressor):
+    """A regressor for any likelihood, whose rows may have exposures and known errors."""
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; counts for likelihood="poisson".
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the noise that is
+            learned; for a Gaussian likelihood. None is 0.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or what is given of rows is invalid, or training diverges; the estimator
+            is then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight, exposure, y_std)
+
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Make one pass over more rows, for streams.
+
+        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
+        the running averages, and the learning rate is `learning_rate_init` times their averaging
+        rate, a tenth at most; `log_marginal_likelihood_value_` is not known of a stream, and NaN.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            As for `fit`.
+        exposure : float or array-like of shape (n_samples,), default=None
+            As for `fit`.
+        y_std : float or array-like of the shape of y, default=None
+            As for `fit`.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or what is given of rows is invalid, solver, loss or beta not for
+            streams, or what the model is made of has changed since the first call.
+        """
+        return stream(self, X, y, sample_weight, exposure, y_std)
+
+
+class VariationalClassifier(Classifier):
+    """A classifier that learns from chunks, too."""
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
+        """Make one pass over more rows, for streams.
+
+        The scaling of X is that of the first call (or of `fit`). The posterior is that of the
+        running averages, and the learning rate is `learning_rate_init` times their averaging rate,
+        a tenth at most; `log_marginal_likelihood_value_` is not known of a stream, and NaN.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Labels.
+        classes : array-like of shape (n_classes,) or None, default=None
+            All the labels that may come, at the first call; None for those of `y`.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            As for `fit`.
+
+        Returns
+        -------
+        self : object
+            The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y, classes or sample_weight is invalid, solver, loss or beta not for
+            streams, or what the model is made of has changed since the first call.
+        """
+        if classes is not None:
+            classes = np.unique(classes)
+            if len(classes) < 2:
+                raise ValueError(f"classes must list two labels at least, got {classes.tolist()}.")
+            if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
+                raise ValueError(
+                    f"classes must be those of the first call, {self.classes_.tolist()}, got "
+                    f"{classes.tolist()}."
+                )
+        return stream(self, X, y, sample_weight, classes)

@@ -1,0 +1,416 @@
+"""Inducing points, of one kind or two: how many, where they start, and their features.
+
+A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. With orthogonal points
+beside the others q is that of SOLVE-GP or ODVGP, else that of SVGP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils.validation import check_array
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling, readable
+from ..data.rows import Rows
+from ..features.inducing import InducingFeatures
+from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
+from ..features.points import choose_points
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
+from ..models.sparse import SparseModel, SparsePosterior
+from .networks import Network
+from .recipe import KernelChoice, Problem, Sizes, Start, given_number
+from .variational import STEPS, USUAL_BATCH, VariationalRecipe
+
+MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
+FEW_ROWS = 1000  # up to which "auto" is half of that
+FEW_POINTS = 20
+ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
+SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
+MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
+
+COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
+"""Of q at orthogonal points, by the name of a posterior; None: there are no such points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InducingPoints:
+    """Inducing points, and orthogonal ones beside them.
+
+    Parameters
+    ----------
+    kernel : KernelChoice
+        k, and the noise.
+    network : Network or None, default=None
+        Below the kernel.
+    n_inducing : int or "auto", default="auto"
+        M.
+    points : str or array-like, default="kmeans"
+        How the points are chosen, or where they are.
+    learned : bool, default=True
+        Whether they are trained.
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q.
+    n_orthogonal : int or "auto", default="auto"
+        M₂.
+    orthogonal_points : array-like or None, default=None
+        Where these start.
+    whiten : bool, default=True
+        If False, the mean at orthogonal points with the prior's covariance is learned by
+        coefficients of kernel functions.
+    """
+
+    kernel: KernelChoice
+    network: Network | None = None
+    n_inducing: int | str = "auto"
+    points: Any = "kmeans"
+    learned: bool = True
+    posterior: str = "svgp"
+    n_orthogonal: int | str = "auto"
+    orthogonal_points: Any = None
+    whiten: bool = True
+
+    steps = STEPS
+
+    # ---- what is known before ----------------------------------------------------------------
+
+    @property
+    def has_network(self) -> bool:
+        return self.network is not None
+
+    @property
+    def has_user_module(self) -> bool:
+        return self.network is not None and self.network.module is not None
+
+    @property
+    def is_orthogonal(self) -> bool:
+        """Whether there are orthogonal points."""
+        return self.posterior != "svgp"
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether the mean at orthogonal points is learned by coefficients of kernel functions."""
+        return self.posterior == "odvgp" and not self.whiten
+
+    @property
+    def method(self) -> str:
+        """How points are chosen that are not given."""
+        return self.points if isinstance(self.points, str) else "kmeans"
+
+    def check(self, n_features: int) -> None:
+        if self.is_orthogonal:
+            return
+        given = {"n_orthogonal": self.n_orthogonal, "orthogonal_points": self.orthogonal_points}
+        for name, value in given.items():
+            if value is not None and not (isinstance(value, str) and value == "auto"):
+                raise ValueError(
+                    f"{name} must be left as it is with posterior='svgp', which has no orthogonal "
+                    "points; posterior='solve' and 'odvgp' have."
+                )
+
+    def minibatch_needed(self, n_features: int) -> int | None:
+        return USUAL_BATCH if self.is_decoupled else None
+
+    def n_points(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> tuple[int, int]:
+        n, n_given = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
+        if start is not None:
+            features = start.posterior.model.features
+            M = start.number("n_inducing", self.n_inducing, len(features.points))
+            return M, self.n_fitted_orthogonal(features, start) if self.is_orthogonal else 0
+        if isinstance(self.points, str):
+            M = n_inducing(self.n_inducing, n, n_given, recipe, shares=self.is_orthogonal)
+        else:
+            M = given_number(self.n_inducing, "n_inducing", len(self.points))
+        if not self.is_orthogonal:
+            return M, 0
+        if self.orthogonal_points is not None:
+            given = len(self.orthogonal_points)
+            return M, given_number(self.n_orthogonal, "n_orthogonal", given)
+        return M, n_orthogonal(self.n_orthogonal, n, n_given, M)
+
+    def n_fitted_orthogonal(self, features: Any, start: Start) -> int:
+        """Return M₂ of a fitted model."""
+        others = getattr(features, "others", None)
+        if others is None:
+            raise ValueError(
+                "warm_start=True goes on from a model without orthogonal points, but they are "
+                "asked for now; set that back, or fit with warm_start=False."
+            )
+        return start.number("n_orthogonal", self.n_orthogonal, len(others))
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    def weight_decay(self, n_rows: float) -> float:
+        return 0.0 if self.network is None else self.network.decay(n_rows)
+
+    # ---- features ----------------------------------------------------------------------------
+
+    def build(
+        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
+    ) -> InducingFeatures:
+        X, rows, generator = problem.X, problem.rows, problem.generator
+        network: nn.Module = nn.Sequential()
+        width = X.shape[1]
+        if self.network is not None:
+            network, width = self.network.build(X, generator)
+        network = network.eval()
+        most = likelihood.most_prior_variance
+        kernel = make_kernel(self.kernel.expression, network, X, rows, most)
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
+
+        given = self.given_points(problem, fitted)
+        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
+        points, others = both_kinds(choose, sizes, given, len(X), self.shuffles(generator))
+        arguments = (kernel, network, points, input_unit(X, rows), width)
+        return make_features(arguments, others, n_latents, self.is_decoupled)
+
+    def shuffles(self, generator: torch.Generator) -> torch.Generator | None:
+        """Return what divides points into the two kinds; None where the first ones are Z."""
+        return None if self.method == "conditional_variance" else generator
+
+    def given_points(self, problem: Problem, fitted: SparseModel | None) -> list[Tensor | None]:
+        """Return Z and O where they are known: those of the last fit, or the parameters'."""
+        if fitted is not None:
+            features: Any = fitted.features
+            return [p.detach().to(problem.X) for p in features.all_points()]
+        return [
+            scaled_points("inducing_points", self.points, problem),
+            scaled_points("orthogonal_points", self.orthogonal_points, problem),
+        ]
+
+    def prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
+        is_prior = COVARIANCES[self.posterior] == "prior"
+        return tuple(b > 0 and is_prior for b in range(len(features.blocks)))
+
+    def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
+        if self.kernel.expression is None and not learns_variance:
+            features.kernel.k1.requires_grad_(False)  # more of it would fit ever better
+        features.learn_points(self.learned and len(features.points) < n_rows)
+        if self.network is not None:
+            self.network.freeze(features.network)
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
+        fitted: Any = kernels.to_sklearn(features.kernel)
+        if self.kernel.expression is None and not list(features.network.parameters()):
+            scale = x_scaling.scale
+            in_units(fitted.k2, scale if np.ndim(fitted.k2.length_scale) else scale[0])
+        return fitted
+
+    def attributes(self, posterior: SparsePosterior, x_scaling: Scaling) -> dict[str, Any]:
+        features: Any = posterior.model.features
+        points = [p.detach().double().numpy() for p in features.all_points()]
+        offset, scale = x_scaling
+        names = ("inducing_points_", "orthogonal_points_")
+        return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
+
+
+# ---- how many ------------------------------------------------------------------------------------
+
+
+def n_inducing(
+    asked: int | str, n_trained: int, n_given: int, recipe: VariationalRecipe, shares: bool
+) -> int:
+    """Return M.
+
+    Parameters
+    ----------
+    asked : int or "auto"
+        The parameter.
+    n_trained, n_given : int
+        Distinct rows to train on, and rows as they were given.
+    recipe : VariationalRecipe
+        Says what is trained for.
+    shares : bool
+        Whether orthogonal points want rows of their own.
+
+    Raises
+    ------
+    ValueError
+        If more points than rows are asked for.
+    """
+    if asked != "auto":
+        M = int(asked)
+        if max(n_trained, n_given) < M:
+            raise ValueError(
+                f"n_inducing={M} must be at most the number of rows to train on, {n_trained}."
+            )
+        return min(M, n_trained)
+    conjugate = isinstance(recipe.likelihood, Gaussian)
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > FEW_ROWS else 2)
+    if recipe.covariance == "gradient":  # of which S has M²/2 parameters
+        most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
+    M = min(most, n_trained)
+    return min(M, max(1, n_trained // 2)) if shares else M
+
+
+def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
+    """Return M₂ beside M points.
+
+    Raises
+    ------
+    ValueError
+        If more points than rows are asked for.
+    """
+    if asked == "auto":
+        return min(M, max(1, n_trained - M))
+    if int(asked) > max(n_trained, n_given):
+        raise ValueError(
+            f"n_orthogonal={asked} must be at most the number of rows to train on, {n_trained}."
+        )
+    return min(int(asked), n_trained)
+
+
+# ---- where they start ----------------------------------------------------------------------------
+
+
+def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
+    """Return a user's points, scaled as X is; None where there are none.
+
+    Raises
+    ------
+    ValueError
+        If they are not points like the rows of X.
+    """
+    if points is None or isinstance(points, str):
+        return None
+    X = problem.X
+    points = check_array(readable(points), dtype=np.float64, input_name=name)
+    if points.shape[1] != X.shape[1]:
+        raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
+    return problem.x_scaling.tensor(points, X.dtype, X.device)
+
+
+def both_kinds(
+    choose: Callable[[int], Tensor],
+    sizes: tuple[int, int],
+    given: Sequence[Tensor | None],
+    n_rows: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return Z and O: where neither is given, two parts of one set if there are rows for it.
+
+    Parameters
+    ----------
+    choose : callable
+        Number of points ↦ points, or fewer where there are no more.
+    sizes : tuple of int
+        M and M₂; of 0, or of a single point to choose, there is no O.
+    given : sequence of (Tensor or None)
+        Z, and O if there is any, where they are.
+    n_rows : int
+        Rows to choose from.
+    generator : torch.Generator or None
+        Which part a point is in; None: the first ones are Z.
+    """
+    (M, M2), (points, others) = sizes, (*given, None)[:2]
+    if M2 and points is None and others is None and n_rows >= M + M2:
+        both = choose(M + M2)
+        if len(both) == 1:
+            return both, None
+        if generator is not None:
+            both = both[torch.randperm(len(both), generator=generator, device=both.device)]
+        M = min(M, max(1, len(both) * M // (M + M2)))
+        return both[:M], both[M:]
+    points = choose(M) if points is None else points
+    if not M2:
+        return points, None
+    return points, choose(M2) if others is None else others
+
+
+# ---- features and kernels ------------------------------------------------------------------------
+
+
+def make_features(
+    arguments: tuple[Any, ...], others: Tensor | None, n_outputs: int, decoupled: bool = False
+) -> InducingFeatures:
+    """Make P from the arguments of :class:`InducingFeatures`, with orthogonal points if any."""
+    if others is None:
+        return InducingFeatures(*arguments)
+    if not decoupled:
+        return OrthogonalFeatures(*arguments, orthogonal_points=others)
+    n_columns = max(len(arguments[2]), MOST_COLUMNS)
+    return DecoupledFeatures(
+        *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns
+    )
+
+
+def input_unit(X: Tensor, rows: Rows) -> Tensor:
+    """Return the standard deviation of each column, 1 where it is constant."""
+    some = X[:SCALE_ROWS].cpu().double().numpy()  # rows are in random order
+    weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
+    return torch.from_numpy(Scaling.standard(some, weight).scale).to(X)
+
+
+@torch.no_grad()
+def make_kernel(
+    expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows, most_variance: float
+) -> kernels.Kernel:
+    """Make k on the network's outputs: an expression's, or the default, started from these."""
+    if expression is None:
+        G = network.eval()(X[:SCALE_ROWS])
+        G = G.reshape(-1, G.shape[-1])
+        some = rows[:SCALE_ROWS]
+        if some.weight is None:
+            spread = G.double().std(0, correction=0)
+        else:
+            G = G.double()
+            spread = some.mean((G - some.mean(G)).square()).sqrt()
+        varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
+        usual = (varied if len(varied) else torch.ones_like(spread)).median()
+        # Of a column that hardly varies among these rows, others may lie far away.
+        scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
+        shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
+        expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
+    return kernels.from_sklearn(expression).to(X.device)
+
+
+def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:
+    """Make the kernel of a parameter, for `inputs` that are `n_inputs` numbers; without noise.
+
+    Raises
+    ------
+    ValueError
+        If it is not a kernel for these; it says which parameter it is of.
+    """
+    try:
+        kernel = kernels.from_sklearn(expression)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    for part in kernel.modules():
+        if isinstance(part, kernels.WhiteNoise):
+            raise ValueError(
+                f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
+                "likelihood, or a term of kernel at its top level."
+            )
+        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        if n_scales not in (1, n_inputs):
+            raise ValueError(
+                f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
+                f"numbers, got {expression}."
+            )
+    return kernel
+
+
+def in_units(kernel: Any, scale: np.ndarray | float) -> None:
+    """Give length-scales, and their bounds, in other units: `scale` times as large."""
+    kernel.length_scale = kernel.length_scale * scale
+    if not isinstance(kernel.length_scale_bounds, str):
+        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
+        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)

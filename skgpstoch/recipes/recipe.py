@@ -1,0 +1,373 @@
+"""What a fit is made of: recipes of parts, and the plans that they come to for so many rows.
+
+An estimator makes a :class:`Recipe` from its parameters, once per fit. A recipe knows nothing of
+estimators. It decides what "auto" means with a pure function of sizes (:meth:`Recipe.plan`), makes
+the objective that is trained (:meth:`Recipe.objective`), and afterwards says what the estimator's
+fitted attributes are (:meth:`Recipe.attributes`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..kernels import Kernel, contains, split_white_noise
+from ..likelihoods.base import Likelihood
+from ..objectives.base import Objective
+from ..posteriors.base import Posterior
+from ..training.loop import History
+from ..training.optimizers import Schedule, constant
+
+NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
+MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
+
+
+# ---- what is given -------------------------------------------------------------------------------
+
+
+class Sizes(NamedTuple):
+    """All that a plan may know of the data."""
+
+    n_rows: int  # distinct rows
+    n_given: int  # rows before equal ones were merged, or what they count for if that is more
+    n_features: int = 1
+    has_known_noise: bool = False  # y_std is given
+    streams: bool = False  # the rows are a chunk of more
+
+
+class Training(NamedTuple):
+    """Parameters of training, as every estimator has them; "auto" is not decided yet."""
+
+    max_iter: int | str = "auto"
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 0.1
+    learning_rate: str = "one-cycle"
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | None = None
+    tol: float = 0.0
+    dtype: str = "float32"
+
+    @classmethod
+    def of(cls, parameters: Any) -> Training:
+        """Collect them from an object that has them as attributes."""
+        return cls(*(getattr(parameters, name) for name in cls._fields))
+
+
+class KernelChoice(NamedTuple):
+    """A kernel expression, without the top-level WhiteKernel that stands for Gaussian noise."""
+
+    expression: sk.Kernel | None  # None: the method's default
+    white: sk.WhiteKernel | None
+    start_noise: float  # σ² to start from
+    noise_bounds: tuple[float, float]  # of σ²; equal ends if it is fixed
+
+    @classmethod
+    def of(cls, kernel: sk.Kernel | None, noise: float = 0.0, least: float = 0.0) -> KernelChoice:
+        """Split a kernel parameter.
+
+        Parameters
+        ----------
+        kernel : sklearn kernel or None
+            The parameter.
+        noise : float, default=0.0
+            σ² to start from if there is no WhiteKernel; clipped to the bounds.
+        least : float, default=0.0
+            Lower bound of σ², unless it is fixed.
+        """
+        expression, white = (None, None) if kernel is None else split_white_noise(kernel)
+        if white is None:
+            low, high = NOISE_BOUNDS
+        elif white.hyperparameter_noise_level.fixed:
+            low = high = max(white.noise_level, MIN_NOISE)
+        else:
+            low, high = (max(bound, MIN_NOISE) for bound in white.noise_level_bounds)
+        if low < high:
+            low = max(low, least)
+        level = noise if white is None else white.noise_level
+        return cls(expression, white, float(np.clip(level, low, high)), (low, high))
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether there is no WhiteKernel with a fixed level."""
+        return self.white is None or not self.white.hyperparameter_noise_level.fixed
+
+    def input_scaling(
+        self, X: np.ndarray, weight: np.ndarray | None, standardizes: bool
+    ) -> Scaling:
+        """Return how X is scaled below the kernel: a user's kernel sees the user's units."""
+        if self.expression is None and standardizes:
+            return Scaling.standard(X, weight)
+        if self.expression is not None and contains(self.expression, sk.DotProduct):
+            return Scaling.identity(X.shape[1])  # which is not invariant to shifts
+        return Scaling.centered(X, weight)
+
+
+class Start(NamedTuple):
+    """A fitted model that a fit begins from.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The fitted one.
+    changed : mapping of str to str, default={}
+        Parameters that say what the model is made of and have changed since, with a description
+        such as "n_inducing=20 (before: 10)".
+    is_fixed : bool, default=False
+        Whether kernel, likelihood and points stay as they are there.
+    """
+
+    posterior: Any
+    changed: Mapping[str, str] = {}
+    is_fixed: bool = False
+
+    def describe_changes(self) -> str:
+        """Return what has changed, for an error message."""
+        return ", ".join(self.changed.values())
+
+    def check_unchanged(self, names: tuple[str, ...] | None = None) -> None:
+        """Raise a ValueError if any of these parameters, or any at all, has changed."""
+        changed = [text for name, text in self.changed.items() if names is None or name in names]
+        if changed:
+            raise ValueError(
+                "warm_start=True goes on with the model that was fitted before, but "
+                f"{', '.join(changed)} asks for another one. Set it back, or fit with "
+                "warm_start=False."
+            )
+
+    def number(self, name: str, asked: int | str, n_fitted: int) -> int:
+        """Return how many points there are, unless a parameter has since asked for others."""
+        # There may have been fewer rows to choose from than the parameter says.
+        return given_number(asked, name, n_fitted) if name in self.changed else n_fitted
+
+
+class Problem(NamedTuple):
+    """Scaled rows, and what has been decided for them."""
+
+    X: Tensor  # (N, d)
+    rows: Rows
+    x_scaling: Scaling
+    plan: Plan
+    generator: torch.Generator
+    start: Start | None = None
+
+    def trained(self) -> Problem:
+        """Return the problem without held-out rows, which come first."""
+        n = self.rows.n_held_out
+        return self._replace(X=self.X[n:], rows=self.rows[n:])
+
+
+class Fitted(NamedTuple):
+    """A finished fit, for the attributes that it leaves on the estimator."""
+
+    posterior: Any
+    x_scaling: Scaling
+    y_scaling: Scaling
+    y_shape: tuple[int, ...]  # of a row of the user's y
+    plan: Plan
+    history: History
+    objective: Objective | None = None
+    data: Data | None = None  # as it was given, rows of weight 0 included
+
+    def in_units(self, log_density: float, n_rows: float) -> float:
+        """Return the log density of n_rows rows of the scaled y for y in the user's units."""
+        return log_density - n_rows * float(np.log(self.y_scaling.scale).sum())
+
+    def per_output(self, values: Tensor) -> float | np.ndarray:
+        """Return a number per output, (P,), as the user's y is shaped."""
+        array = values.detach().numpy()
+        return float(array[0]) if self.y_shape == () else array
+
+
+# ---- what is decided -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Rows that are held out: the first ones, in random order.
+
+    Parameters
+    ----------
+    n_folds : int, default=1
+        K disjoint sets, one for each member of an ensemble.
+    size : int, default=0
+        Rows in each.
+    n_unseen : int, default=0
+        Rows before them that are in none, and not trained on at all.
+    """
+
+    n_folds: int = 1
+    size: int = 0
+    n_unseen: int = 0
+
+    @property
+    def n_untrained(self) -> int:
+        """Rows that are not trained on at all; of several folds, other members see each."""
+        return self.n_unseen + (self.size if self.n_folds == 1 else 0)
+
+    @classmethod
+    def of(cls, n_rows: int, fraction: float, n_folds: int = 1) -> Folds:
+        """Return folds of a fraction of the rows each."""
+        most = n_rows // max(2, n_folds)
+        return cls(n_folds, min(max(1, round(fraction * n_rows)), most))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit does: "auto" is decided, once."""
+
+    solver: str
+    dtype: str  # of the data
+    max_iter: int  # epochs
+    batch_size: int
+    schedule: Schedule = constant
+    patience: float = math.inf  # epochs without an improvement after which to stop
+    tol: float = 0.0  # what counts as one, nats per row
+    holds_out: bool = False
+    evaluates: bool = False  # whether iterates are scored; without scores the last one is kept
+    folds: Folds = field(default=Folds())
+    n_inducing: int = 0  # M, or the number of basis functions
+    n_orthogonal: int = 0  # M₂
+    beta: float = 1.0
+    rate: float = 1.0  # of learning
+    shuffles: bool = True  # whether rows come in random order, or as they are
+    window_rows: float = 0.0  # that running statistics look back on at least
+
+
+def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:
+    """Return as many epochs as make this number of steps."""
+    return math.ceil(n_steps / math.ceil(n_rows / batch_size))
+
+
+def given_number(asked: int | str, name: str, n_given: int) -> int:
+    """Return the number of points that there are, which a parameter must not contradict."""
+    if asked not in ("auto", n_given):
+        raise ValueError(
+            f"{name}={asked} must be 'auto' or the number of the points that are "
+            f"given or, with warm_start, were fitted before: {n_given}."
+        )
+    return n_given
+
+
+def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
+    """Copy the parameters of a fitted module, and its buffers except those of kernels.
+
+    Raises
+    ------
+    ValueError
+        If the fitted module has other parameters.
+    """
+    given, wanted = dict(fitted.named_parameters()), dict(module.named_parameters())
+    same = given.keys() == wanted.keys()
+    if not same or any(given[name].shape != wanted[name].shape for name in wanted):
+        raise ValueError(
+            "warm_start=True needs a model of the shape that was fitted before, but "
+            f"{start.describe_changes() or 'the shape of y'} asks for another one. Set it back, or "
+            "fit with warm_start=False."
+        )
+    buffers = dict(module.named_buffers())
+    of_kernels = tuple(f"{name}." for name, m in module.named_modules() if isinstance(m, Kernel))
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(given[name])
+        for name, buffer in fitted.named_buffers():
+            fits = name in buffers and buffers[name].shape == buffer.shape
+            if fits and not name.startswith(of_kernels):
+                buffers[name].copy_(buffer)
+
+
+def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
+    """Raise a ValueError where the evidence would ignore what is known of rows."""
+    posterior.likelihood.given(rows.exposure)  # raises if there is one
+    if rows.noise is not None:
+        raise ValueError(
+            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
+            "same noise."
+        )
+
+
+# ---- recipes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """Parts that make a fit. One is made, and checked, per fit.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        p(y | f) for one output, before it has seen data.
+    normalize_y : bool, default=False
+        Whether the target is standardised, where the noise is additive.
+    """
+
+    likelihood: Likelihood
+    normalize_y: bool = False
+
+    @abstractmethod
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        """Decide what "auto" means; a pure function."""
+
+    @abstractmethod
+    def objective(self, problem: Problem) -> Objective:
+        """Make what training minimises; its parameters start from `problem.start`, if any."""
+
+    @abstractmethod
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        """Return the fitted attributes of the method's own, in the user's units."""
+
+    @property
+    def scales_target(self) -> bool:
+        """Whether targets have variance 1."""
+        return self.normalize_y
+
+    @property
+    def merges_rows(self) -> bool:
+        """Whether equal rows may be one row that counts for all of them."""
+        return True
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether parameters have row numbers, so that no row may go before training."""
+        return False
+
+    def check(self, data: Data) -> None:  # noqa: B027
+        """Raise a ValueError if parameters do not agree with each other, or with the data."""
+
+    def check_rows(self, data: Data) -> None:
+        """Raise a ValueError if the likelihood has no use for what is known of rows."""
+        self.likelihood.check_targets(data.y)
+        one = torch.ones(1, 1, dtype=torch.float64)
+        exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
+        self.likelihood.given(exposure, noise)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return the scaling between the user's X and what the objective sees."""
+        return Scaling.identity(X.shape[1])
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        """Return log p(y | X) of other rows, or the bound on it, for the scaled y."""
+        raise NotImplementedError
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        """Yield what a user should know of a fit that may be bad."""
+        return iter(())
+
+    # ---- streams -----------------------------------------------------------------------------
+
+    def check_streams(self) -> None:  # noqa: B027
+        """Raise a ValueError where `partial_fit` is impossible."""
+
+    def stream(self, problem: Problem, posterior: Any) -> Objective:
+        """Make the objective of a stream, from a fitted posterior or None."""
+        raise NotImplementedError

@@ -1,6 +1,11 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
+from .methods.deep_kernel_ensemble import (
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+)
+from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
@@ -17,6 +22,8 @@ __all__ = [
     "DLMRegressor",
     "DeepGPClassifier",
     "DeepGPRegressor",
+    "DeepKernelEnsembleClassifier",
+    "DeepKernelEnsembleRegressor",
     "ExpectedLogLikelihood",
     "FITCRegressor",
     "GaussianProcessClassifier",

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -24,22 +23,14 @@ from ..likelihoods.base import Likelihood
 from ..losses import Loss
 from ..training.optimizers import SCHEDULES
 
-
-class Numbers(Interval):
-    """An interval of numbers without True and False, which Python takes for 1 and 0."""
-
-    def is_satisfied_by(self, val: Any) -> bool:
-        return not isinstance(val, bool | np.bool_) and super().is_satisfied_by(val)
-
-
-POSITIVE_INTEGER = Numbers(Integral, 1, None, closed="left")
-NOT_NEGATIVE_INTEGER = Numbers(Integral, 0, None, closed="left")
-POSITIVE = Numbers(Real, 0, None, closed="neither")
-NOT_NEGATIVE = Numbers(Real, 0, None, closed="left")
-FRACTION = Numbers(Real, 0, 1, closed="neither")
-SHARE = Numbers(Real, 0, 1, closed="right")
+POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
+NOT_NEGATIVE_INTEGER = Interval(Integral, 0, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+FRACTION = Interval(Real, 0, 1, closed="neither")
+SHARE = Interval(Real, 0, 1, closed="right")
 AUTO = StrOptions({"auto"})
-N_JOBS: list[Any] = [POSITIVE_INTEGER, Numbers(Integral, None, -1, closed="right"), None]
+N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -389,7 +380,7 @@ class DrawParameters:
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_samples": [POSITIVE_INTEGER, AUTO],
-        "n_predict_samples": [Numbers(Integral, 2, None, closed="left")],
+        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
     }
 
 

@@ -102,6 +102,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         if reset:
             self._fitted_with_exposure = exposure is not None
+        if sample_weight is None:
+            return data
         return check_weight(data, sample_weight, least, keeps=reset)
 
     def _known(self, X: Tensor, exposure: Any, y_std: Any) -> Rows:

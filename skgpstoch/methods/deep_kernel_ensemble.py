@@ -48,11 +48,12 @@ from ..losses import Loss, make_loss
 from ..models.sparse import RowScale, SparseModel
 from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
 from ..objectives.optimal_q import optimal_q
-from ..recipes.networks import Network, finite_features
+from ..recipes.networks import build_network, finite_features
 from ..recipes.recipe import (
     Fitted,
     Folds,
     KernelChoice,
+    Network,
     Plan,
     Problem,
     Recipe,
@@ -251,12 +252,10 @@ class EnsembleRecipe(Recipe):
     def features(self, problem: Problem) -> FeatureMap:
         """Make φ_k, before training."""
         X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
-        network: nn.Module = nn.Sequential()
-        width = X.shape[1]
         if self.network is not None and self.network.module is None:
             network, width = self.waved(X, generator, K), self.network.layers[-1]
-        elif self.network is not None:
-            network, width = self.network.build(X, generator)
+        else:
+            network, width = build_network(self.network, X, generator)
         return finite_features(
             self.kernel, network, width, X.shape[1], self.n_components, K, generator
         )

@@ -55,8 +55,7 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
-from ..recipes.networks import Network
-from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start, Training
+from ..recipes.recipe import Fitted, KernelChoice, Network, Plan, Recipe, Start, Training
 from ..recipes.variational import VariationalRecipe
 from ..training.loop import History
 

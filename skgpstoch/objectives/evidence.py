@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from ..maths.linear_regression import (
     spectrum,
 )
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from .base import Objective, evaluating, groups_of
+from .base import Objective, evaluating
 
 RIDGE_JITTER = 1e-10  # of the mean diagonal of G, added to λ
 STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
@@ -184,10 +184,6 @@ class FiniteObjective(Objective):
 
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()
-
-    def param_groups(self) -> list[dict[str, Any]]:
-        network = self.features.network_parameters()
-        return groups_of(self, network, {"weight_decay": self.weight_decay})
 
     def step_end(self) -> None:
         if self.noise == "learned":

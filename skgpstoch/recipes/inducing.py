@@ -26,8 +26,8 @@ from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
 from ..models.sparse import SparseModel, SparsePosterior
-from .networks import Network
-from .recipe import KernelChoice, Problem, Sizes, Start, given_number
+from .networks import build_network
+from .recipe import KernelChoice, Network, Problem, Sizes, Start, given_number
 from .variational import STEPS, USUAL_BATCH, VariationalRecipe
 
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
@@ -165,7 +165,7 @@ class InducingPoints:
         network: nn.Module = nn.Sequential()
         width = X.shape[1]
         if self.network is not None:
-            network, width = self.network.build(X, generator)
+            network, width = build_network(self.network, X, generator)
         network = network.eval()
         most = likelihood.most_prior_variance
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from ..training.loop import History
 from ..training.optimizers import Schedule, constant
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
+DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
 
 
@@ -111,6 +113,88 @@ class KernelChoice(NamedTuple):
         if self.expression is not None and contains(self.expression, sk.DotProduct):
             return Scaling.identity(X.shape[1])  # which is not invariant to shifts
         return Scaling.centered(X, weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network of ours, or a copy of the user's module.
+
+    Parameters
+    ----------
+    layers : tuple of int, default=()
+        Widths.
+    activation : str, default="relu"
+        After every layer.
+    module : nn.Module or None, default=None
+        The user's, (n, d) → (n, D).
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of its parameters.
+    """
+
+    layers: tuple[int, ...] = ()
+    activation: str = "relu"
+    module: nn.Module | None = None
+    weight_decay: float | str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        hidden_layer_sizes: Any,
+        activation: str,
+        feature_map: nn.Module | None,
+        weight_decay: float | str,
+    ) -> Network | None:
+        """Return the network that parameters ask for, or None.
+
+        Raises
+        ------
+        ValueError
+            If they ask for two.
+        """
+        layers = positive_integers("hidden_layer_sizes", hidden_layer_sizes)
+        if feature_map is not None and layers:
+            raise ValueError(
+                f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map are two networks; "
+                "give one of them."
+            )
+        if feature_map is None and not layers:
+            return None
+        return cls(
+            layers=layers, activation=activation, module=feature_map, weight_decay=weight_decay
+        )
+
+    def freeze(self, network: nn.Module) -> None:
+        """Train those parameters of a copy of the user's module that the user left free."""
+        if self.module is not None:
+            pairs = zip(self.module.parameters(), network.parameters(), strict=True)
+            for user, ours in pairs:
+                ours.requires_grad_(user.requires_grad)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return how X is scaled: standard for networks of ours, as it is for the user's."""
+        if self.module is not None:
+            return Scaling.identity(X.shape[1])
+        return Scaling.standard(X, weight)
+
+    def decay(self, n_rows: float) -> float:
+        """Return the weight decay for so many rows."""
+        if self.weight_decay != "auto":
+            return float(self.weight_decay)
+        return min(MOST_DECAY, DECAY_ROWS / n_rows)
+
+
+def positive_integers(name: str, given: Any) -> tuple[int, ...]:
+    """Return a parameter that is one positive integer, several, or none.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else, rows and columns included.
+    """
+    found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
+    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
+        raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    return tuple(int(n) for n in found)
 
 
 class Start(NamedTuple):

@@ -39,24 +39,27 @@ def affordable(networks: Any, X: Any, y: Any, max_time: float | None) -> dict[st
 
 
 def trial_times(networks: Any, X: Any, y: Any, batch_size: int) -> tuple[float, float]:
-    """Measure the seconds that a fit of one network to some rows takes without steps, and a step's.
+    """Measure the seconds that a fit of a network to some rows takes without steps, and a step's.
+
+    Classes are measured with two networks: one alone has a closing pass that several have not.
 
     Returns
     -------
     fixed, per_step : float
         Seconds.
     """
-    order = np.random.default_rng(0).permutation(len(X))
+    order, K = np.random.default_rng(0).permutation(len(X)), 1
     if is_classifier(networks):  # one of each class
+        K = FEWEST
         order = np.concatenate([np.unique(y, return_index=True)[1], order])
     some, seconds = order[: max(TRIAL_ROWS, len(order) - len(X))], []
     n_batches = -(-len(some) // min(batch_size, len(some)))
     for n_epochs in (1, 1 + -(-TRIAL_STEPS // n_batches)):  # the first also warms up
-        trial = clone(networks).set_params(verbose=0, n_estimators=1, calibrate=False)
+        trial = clone(networks).set_params(verbose=0, n_estimators=K, calibrate=False)
         trial.set_params(batch_size=min(batch_size, len(some)), max_iter=n_epochs)
         start = time.perf_counter()
         trial.fit(X[some], y[some])
         seconds.append(time.perf_counter() - start)
     n_more = (n_epochs - 1) * n_batches
     per_step = max(seconds[1] - seconds[0], 0.1 * seconds[1]) / n_more
-    return max(seconds[1] - n_epochs * n_batches * per_step, 0.0), per_step
+    return max(seconds[1] - n_epochs * n_batches * per_step, 0.0) / K, per_step / K

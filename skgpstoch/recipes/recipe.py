@@ -24,6 +24,7 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.loop import History
@@ -118,7 +119,7 @@ class KernelChoice(NamedTuple):
 
 
 def default_kernel(n_features: int) -> sk.Kernel:
-    """For standardised inputs and targets."""
+    """Return a kernel for standardised inputs and targets."""
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
     return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
@@ -377,6 +378,15 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
             fits = name in buffers and buffers[name].shape == buffer.shape
             if fits and not name.startswith(of_kernels):
                 buffers[name].copy_(buffer)
+
+
+def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None = None) -> Likelihood:
+    """Return one for the outputs of rows, started from them, or with this noise variance."""
+    likelihood = likelihood.for_outputs(rows.y.shape[1])
+    if isinstance(likelihood, Gaussian) and noise is not None:
+        likelihood.log_noise.data.fill_(math.log(noise))
+    likelihood.initialise(rows.to(torch.float64))
+    return likelihood.to(rows.y.device)
 
 
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:

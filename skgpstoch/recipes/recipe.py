@@ -257,6 +257,8 @@ class Problem(NamedTuple):
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
+        if self.rows.fold is None:
+            return self
         n = self.rows.n_held_out
         return self._replace(X=self.X[n:], rows=self.rows[n:])
 
@@ -450,6 +452,8 @@ class Recipe(ABC):
     def check_rows(self, data: Data) -> None:
         """Raise a ValueError if the likelihood has no use for what is known of rows."""
         self.likelihood.check_targets(data.y)
+        if data.exposure is None and data.y_std is None:
+            return
         one = torch.ones(1, 1, dtype=torch.float64)
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)

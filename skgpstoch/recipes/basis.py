@@ -233,10 +233,10 @@ class BasisRecipe(Recipe):
     # ---- plan --------------------------------------------------------------------------------
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
-        t, folds = self.training, Folds()
+        t, n, folds = self.training, sizes.n_rows, Folds()
         if t.early_stopping:
-            folds = Folds.of(sizes.n_rows, t.validation_fraction)
-        n = sizes.n_rows - folds.n_untrained
+            folds = Folds.of(n, t.validation_fraction)
+            n -= folds.size
         m = self.basis.count(n) if start is None else start.posterior.model.basis.n_components
         block = self.block if self.basis_batch_size == "auto" else int(self.basis_batch_size)
         most = self.sweeps * (LEARNING if self.learns_kernel else 1)
@@ -273,9 +273,10 @@ class BasisRecipe(Recipe):
         """Make basis and likelihood, started from rows, or as they were fitted."""
         X, rows, start = problem.X, problem.rows, problem.start
         likelihood = start_likelihood(self.likelihood, rows)
-        shift = likelihood.initial_mean(rows.to(torch.float64)).to(X)
-        if self.scales_target:
-            shift = torch.zeros_like(shift)
+        if self.normalize_y:
+            shift = X.new_zeros(rows.y.shape[1])
+        else:
+            shift = likelihood.initial_mean(rows.to(torch.float64)).to(X)
         if start is None:
             kernel = self.start_kernel(problem, shift, likelihood)
             basis = self.basis.build(kernel, X, problem.plan.n_inducing, problem.generator)

@@ -174,7 +174,7 @@ def noise_likelihood(likelihood: str | Likelihood) -> Likelihood:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGPRegressor(QSGPParameters, BasisRegressionParameters, Regressor):
+class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
     """Gaussian-process regression with up to ten million basis functions.
 
     Minibatches of rows *and* of basis functions: the time of a step depends neither on the number

@@ -297,7 +297,7 @@ def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSRVMRegressor(QSRVMParameters, BasisRegressionParameters, Regressor):
+class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
     """Relevance vector regression, on dictionaries of any size.
 
     A sparse model: a Gaussian process whose mean and variance need a few of the training rows. Its

@@ -9,6 +9,8 @@ from .methods.deep_kernel_ensemble import (
 )
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
+from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
+from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 

@@ -7,9 +7,8 @@ the WhiteKernels of the expression,
     θ̂ = argmax log N(y | 0, C),   C = k(X, X) + diag(noise) = LLᵀ,   α = C⁻¹y
     f* ~ N(k(X*, X)α,  k(X*, X*) − VᵀV),   V = L⁻¹k(X, X*)
 
-The evidence and its gradient are :class:`~skgpstoch.posteriors.exact.Evidence`, what is asked of
-kernels :mod:`skgpstoch.kernels.matrices`, and the search
-:func:`~skgpstoch.training.exact_search.search_evidence`. The estimator, which has this method among
+The evidence, its gradient and the search are in :mod:`skgpstoch.training.exact_search`; what is
+asked of kernels is in :mod:`skgpstoch.kernels.matrices`. The estimator, which has this method among
 others, is :class:`~skgpstoch.GaussianProcessRegressor`.
 """
 
@@ -26,8 +25,8 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
-from ..posteriors.exact import conditional_variance, factorise
-from ..training.exact_search import TrainingSet, search_evidence
+from ..posteriors.exact import conditional_variance
+from ..training.exact_search import TrainingSet, factorise, search_evidence
 
 TINY = np.finfo(np.float64).tiny
 

@@ -24,6 +24,7 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.loop import History
@@ -32,6 +33,8 @@ from ..training.optimizers import Schedule, constant
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
+MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
+START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 
 
 # ---- what is given -------------------------------------------------------------------------------
@@ -113,6 +116,13 @@ class KernelChoice(NamedTuple):
         if self.expression is not None and contains(self.expression, sk.DotProduct):
             return Scaling.identity(X.shape[1])  # which is not invariant to shifts
         return Scaling.centered(X, weight)
+
+
+def default_kernel(n_features: int) -> sk.Kernel:
+    """Return a kernel for standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
+    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +257,8 @@ class Problem(NamedTuple):
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
+        if self.rows.fold is None:
+            return self
         n = self.rows.n_held_out
         return self._replace(X=self.X[n:], rows=self.rows[n:])
 
@@ -370,6 +382,15 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
                 buffers[name].copy_(buffer)
 
 
+def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None = None) -> Likelihood:
+    """Return one for the outputs of rows, started from them, or with this noise variance."""
+    likelihood = likelihood.for_outputs(rows.y.shape[1])
+    if isinstance(likelihood, Gaussian) and noise is not None:
+        likelihood.log_noise.data.fill_(math.log(noise))
+    likelihood.initialise(rows.to(torch.float64))
+    return likelihood.to(rows.y.device)
+
+
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
     """Raise a ValueError where the evidence would ignore what is known of rows."""
     posterior.likelihood.given(rows.exposure)  # raises if there is one
@@ -431,6 +452,8 @@ class Recipe(ABC):
     def check_rows(self, data: Data) -> None:
         """Raise a ValueError if the likelihood has no use for what is known of rows."""
         self.likelihood.check_targets(data.y)
+        if data.exposure is None and data.y_std is None:
+            return
         one = torch.ones(1, 1, dtype=torch.float64)
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)

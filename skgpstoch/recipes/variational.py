@@ -43,6 +43,7 @@ from .recipe import (
     Training,
     epochs,
     load_fitted,
+    start_likelihood,
 )
 
 USUAL_BATCH = 512  # rows of a minibatch
@@ -328,15 +329,6 @@ class VariationalRecipe(Recipe):
 
 
 # ---- parts that start from rows ------------------------------------------------------------------
-
-
-def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None) -> Likelihood:
-    """Return one for the outputs of rows, started from them, or with this noise variance."""
-    likelihood = likelihood.for_outputs(rows.y.shape[1])
-    if isinstance(likelihood, Gaussian) and noise is not None:
-        likelihood.log_noise.data.fill_(math.log(noise))
-    likelihood.initialise(rows.to(torch.float64))
-    return likelihood.to(rows.y.device)
 
 
 def start_mean(kind: str, likelihood: Likelihood, rows: Rows) -> ConstantMean:

@@ -24,7 +24,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
-from ..models.sparse import ConstantMean, RowScale, SparseModel, SparsePosterior
+from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
@@ -102,8 +102,8 @@ class FeatureBuilder(Protocol):
     def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
         """The kernel, for the user's X."""
 
-    def attributes(self, posterior: SparsePosterior, x_scaling: Scaling) -> dict[str, Any]:
-        """Points and all else that is the builder's own, in the units of X."""
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        """Points and all else that is the builder's own, in the user's units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,20 +299,18 @@ class VariationalRecipe(Recipe):
     # ---- fitted ------------------------------------------------------------------------------
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        posterior: SparsePosterior = fitted.posterior
-        model, kernel = posterior.model, self.features.kernel
+        model, kernel = fitted.posterior.model, self.features.kernel
         features, likelihood = model.features, model.likelihood
         expression = self.features.fitted_kernel(features, fitted.x_scaling)
         if isinstance(likelihood, Gaussian):
             noise = float(likelihood.noise_variance.mean())
             expression = join_white_noise(expression, noise, kernel.white)
-        found: dict[str, Any] = self.features.attributes(posterior, fitted.x_scaling)
-        value = float(posterior.log_evidence().sum())
+        found: dict[str, Any] = self.features.attributes(fitted)
         found |= {
             "solver_": fitted.plan.solver,
             "likelihood_": likelihood,
             "kernel_": expression,
-            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "log_marginal_likelihood_value_": bound_of(fitted),
         }
         if isinstance(likelihood, AdditiveNoise):
             likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
@@ -325,6 +323,12 @@ class VariationalRecipe(Recipe):
         if not model.likelihood.has_bound:
             raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
         return float(optimal_q(model, X, rows).value)
+
+
+def bound_of(fitted: Fitted) -> float:
+    """Return the bound on log p(y | X) that a fit came to, for y in the user's units."""
+    value = float(fitted.posterior.log_evidence().sum())
+    return fitted.in_units(value, fitted.posterior.n_rows)
 
 
 # ---- parts that start from rows ------------------------------------------------------------------
@@ -414,8 +418,8 @@ def choose_solver(
         )
     if asked == "lbfgs" and needs_minibatches:
         raise ValueError(
-            "solver='lbfgs' needs whiten=True with the prior's covariance at orthogonal "
-            "points: without, the divergence of the mean is a random estimate."
+            "solver='lbfgs' is not for hidden_channels, nor for posterior='odvgp' with "
+            "whiten=False: their bounds are known from random draws alone."
         )
     if asked != "auto":
         return asked

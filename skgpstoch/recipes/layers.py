@@ -1,4 +1,4 @@
-"""Layers: inner ones, their kernels, mean functions, points and draws, and the features of the last.
+"""Layers: inner ones with kernels, mean functions, points and draws; the features of the last.
 
 A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The layers are those of
 :mod:`skgpstoch.models.layers`.
@@ -87,6 +87,8 @@ class Layers(InducingBuilder):
 
     Parameters
     ----------
+    draws : Draws
+        Of inner layers.
     n_layers : int, default=2
         The last one included.
     hidden_dims : int, array-like of int or "auto", default="auto"
@@ -97,16 +99,14 @@ class Layers(InducingBuilder):
         Of inner layers.
     hidden_covariance : {"shared", "full"}, default="shared"
         Whether functions of an inner layer share S.
-    draws : Draws, default=Draws()
-        Of inner layers.
     """
 
+    draws: Draws
     n_layers: int = 2
     hidden_dims: Any = "auto"
     hidden_kernel: sk.Kernel | None = None
     mean_function: str = "linear"
     hidden_covariance: str = "shared"
-    draws: Draws = Draws()
 
     steps = (2000, 60, 20_000)
 
@@ -276,7 +276,7 @@ def beginning(n_rows: float, n_weights: int) -> tuple[float, float]:
 
 
 def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:
-    """Return an inner layer's kernel: the default's length-scales, and a constant, small at first."""
+    """Return the default's length-scales, and a constant that starts small, of an inner layer."""
     scale = kernels.to_sklearn(default).k2.length_scale
     least = NARROWEST * math.sqrt(variance)
     shape = sk.RBF(np.maximum(scale, 2.0 * least), (least, 1e5))

@@ -80,12 +80,8 @@ class InducingBuilder:
     # ---- what is known before ----------------------------------------------------------------
 
     @property
-    def has_network(self) -> bool:
-        return False
-
-    @property
-    def has_user_module(self) -> bool:
-        return False
+    def network(self) -> Network | None:
+        return None
 
     @property
     def is_orthogonal(self) -> bool:
@@ -145,9 +141,6 @@ class InducingBuilder:
             )
         return start.number("n_orthogonal", self.n_orthogonal, len(others))
 
-    def weight_decay(self, n_rows: float) -> float:
-        return 0.0
-
     # ---- features ----------------------------------------------------------------------------
 
     def shuffles(self, generator: torch.Generator) -> torch.Generator | None:
@@ -195,21 +188,10 @@ class InducingPoints(InducingBuilder):
 
     network: Network | None = None
 
-    @property
-    def has_network(self) -> bool:
-        return self.network is not None
-
-    @property
-    def has_user_module(self) -> bool:
-        return self.network is not None and self.network.module is not None
-
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
             return self.network.input_scaling(X, weight)
         return self.kernel.input_scaling(X, weight, standardizes=True)
-
-    def weight_decay(self, n_rows: float) -> float:
-        return 0.0 if self.network is None else self.network.decay(n_rows)
 
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None

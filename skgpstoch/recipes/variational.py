@@ -31,6 +31,7 @@ from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.optimizers import SCHEDULES, constant
+from .networks import Network
 from .recipe import (
     Fitted,
     Folds,
@@ -60,12 +61,8 @@ class FeatureBuilder(Protocol):
         """The kernel of f, and the noise."""
 
     @property
-    def has_network(self) -> bool:
-        """Whether there is a network below the kernel."""
-
-    @property
-    def has_user_module(self) -> bool:
-        """Whether it is the user's."""
+    def network(self) -> Network | None:
+        """The network below the kernel."""
 
     @property
     def steps(self) -> tuple[int, int, int]:
@@ -95,9 +92,6 @@ class FeatureBuilder(Protocol):
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         """Train what is to be trained of the features."""
-
-    def weight_decay(self, n_rows: float) -> float:
-        """Decoupled decay of the network's parameters."""
 
     def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
         """The kernel, for the user's X."""
@@ -173,7 +167,7 @@ class VariationalRecipe(Recipe):
             self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
         )
         is_lbfgs = solver == "lbfgs"
-        has_network = self.features.has_network
+        has_network = self.features.network is not None
         holds_out = has_network if t.early_stopping == "auto" else bool(t.early_stopping)
         folds = Folds()
         if holds_out and not sizes.streams:
@@ -251,9 +245,10 @@ class VariationalRecipe(Recipe):
 
     def solve(self, model: SparseModel, n_rows: float, problem: Problem) -> VariationalObjective:
         """Make the solver's objective."""
+        network = self.features.network
         options: dict[str, Any] = {
             "mean_weight": problem.rows.mean_weight,
-            "weight_decay": self.features.weight_decay(n_rows),
+            "weight_decay": 0.0 if network is None else network.decay(n_rows),
             "noise_bounds": self.features.kernel.noise_bounds,
         }
         solver = problem.plan.solver
@@ -269,7 +264,7 @@ class VariationalRecipe(Recipe):
             objective = RunningObjective(
                 model, n_rows, conjugate=conjugate, averaging=self.averaging, **options
             )
-        objective.has_user_module = self.features.has_user_module
+        objective.has_user_module = network is not None and network.module is not None
         return objective
 
     # ---- streams -----------------------------------------------------------------------------

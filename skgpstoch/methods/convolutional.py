@@ -354,5 +354,7 @@ class ConvolutionalGPRegressor(
     patch_responses = mean_responses
 
     def _recipe(self) -> VariationalRecipe:
+        if self.noise == "input" and np.size(self.hidden_channels):
+            raise ValueError("noise must be 'constant' with hidden_channels, got 'input'.")
         recipe = convolutional_recipe(self, regression_likelihood(self.likelihood))
         return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")

@@ -331,8 +331,8 @@ class Patches(InducingBuilder):
         if responses.location is not None:
             found["location_kernel_"] = kernels.to_sklearn(responses.location)
         if others:
-            points = others[0].inducing_points.detach().double().numpy()
-            found["global_points_"] = points * scale + offset
+            images = others[0].inducing_points.detach().double().numpy()
+            found["global_points_"] = images * scale + offset
             found["global_kernel_"] = kernel = kernels.to_sklearn(others[0].kernel)
             if isinstance(self.global_kernel, str):
                 in_units(kernel.k2, scale[0])

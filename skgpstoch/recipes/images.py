@@ -32,8 +32,7 @@ from .layers import (
     check_draws_of_layers,
     described_layers,
 )
-from .networks import positive_integers
-from .recipe import Fitted, Problem
+from .recipe import Fitted, Problem, positive_integers
 from .variational import USUAL_BATCH
 
 SOME_IMAGES = 64  # that kernels are started from

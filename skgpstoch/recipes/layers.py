@@ -34,8 +34,7 @@ from .inducing import (
     make_kernel,
     named_kernel,
 )
-from .networks import positive_integers
-from .recipe import Fitted, Problem, Sizes, Start
+from .recipe import Fitted, Problem, Sizes, Start, positive_integers
 from .variational import USUAL_BATCH, VariationalRecipe, bound_of
 
 MOST_POINTS = 128  # of a layer, of "auto"

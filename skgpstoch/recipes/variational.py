@@ -31,11 +31,11 @@ from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.optimizers import SCHEDULES, constant
-from .networks import Network
 from .recipe import (
     Fitted,
     Folds,
     KernelChoice,
+    Network,
     Plan,
     Problem,
     Recipe,

@@ -3,6 +3,8 @@
 from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
+from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
+from .methods.deep import DeepGPClassifier, DeepGPRegressor
 from .methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,

@@ -427,8 +427,8 @@ class OrthogonalParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RegressionParameters:
-    """Regression and counts with a variational posterior.
+class TargetParameters:
+    """Regression and counts with a variational posterior, whose noise is the same everywhere.
 
     Parameters
     ----------
@@ -444,10 +444,6 @@ class RegressionParameters:
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
         "shared_student_t" needs loss="log".
-    noise : {"constant", "input"}, default="constant"
-        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
-        a second function of the features, of which there is a point estimate. Of such noise,
-        `likelihood_` and `noise_variance_` are those where that function is 0.
 
     Attributes
     ----------
@@ -464,13 +460,30 @@ class RegressionParameters:
     """
 
     normalize_y: bool = True
-    noise: str = "constant"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "normalize_y": ["boolean"],
-        "noise": [StrOptions({"constant", "input"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RegressionParameters(TargetParameters):
+    """Regression and counts with a variational posterior.
+
+    Parameters
+    ----------
+    noise : {"constant", "input"}, default="constant"
+        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
+        a second function of the features, of which there is a point estimate. Of such noise,
+        `likelihood_` and `noise_variance_` are those where that function is 0.
+    """
+
+    noise: str = "constant"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "noise": [StrOptions({"constant", "input"})],
+    }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

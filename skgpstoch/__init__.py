@@ -3,12 +3,15 @@
 from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
+from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
 )
 from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
+from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 

@@ -5,6 +5,7 @@ from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegress
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.deep import DeepGPClassifier, DeepGPRegressor
+from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -13,6 +14,8 @@ from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
+from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 

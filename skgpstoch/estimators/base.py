@@ -92,10 +92,6 @@ class Run(NamedTuple):
     generator: torch.Generator
     checkpoint: Checkpoint | None
 
-    def evaluate(self) -> float:
-        """Return the score of the present iterate."""
-        return self.objective.evaluate(self.X, self.rows)
-
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
         return self.objective.solution(self.X, self.rows)
@@ -156,7 +152,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
-        given = data if recipe.numbers_rows else data.counted()
+        given = data if data.weight is None or recipe.numbers_rows else data.counted()
         run = self._prepare(recipe, given, start)
         callbacks = None
         if getattr(self, "_skl_callbacks", None):
@@ -171,7 +167,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
         """Put rows in random order, plan, and make the objective."""
-        n_given = max(len(data), math.floor(data.n_effective))
+        n_given = len(data)
+        if data.weight is not None:
+            n_given = max(n_given, math.floor(data.n_effective))
         data = data.merged() if recipe.merges_rows else data
         sizes = Sizes(len(data), n_given, data.X.shape[1], data.y_std is not None)
         plan = recipe.plan(sizes, start)
@@ -195,6 +193,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         objective, plan = run.objective, run.plan
         trained = slice(plan.folds.n_untrained, None)
         source, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
+        evaluate = functools.partial(objective.evaluate, run.X, run.rows)
         history = train(
             objective,
             source,
@@ -207,7 +206,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             batch_size=plan.batch_size,
             schedule=plan.schedule,
             generator=run.generator,
-            evaluate=run.evaluate if plan.evaluates else None,
+            evaluate=evaluate if plan.evaluates else None,
             evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
             n_iter_no_change=plan.patience,
             tol=plan.tol,

@@ -174,7 +174,9 @@ class NetworkParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FiniteParameters:
+class FiniteParameters(
+    NetworkParameters, KernelParameters, TrainingParameters, WarmStartParameters
+):
     """Finite features, and the noise.
 
     Parameters
@@ -220,6 +222,15 @@ class FiniteParameters:
         WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        Features and weights' posterior, in float64 on the CPU.
+    kernel_ : sklearn kernel
+        The fitted kernel on the features, its scale included.
+    log_marginal_likelihood_value_ : float
+        Exact log p(y | X) of all rows, in nats, for y in its own units.
     """
 
     hidden_layer_sizes: Any = (128, 128)

@@ -27,6 +27,19 @@ def build_network(
     return multilayer_perceptron(*shape, generator, n_members).to(X), network.layers[-1]
 
 
+def network_features(
+    kernel: KernelChoice,
+    network: Network | None,
+    X: Tensor,
+    n_components: int,
+    n_members: int,
+    generator: torch.Generator,
+) -> FeatureMap:
+    """Make networks, and finite φ of their outputs, or of a kernel on them."""
+    module, width = build_network(network, X, generator, n_members)
+    return finite_features(kernel, module, width, X.shape[1], n_components, n_members, generator)
+
+
 def finite_features(
     kernel: KernelChoice,
     network: nn.Module,

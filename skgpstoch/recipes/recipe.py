@@ -153,8 +153,17 @@ class Network:
         activation: str,
         feature_map: nn.Module | None,
         weight_decay: float | str,
+        *,
+        replaces: bool = False,
     ) -> Network | None:
         """Return the network that parameters ask for, or None.
+
+        Parameters
+        ----------
+        hidden_layer_sizes, activation, feature_map, weight_decay
+            The parameters.
+        replaces : bool, default=False
+            Whether `feature_map` replaces `hidden_layer_sizes`, which has layers by default.
 
         Raises
         ------
@@ -162,6 +171,8 @@ class Network:
             If they ask for two.
         """
         layers = positive_integers("hidden_layer_sizes", hidden_layer_sizes)
+        if feature_map is not None and replaces:
+            layers = ()
         if feature_map is not None and layers:
             raise ValueError(
                 f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map are two networks; "

@@ -30,6 +30,8 @@ from ..training.optimizers import Schedule, constant
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
+MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
+START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 
 
 # ---- what is given -------------------------------------------------------------------------------
@@ -111,6 +113,13 @@ class KernelChoice(NamedTuple):
         if self.expression is not None and contains(self.expression, sk.DotProduct):
             return Scaling.identity(X.shape[1])  # which is not invariant to shifts
         return Scaling.centered(X, weight)
+
+
+def default_kernel(n_features: int) -> sk.Kernel:
+    """For standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
+    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 
 
 class Start(NamedTuple):

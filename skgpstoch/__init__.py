@@ -2,6 +2,7 @@
 
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.fitc import FITCRegressor
+from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 

@@ -30,10 +30,13 @@ from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
 from ...maths.linalg import cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 
-FOLD_RANK = {True: 200, False: 600}  # of preconditioners, at most, where covariances are kept or not
+FOLD_RANK = {
+    True: 200,
+    False: 600,
+}  # of preconditioners, at most, where covariances are kept or not
 DENSE_ROWS = 500  # rows up to which that is C⁻¹ itself
 SQUARED = {True: 60, False: 10}  # iterations with C², before those without
-LEAST_SCORE_VARIANCE = 1e-300
+LEAST_VAR = 1e-300
 TOL_SYSTEMS = 1e-8  # of conjugate gradients, relative
 
 
@@ -221,7 +224,7 @@ class FoldLoss:
             K = self.kernel(rows, X[:T])  # (b, T)
             explained = (K.mT * self.solve(K.mT)).sum(0)
             var = self.kernel.diag(rows) - explained + self.noise
-            scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(LEAST_SCORE_VARIANCE)[:, None])
+            scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(LEAST_VAR)[:, None])
         return torch.cat(scores), self.weight_V[some]
 
     def training_score(self) -> Tensor:

@@ -14,9 +14,7 @@ from ...data.rows import Rows
 from .fold_loss import Fold
 
 
-def make_folds(
-    cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = None
-) -> list[Fold]:
+def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = None) -> list[Fold]:
     """Return the folds that `cv` asks for, or the first ones.
 
     Parameters

@@ -254,9 +254,7 @@ def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
     return best_on(kernel + START_NOISE, X_some, y - y.mean(0))
 
 
-def fitted_before(
-    posterior: OfAllRows, kernel: sk.Kernel, X: Tensor
-) -> tuple[sk.Kernel, float]:
+def fitted_before(posterior: OfAllRows, kernel: sk.Kernel, X: Tensor) -> tuple[sk.Kernel, float]:
     """Return a kernel with the hyper-parameters of a fitted one, and the noise that suits it."""
     fitted, one = to_sklearn(posterior.kernel), X[:1].cpu().double().numpy()
     kernel = kernel.clone_with_theta(fitted.theta)

@@ -19,7 +19,7 @@ from sklearn.gaussian_process import kernels as sk
 from ..data.arrays import borrowed, prediction_device, random_numbers
 from ..kernels.matrices import Covariance, covariance_of
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
-from ..training.hyperparameters import maximise
+from ..training.exact_search import maximise
 from .laplace_evidence import LaplaceEvidence, latent, probability
 
 

@@ -1,22 +1,47 @@
-"""The hyper-parameters of an exact Gaussian process on some rows, or on all."""
+"""The hyper-parameters of an exact Gaussian process, where θ is short: several searches.
+
+The contract for optimisers is scikit-learn's. Its "fmin_l_bfgs_b" is
+:class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS` here, for two reasons. SciPy's takes the
+−∞ of a covariance that has no factor for a slope, and ends at a bound or nowhere. And SciPy's BLAS
+keeps threads of its own spinning, which torch's threads wait for (n = 30: ten times the time of a
+fit).
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..data.messages import warn
 from ..kernels.matrices import Covariance, covariance_of
 from ..posteriors.exact import Evidence
-from .hyperparameters import maximise
+from .projected_lbfgs import BoundedLBFGS
 
 MIN_ALPHA = 1e-10
+MAX_ITER = 1000
+MEMORY = 10
+TOL = 2.2e-9
+"""Share of the log marginal likelihood that an iteration gains, below which a search ends: SciPy's.
+"""
+
+GTOL = 1e-5
+"""Slope, in nats per unit of θ, below which it ends: SciPy's."""
+
+Objective = Callable[..., tuple[float, np.ndarray]]
+"""(θ, eval_gradient) → log marginal likelihood, and its gradient."""
+
+
+# ---- the evidence of rows ------------------------------------------------------------------------
 
 
 class TrainingSet(NamedTuple):
@@ -28,17 +53,26 @@ class TrainingSet(NamedTuple):
     device: torch.device
 
     def evidence(self, kernel: sk.Kernel) -> Evidence:
-        """log p(Y | X) as a function of θ."""
+        """Return log p(Y | X) as a function of θ."""
         return Evidence(self.covariance(kernel), *self.tensors())
 
     def covariance(self, kernel: sk.Kernel) -> Covariance:
-        """k of the rows."""
+        """Return k of the rows."""
         return covariance_of(kernel, self.X, self.device)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """Y and noise."""
+        """Return Y and noise."""
         Y, noise = torch.tensor(self.Y), torch.tensor(self.noise)
         return Y.to(self.device, torch.float64), noise.to(self.device, torch.float64)
+
+
+def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
+    """Return the kernel that maximises the marginal likelihood of a few of the rows, Y (N, P)."""
+    rows, targets = (a.cpu().double().numpy() for a in (X, Y))
+    some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
+    then = " Training on all rows follows: interrupt again to end it."
+    random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
+    return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
 
 
 def search_evidence(
@@ -49,7 +83,7 @@ def search_evidence(
     random_state: np.random.RandomState,
     then: str = "",
 ) -> tuple[sk.Kernel, float]:
-    """The kernel at the best θ, and the evidence there."""
+    """Return the kernel at the best θ, and the evidence there."""
     kernel = clone(kernel)
     if optimizer is None or kernel.n_dims == 0:
         return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
@@ -60,10 +94,152 @@ def search_evidence(
     return kernel, optimum.value
 
 
-def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
-    """The kernel at the optimum of the marginal likelihood of a few of the rows, Y (N, P)."""
-    rows, targets = (a.cpu().double().numpy() for a in (X, Y))
-    some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
-    then = " Training on all rows follows: interrupt again to end it."
-    random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
-    return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
+# ---- searches ------------------------------------------------------------------------------------
+
+
+class Optimum(NamedTuple):
+    """The best of a search, and how that ended."""
+
+    theta: np.ndarray
+    value: float
+    status: str = "converged"
+
+
+class Search:
+    """What an optimiser is given to minimise, and the best that it has seen."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.best = Optimum(np.empty(0), -math.inf)
+
+    def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> Any:
+        """Return minus the log marginal likelihood, and if asked its gradient."""
+        theta = np.array(theta, dtype=np.float64)
+        value, gradient = self.objective(theta, eval_gradient)
+        if value > self.best.value or not len(self.best.theta):
+            self.best = Optimum(theta, value)
+        return (-value, -gradient) if eval_gradient else -value
+
+    def run(self, optimizer: str | Callable, start: np.ndarray, bounds: np.ndarray) -> Optimum:
+        """Return the best θ from this start; Ctrl-C ends the search there."""
+        try:
+            if callable(optimizer):
+                return checked(optimizer(self, start, bounds=bounds), start)
+            status = self.lbfgs(start, bounds)
+        except KeyboardInterrupt:
+            if not math.isfinite(self.best.value):
+                raise
+            status = "interrupted"
+        return self.best._replace(status=status)
+
+    def lbfgs(self, start: np.ndarray, bounds: np.ndarray) -> str:
+        """Search from here, and return how that ended."""
+        theta = nn.Parameter(torch.tensor(start, dtype=torch.float64, device="cpu"))
+        low, high = torch.tensor(bounds.T.copy(), dtype=torch.float64, device="cpu")
+
+        def closure() -> Tensor:
+            value, gradient = self(theta.detach().numpy())
+            theta.grad = torch.from_numpy(gradient)
+            return torch.tensor(value, dtype=torch.float64, device="cpu")
+
+        def project() -> None:
+            theta.data.clamp_(low, high)
+
+        optimizer = BoundedLBFGS([theta], project, MAX_ITER, MEMORY, TOL, GTOL)
+        optimizer.minimise(closure)
+        self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
+        return "converged" if optimizer.converged else "unconverged"
+
+
+def maximise(
+    make_objective: Callable[[], Objective],
+    start: np.ndarray,
+    bounds: np.ndarray,
+    optimizer: str | Callable,
+    n_restarts: int,
+    random_state: np.random.RandomState,
+    then: str = "",
+) -> Optimum:
+    """Return θ of the largest log marginal likelihood, from `start` and from random θ.
+
+    Searches run one after another, or at once if the caller is in a
+    :func:`joblib.parallel_config`.
+
+    Parameters
+    ----------
+    make_objective : callable
+        () → the objective, made anew in each search.
+    start : ndarray of shape (n_dims,)
+        θ of the first search.
+    bounds : ndarray of shape (n_dims, 2)
+        Of θ.
+    optimizer : "fmin_l_bfgs_b" or callable
+        As scikit-learn's: optimizer(obj_func, initial_theta, bounds) → theta, minimum.
+    n_restarts : int
+        Number of searches from random θ, log-uniform between the bounds.
+    random_state : RandomState
+        Their seed.
+    then : str, default=""
+        What the warning of an interrupted search says besides.
+
+    Raises
+    ------
+    ValueError
+        If there are restarts and a bound is not finite.
+    """
+    if n_restarts > 0 and not np.isfinite(bounds).all():
+        raise ValueError(
+            "Multiple optimizer restarts (n_restarts_optimizer>0) requires that all bounds are "
+            "finite."
+        )
+    low, high = bounds.T
+    starts = [start, *(random_state.uniform(low, high) for _ in range(n_restarts))]
+    searches = (delayed(search)(make_objective, optimizer, theta, bounds) for theta in starts)
+    optima: list[Optimum] = []
+    for optimum in Parallel(return_as="generator")(searches):
+        optima.append(optimum)
+        if optimum.status != "converged":
+            warn_of(optimum.status, then)
+        if optimum.status == "interrupted":
+            break
+    return max(optima, key=lambda optimum: optimum.value)
+
+
+def search(
+    make_objective: Callable[[], Objective],
+    optimizer: str | Callable,
+    start: np.ndarray,
+    bounds: np.ndarray,
+) -> Optimum:
+    """Make one search, in whatever process this is."""
+    return Search(make_objective()).run(optimizer, start, bounds)
+
+
+def checked(found: Any, start: np.ndarray) -> Optimum:
+    """Return what a user's optimiser found.
+
+    Raises
+    ------
+    ValueError
+        If that is not θ and a number.
+    """
+    try:
+        theta, loss = found
+        optimum = Optimum(np.array(theta, dtype=np.float64), -float(loss))
+    except (TypeError, ValueError):
+        optimum = Optimum(np.empty(0), -math.inf)
+    if optimum.theta.shape != start.shape or not np.isfinite(optimum.theta).all():
+        raise ValueError(
+            f"optimizer must return theta, {len(start)} finite numbers, and the minimum, got "
+            f"{found!r}."
+        )
+    return optimum
+
+
+def warn_of(status: str, then: str) -> None:
+    """Warn of a search that did not end as it should."""
+    words = {
+        "interrupted": f"was interrupted; the best so far are kept.{then}",
+        "unconverged": "did not converge; scaling the data may help.",
+    }
+    warn(f"The search for hyper-parameters {words[status]}", ConvergenceWarning)

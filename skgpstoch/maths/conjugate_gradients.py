@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+COLUMNS = 256  # systems that are solved together, where there are many
+
 Product = Callable[[Tensor], Tensor]
 """(N, R) → (N, R)."""
 

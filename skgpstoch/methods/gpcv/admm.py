@@ -22,221 +22,32 @@ eliminated: the minimum is the same, and nothing has to come to agree.
 
 from __future__ import annotations
 
-import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-import numpy as np
-import torch
-from joblib import Parallel, delayed
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
-from torch import Tensor, nn
 
-from ...data.rows import Data, Rows
-from ...estimators.base import Run
-from ...estimators.callbacks import FitCallbacks
 from ...estimators.docs import public_estimator
-from ...estimators.parameters import AUTO, POSITIVE
-from ...estimators.plan import Plan
-from ...kernels import to_sklearn
+from ...estimators.parameters import (
+    AUTO,
+    FRACTION,
+    N_JOBS,
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE,
+    POSITIVE_INTEGER,
+    KernelParameters,
+    WarmStartParameters,
+)
+from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
-from ...maths.linalg import NotPositiveDefiniteError
-from ...objectives.base import Objective
-from ...posteriors.exact import ExactPosterior
-from ...training.loop import History
-from ...training.optimizers import constant
-from .cross_validated import CrossValidatedGPRegressor, scale_bounds
-from .fold_loss import Fold, FoldLoss, at_theta
-from .iterative import IterativePosterior
-from .multipliers import RECORDED, STEPS, Failure, Options, Search, begin, iterate
-
-MAX_ITER = 100
-CALIBRATED = 512  # rows held out, of all folds, that the scale of variances is found from
-FEW = 50  # numbers held out, for which those trained on have a say in that scale too
-LEAST_SCALE = 1e-12
-RHO = {"joint": 100.0, "coordinate": 5.0}  # the latter the paper's
-
-
-class CrossValidationObjective(Objective):
-    """Iterations of ADMM, of every restart and of folds that are together or each by itself.
-
-    Parameters
-    ----------
-    folds : list of Fold
-        Rows to train on and rows held out.
-    starts : Tensor of shape (R, D)
-        θ of each restart.
-    bounds : Tensor of shape (D, 2)
-        Of θ.
-    rho : float
-        ρ to begin with.
-    options : Options
-        What does not change.
-    shares : bool
-        Whether folds have a θ in common.
-    noise_bounds : tuple of float or None
-        Where the scale of kernel and noise is found at the end, which no loss here depends on, the
-        interval that the noise is to be in; None: it is not.
-    max_iter : int
-        Iterations at most.
-    """
-
-    n_iter: Tensor  # ()
-
-    def __init__(
-        self,
-        folds: list[Fold],
-        starts: Tensor,
-        bounds: Tensor,
-        rho: float,
-        options: Options,
-        *,
-        shares: bool,
-        noise_bounds: tuple[float, float] | None,
-        max_iter: int,
-    ) -> None:
-        super().__init__()
-        groups = [folds] if shares else [[fold] for fold in folds]
-        self.restarts = nn.ModuleList(
-            nn.ModuleList(Search(group, theta, rho, max_iter) for group in groups)
-            for theta in starts
-        )
-        self.bounds, self.options, self.noise_bounds = bounds, options, noise_bounds
-        self.register_buffer("n_iter", torch.zeros((), dtype=torch.int64))
-
-    def visits(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        return X[:1], rows[:1]  # an epoch is an iteration, of rows that folds have
-
-    def is_closed(self) -> bool:
-        return False
-
-    @property
-    def open_searches(self) -> list[Any]:
-        """Searches that go on."""
-        restarts: list[Any] = list(self.restarts)
-        searches = [search for restart in restarts for search in restart]
-        return [search for search in searches if not bool(search.done) and search.alive]
-
-    def has_converged(self) -> bool:
-        return not self.open_searches
-
-    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        searches, options, n_iter = self.open_searches, self.options, int(self.n_iter)
-        # Several searches at a time, or the folds of one.
-        several = len(searches) > 1
-        inner = options._replace(n_jobs=1) if several else options
-        parallel = Parallel(n_jobs=options.n_jobs if several else 1)
-        states = [search.state() for search in searches]
-        if not n_iter:
-            begun = parallel(delayed(begin)(state, inner) for state in states)
-            self.leave_out(searches, [failures for _, failures in begun])
-            states = [state for state, _ in begun]
-        pairs = [(s, state) for s, state in zip(searches, states, strict=True) if s.alive]
-        found = parallel(delayed(iterate)(state, self.bounds, inner) for _, state in pairs)
-        for (search, _), state in zip(pairs, found, strict=True):
-            search.take(state, n_iter, options.tol)
-        if n_diverged := sum(state.diverged for state in found):
-            warnings.warn(
-                f"ADMM diverged in {n_diverged} of {len(found)} searches; rho is raised to "
-                f"{max(state.rho for state in found):g} there. A larger rho, or a kernel that "
-                "starts elsewhere, may help.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        self.n_iter += 1
-        return torch.tensor(loss_of(self.best), dtype=torch.float64)
-
-    def leave_out(self, searches: list[Any], failures: list[list[Failure]]) -> None:
-        """Folds that failed at the start.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            If there is no fold left.
-        """
-        for search, of_search in zip(searches, failures, strict=True):
-            for failure in of_search:
-                search.failed[failure.number] = True
-        messages = [failure.message for of_search in failures for failure in of_search]
-        n_folds = sum(len(search.folds) for search in searches)
-        if len(messages) == n_folds:
-            raise NotPositiveDefiniteError(f"Every fold failed. {messages[0]}")
-        if messages:
-            warnings.warn(
-                f"{len(messages)} of {n_folds} folds failed, and are left out: {messages[0]}",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-
-    @property
-    def best(self) -> list[Any]:
-        """The searches of the restart with the least loss; of these, those that have folds."""
-        restarts: list[Any] = list(self.restarts)
-        alive = [[search for search in restart if search.alive] for restart in restarts]
-        return min((searches for searches in alive if searches), key=loss_of)
-
-    def history(self, n_iter: int) -> dict[str, np.ndarray]:
-        """What iterations of the best restart recorded, of every search."""
-        table = torch.stack([search.records[:n_iter] for search in self.best], 1).numpy()
-        recorded = {name: table[..., i] for i, name in enumerate(RECORDED)}
-        return recorded | {"theta": table[..., len(RECORDED) :]}
-
-    @torch.no_grad()
-    def solution(self, X: Tensor, rows: Rows) -> ExactPosterior | IterativePosterior:
-        """The posterior of all rows at θ̄."""
-        options = self.options
-        theta = torch.stack([search.theta for search in self.best]).mean(0)
-        kernel, noise = at_theta(*options[:3], theta)
-        kernel, rows = kernel.to(X.device), rows.to(torch.float64)
-        if rows.weight is not None:
-            X, rows = X[rows.weight > 0], rows[rows.weight > 0]
-        likelihood = Gaussian(torch.full_like(rows.y[0], noise))
-        posterior: ExactPosterior | IterativePosterior
-        if options.keeps:
-            posterior = ExactPosterior(kernel, nn.Identity(), likelihood, X.double(), rows)
-        else:
-            posterior = IterativePosterior(kernel, likelihood, X, rows)
-        if self.noise_bounds is None:
-            return posterior
-        low, high = scale_bounds(to_sklearn(kernel), noise, self.noise_bounds)
-        return posterior.scale_(min(max(self.variance_scale(theta), low), high))
-
-    def variance_scale(self, theta: Tensor) -> float:
-        """The c for which rows held out have the variances that c·k and c·σ² predict.
-
-        Means do not depend on c, so that the loss says nothing of it. θ is what suits these rows,
-        which therefore count for as many less.
-        """
-        total = count = 0.0
-        folds = [search.folds[k] for search in self.best for k in search.alive]
-        n = sum(fold.n_held_out * fold.y.shape[1] for fold in folds)
-        for fold in folds:
-            problem = FoldLoss(fold, theta, *self.options[:4])
-            scores, weight = problem.squared_scores(math.ceil(CALIBRATED / len(folds)))
-            total += float((weight * scores).sum())
-            count += float(weight.sum()) * scores.shape[1]
-            if n < FEW:
-                total += float(problem.training_score().sum())
-                count += float(fold.weight[: fold.n_trained].sum()) * fold.y.shape[1]
-        n = max(n, count)
-        return max(total / count * n / max(n - len(theta), 0.5 * n), LEAST_SCALE)
-
-
-def loss_of(searches: list[Any]) -> float:
-    """Squared error of all that is held out, a number."""
-    sizes = [sum(search.folds[k].n_held_out for k in search.alive) for search in searches]
-    total = sum(n * search.number("loss") for n, search in zip(sizes, searches, strict=True))
-    return total / sum(sizes)
-
-
-# ---- the estimator ---------------------------------------------------------------------------
+from ...recipes.recipe import KernelChoice
+from .multipliers import STEP_OF_SOLVER
+from .recipe import CrossValidationRecipe
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
+class ADMMGaussianProcessRegressor(KernelParameters, WarmStartParameters, Regressor):
     """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
 
     The squared error of rows held out is minimised, by the method of multipliers: products with
@@ -246,6 +57,38 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
 
     Parameters
     ----------
+    kernel : sklearn kernel or None, default=None
+        Where its hyper-parameters start, any that scikit-learn has in torch here; a top-level
+        WhiteKernel is the noise. None: a constant times an RBF kernel with a length-scale for each
+        input, up to 64 of these, that starts from the optimum of the marginal likelihood of 500
+        rows. Hyper-parameters refer to the scaled y.
+    cv : int, float, splitter or iterable, default=2
+        Folds. An int: so many, of shuffled rows; a float between 0 and 1: one, with this fraction
+        of the rows held out; or a scikit-learn splitter, or pairs of row numbers or masks; None is
+        5. A fold whose covariance has no factor is left out with a warning; if none is left, `fit`
+        raises a ValueError.
+    learn_noise : bool, default=True
+        Whether the noise is learned, and the scale of all variances is that of the errors of rows
+        held out, within bounds of the kernel, unless a ConstantKernel is fixed. Outputs have the
+        same noise, relative to their variance. False: it is that of the WhiteKernel, or
+        `noise_variance`.
+    noise_variance : float, default=0.1
+        Where the noise starts, relative to the scaled y, if `kernel` has no WhiteKernel.
+    n_restarts : int, default=0
+        Searches from random hyper-parameters, log-uniform within their bounds, besides the first;
+        the one with the least error is kept.
+    block_size : int, default=8192
+        Rows up to which covariances are kept, and the final posterior has a Cholesky factor. Of
+        more rows, products with covariances are made by blocks, in memory of some hundred numbers a
+        row, and the posterior is found by conjugate gradients.
+    n_jobs : int or None, default=None
+        Folds and restarts that are computed at a time, by joblib; None is 1, unless in a
+        :func:`joblib.parallel_config`.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside; results are in its own units.
+    dtype : {"float32", "float64"}, default="float64"
+        Of covariances during training; all else is float64. With little noise float32 ends at a
+        worse optimum.
     scheme : {"consensus", "naive", "holdout"}, default="consensus"
         "consensus": folds have hyper-parameters in common; "naive": the mean of the logarithms of
         those of each; "holdout": the first fold alone.
@@ -267,6 +110,15 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
 
     Attributes
     ----------
+    loss_curve_ : list of float
+        Squared error of rows held out at every iteration, of the scaled y where it is scaled.
+    kernel_ : sklearn kernel
+        The kernel, and the noise as a WhiteKernel where `kernel` has one; variances refer to the
+        scaled y.
+    likelihood_ : Likelihood
+        The noise, in the units of y.
+    validation_scores_ : None
+        There are none besides the loss.
     history_ : dict of ndarray
         After every iteration, of every search of the kept restart, (`n_iter_`, n_searches), a
         search being a fold, or all of them by "consensus": "objective", the augmented Lagrangian,
@@ -301,101 +153,50 @@ class ADMMGaussianProcessRegressor(CrossValidatedGPRegressor):
     True
     """
 
+    cv: Any = 2
+    learn_noise: bool = True
+    noise_variance: float = 0.1
+    n_restarts: int = 0
+    block_size: int = 8192
+    n_jobs: int | None = None
+    normalize_y: bool = True
+    dtype: str = "float64"
     scheme: str = "consensus"
     solver: str = "joint"
     rho: float | str = "auto"
     dual_step: float | None = None
     tol: float = 0.01
 
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("learn_noise",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
+        "cv": ["cv_object", FRACTION],
+        "learn_noise": ["boolean"],
+        "noise_variance": [POSITIVE],
+        "n_restarts": [NOT_NEGATIVE_INTEGER],
+        "block_size": [POSITIVE_INTEGER],
+        "n_jobs": N_JOBS,
+        "normalize_y": ["boolean"],
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
-        "solver": [StrOptions(set(STEPS))],
+        "solver": [StrOptions(set(STEP_OF_SOLVER))],
         "rho": [POSITIVE, AUTO],
         "dual_step": [POSITIVE, None],
     }
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or sample_weight is invalid, or every fold fails; the estimator is
-            then as it was before.
-        """
-        return self._fit_to(X, y, sample_weight)
-
-    # ---- what a fit does ---------------------------------------------------------------------
-
-    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        return Plan(
+    def _recipe(self) -> CrossValidationRecipe:
+        return CrossValidationRecipe(
+            likelihood=Gaussian(),
+            normalize_y=self.normalize_y,
+            kernel=KernelChoice.of(self.kernel, self.noise_variance),
+            learn_noise=self.learn_noise,
+            cv=self.cv,
+            scheme=self.scheme,
             solver=self.solver,
-            dtype=self.dtype,
-            max_iter=MAX_ITER if self.max_iter == "auto" else int(self.max_iter),
-            batch_size=1,
-            schedule=constant,
-            patience=math.inf,
-            tol=self.tol,
-            holds_out=False,
-            evaluates=False,
-            shuffles=False,  # splitters know rows by their numbers
-        )
-
-    def _objective(
-        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
-    ) -> CrossValidationObjective:
-        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
-        start = self._begin(X, rows, start)
-        options = Options(
-            start.kernel,
-            start.noise,
-            start.learns_noise,
-            keeps=len(X) <= self.block_size,
-            solver=plan.solver,
+            rho=self.rho,
             dual_step=self.dual_step,
-            tol=plan.tol,
+            n_restarts=self.n_restarts,
+            block_size=self.block_size,
             n_jobs=self.n_jobs,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            dtype=self.dtype,
         )
-        return CrossValidationObjective(
-            self._folds(X, rows, seed, 1 if self.scheme == "holdout" else None),
-            self._starts(start, seed),
-            torch.from_numpy(start.bounds),
-            RHO[self.solver] if self.rho == "auto" else float(self.rho),
-            options,
-            shares=self.scheme == "consensus",
-            noise_bounds=self._noise_bounds() if start.calibrates else None,
-            max_iter=plan.max_iter,
-        )
-
-    def _train(self, run: Run, callbacks: FitCallbacks) -> History:
-        history = super()._train(run, callbacks)
-        objective = cast(CrossValidationObjective, run.objective)
-        self.history_ = objective.history(history.n_iter)
-        if not all(bool(search.ended) for search in objective.best):
-            warnings.warn(
-                "Conjugate gradients did not come to an end, so that steps are inexact: the noise "
-                "is too small beside the kernel. Raise the lower bound of a WhiteKernel.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-        if history.status == "max_iter":
-            warnings.warn(
-                f"ADMM did not converge in {run.plan.max_iter} iterations: raise max_iter or tol.",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
-        return history

@@ -26,16 +26,18 @@ from torch import Tensor
 from ...kernels import Kernel, from_sklearn
 from ...kernels.matrices import set_theta
 from ...kernels.products import KernelRows, low_rank
-from ...maths.conjugate_gradients import Product, conjugate_gradients
+from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
 from ...maths.linalg import cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 
-RANK = {True: 200, False: 600}  # of preconditioners, at most, where covariances are kept or not
-DENSE = 500  # rows up to which that is C⁻¹ itself
+FOLD_RANK = {
+    True: 200,
+    False: 600,
+}  # of preconditioners, at most, where covariances are kept or not
+DENSE_ROWS = 500  # rows up to which that is C⁻¹ itself
 SQUARED = {True: 60, False: 10}  # iterations with C², before those without
-COLUMNS = 256  # systems that are solved together
-TINY = 1e-300
-TOL = 1e-8  # of conjugate gradients, relative
+LEAST_VAR = 1e-300
+TOL_SYSTEMS = 1e-8  # of conjugate gradients, relative
 
 
 class Fold(NamedTuple):
@@ -100,7 +102,7 @@ class FoldLoss:
     ) -> None:
         T = fold.n_trained
         self.fold, self.learns_noise = fold, learns_noise
-        self.rank, self.most_squared = RANK[keeps], SQUARED[keeps]
+        self.rank, self.most_squared = FOLD_RANK[keeps], SQUARED[keeps]
         self.kernel, self.noise = at_theta(kernel, noise_variance, learns_noise, theta)
         self.kernel.to(fold.y.device)
         self.ended = True  # whether all conjugate gradients did
@@ -114,7 +116,7 @@ class FoldLoss:
     def preconditioner(self) -> Product:
         """V ↦ C⁻¹V, or about that."""
         X = self.fold.X[: len(self.y_T)].double()
-        if len(X) > DENSE:
+        if len(X) > DENSE_ROWS:
             return LowRankInverse(low_rank(self.kernel, X, self.noise_T, self.rank), self.noise_T)
         C = self.kernel(X, X) + self.noise_T[:, 0].diag()
         L = cholesky(C, "covariance of the rows trained on")
@@ -144,7 +146,7 @@ class FoldLoss:
 
     def solve(self, B: Tensor) -> Tensor:
         """C⁻¹B."""
-        found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL)
+        found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL_SYSTEMS)
         self.ended &= found.converged
         return found.solution
 
@@ -158,7 +160,7 @@ class FoldLoss:
             b,
             start,
             lambda V: self.inverse(self.inverse(V)) / rho,
-            TOL,
+            TOL_SYSTEMS,
             self.most_squared,
         )
         return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
@@ -177,7 +179,7 @@ class FoldLoss:
         found = conjugate_gradients(
             lambda U: U + 2.0 / rho * predicted(explained(U)),
             root * self.y_V - predicted(self.y_T - dual / rho),
-            tol=TOL,
+            tol=TOL_SYSTEMS,
         )
         self.ended &= found.converged
         return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)
@@ -222,7 +224,7 @@ class FoldLoss:
             K = self.kernel(rows, X[:T])  # (b, T)
             explained = (K.mT * self.solve(K.mT)).sum(0)
             var = self.kernel.diag(rows) - explained + self.noise
-            scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(TINY)[:, None])
+            scores.append((self.y_V[part] - K @ z).square() / var.clamp_min(LEAST_VAR)[:, None])
         return torch.cat(scores), self.weight_V[some]
 
     def training_score(self) -> Tensor:

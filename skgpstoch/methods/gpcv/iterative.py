@@ -20,16 +20,15 @@ from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...kernels.products import KernelRows, low_rank
 from ...likelihoods.real import Gaussian
-from ...maths.conjugate_gradients import conjugate_gradients
+from ...maths.conjugate_gradients import COLUMNS, conjugate_gradients
 from ...maths.gaussian import Marginals
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 from ...posteriors.base import Posterior
 
-RANK = 500  # of the preconditioner
+POSTERIOR_RANK = 500  # of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
 MOST_ITERATIONS = 5_000
-COLUMNS = 256  # systems that are solved together
 
 
 class IterativePosterior(Posterior):
@@ -46,6 +45,7 @@ class IterativePosterior(Posterior):
     """
 
     likelihood: Gaussian
+    has_cheap_mean = True
     X: Tensor
     noise: Tensor
     alpha: Tensor
@@ -59,7 +59,7 @@ class IterativePosterior(Posterior):
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
             weight = torch.ones(len(X), 1).to(variance) if rows.weight is None else rows.weight
             noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
-            factor = low_rank(kernel, X.double(), noise, RANK)
+            factor = low_rank(kernel, X.double(), noise, POSTERIOR_RANK)
         for name, value in {"X": X, "noise": noise, "factor": factor}.items():
             self.register_buffer(name, value)
         self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)

@@ -20,16 +20,16 @@ from .fold_loss import Fold, FoldLoss
 
 ITERATIONS = 50  # of L-BFGS in an iteration of ADMM
 SLOPE = 1e-3  # of the loss by log θ, relative to the loss, at which θ's step ends
-GAIN = 1e-8  # of the loss, relative, by an iteration of L-BFGS, below which it ends
+SEARCH_GAIN = 1e-8  # of the loss, relative, by an iteration of L-BFGS, below which it ends
 NEGLIGIBLE = 1e-6  # of the mean square of y, a loss that is as good as none
-ROUNDING = 1e-5  # of the gap
+GAP_ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
-GROWTH = 10.0  # of ρ
+RHO_GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
 RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
-TINY = torch.finfo(torch.float64).tiny
-ARMIJO, SHORTER = 0.5, 0.5
-SHORTEST = 1e-9  # share of the first step, where a line search ends
+SMALLEST = torch.finfo(torch.float64).tiny
+COORDINATE_ARMIJO, SHORTER = 0.5, 0.5
+SHORTEST_SHARE = 1e-9  # share of the first step, where a line search ends
 FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
 
 
@@ -93,7 +93,7 @@ class State(NamedTuple):
 
     def is_met(self, tol: float) -> bool:
         """Whether constraints are, as far as the loss, or conjugate gradients, can tell."""
-        return abs(self.value - self.loss) <= tol * self.scale or self.gap <= ROUNDING
+        return abs(self.value - self.loss) <= tol * self.scale or self.gap <= GAP_ROUNDING
 
 
 class Asked(NamedTuple):
@@ -119,7 +119,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
-    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(TINY))
+    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(SMALLEST))
     return Found(
         float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
     )
@@ -166,7 +166,7 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
     found = Together(state, options)(state.theta, Asked(consistent=True))
     locals_ = [one.local for one in found if one.local is not None]
     failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
-    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), TINY)
+    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), SMALLEST)
     return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
 
 
@@ -177,14 +177,14 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     together.unit = SLOPE * n * state.scale
     theta = state.theta.clone()
     if len(theta):
-        theta = STEPS[options.solver](together, theta, bounds)
+        theta = STEP_OF_SOLVER[options.solver](together, theta, bounds)
     # Short steps at fixed z are no sign of an end: that is the slope at the best one.
     found = together(theta, Asked(weights=True, slope=options.solver == "coordinate"))
     gap = max(one.gap for one in found)
     value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
     if any(one.failure for one in found) or gap > max(1.0, 2.0 * state.gap):
         # From where it was, with what that θ implies.
-        raised = state._replace(rho=min(GROWTH * state.rho, MOST_RHO), diverged=True)
+        raised = state._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO), diverged=True)
         return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
     dual_step = state.rho if options.dual_step is None else options.dual_step
     locals_ = [
@@ -201,7 +201,7 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
         after = after._replace(descends=bool((slope.abs() > FLAT)[~stays].any()))
     is_slow = gap > SHRINKS * state.gap and not after.is_met(options.tol)
     if options.solver == "joint" and is_slow:
-        after = after._replace(rho=min(GROWTH * state.rho, MOST_RHO))
+        after = after._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO))
     return after
 
 
@@ -290,7 +290,7 @@ def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
     def project() -> None:
         parameter.data.clamp_(*bounds.T)
 
-    BoundedLBFGS([parameter], project, ITERATIONS, tol=GAIN, gtol=1.0).minimise(closure)
+    BoundedLBFGS([parameter], project, ITERATIONS, tol=SEARCH_GAIN, gtol=1.0).minimise(closure)
     return parameter.detach()
 
 
@@ -302,12 +302,12 @@ def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor
             if abs(float(slope[j])) <= 1.0:
                 break
             length = 1.0 / abs(float(slope[j]))
-            shortest = SHORTEST * length
+            shortest = SHORTEST_SHARE * length
             while length > shortest:
                 target = theta.clone()
                 target[j] = (theta[j] - length * slope[j]).clamp(*bounds[j])
                 promised = float(slope[j] * (target[j] - theta[j]))
-                if together.value(target, Asked())[0] <= value + ARMIJO * promised:
+                if together.value(target, Asked())[0] <= value + COORDINATE_ARMIJO * promised:
                     break
                 length *= SHORTER
             if length <= shortest or promised == 0.0:
@@ -316,4 +316,4 @@ def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor
     return theta
 
 
-STEPS = {"joint": joint_step, "coordinate": coordinate_step}
+STEP_OF_SOLVER = {"joint": joint_step, "coordinate": coordinate_step}

@@ -1,0 +1,92 @@
+"""Folds of rows, as scikit-learn's splitters give them, or pairs of row numbers or masks."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import KFold, ShuffleSplit, check_cv
+from torch import Tensor
+
+from ...data.rows import Rows
+from .fold_loss import Fold
+
+
+def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = None) -> list[Fold]:
+    """Return the folds that `cv` asks for, or the first ones.
+
+    Parameters
+    ----------
+    cv : int, float, splitter, iterable or None
+        The parameter.
+    X, rows : Tensor of shape (N, d) and Rows
+        The data, in the order that row numbers refer to.
+    seed : int
+        Of shuffles.
+    n_folds : int or None, default=None
+        How many to return; None: all.
+
+    Raises
+    ------
+    ValueError
+        If there are no such folds of these rows.
+    """
+    splitter = cv
+    if isinstance(cv, Integral):
+        if int(cv) > len(X):
+            raise ValueError(f"cv={cv} must be at most the number of distinct rows, {len(X)}.")
+        splitter = KFold(int(cv), shuffle=True, random_state=seed)
+    elif isinstance(cv, Real):
+        splitter = ShuffleSplit(1, test_size=float(cv), random_state=seed)
+    try:
+        given = list(check_cv(splitter).split(X.cpu().numpy(), rows.y[:, 0].cpu().numpy()))
+        pairs = [(trained, held_out) for trained, held_out in given]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cv={cv!r} gives no folds of {len(X)} rows: {error} A splitter that asks for "
+            "more than X and y can be given as its pairs, list(cv.split(X, y, groups))."
+        ) from error
+    if not pairs:
+        raise ValueError(f"cv={cv!r} must give one fold at least.")
+    return [fold_of(X, rows, *row_numbers(pair, len(X))) for pair in pairs[:n_folds]]
+
+
+def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:
+    """Return the numbers of rows to train on, and of rows held out, from numbers or masks."""
+    found = []
+    for part in pair:
+        part = np.asarray(part)
+        if part.dtype == bool and part.shape == (n_rows,):
+            part = np.flatnonzero(part)
+        is_number = part.ndim == 1 and (part.dtype.kind in "iu" or not len(part))
+        if not is_number or (len(part) and not 0 <= part.min() <= part.max() < n_rows):
+            raise ValueError(
+                f"cv must give pairs of row numbers from 0 to {n_rows - 1}, or of masks of "
+                f"{n_rows} rows, got {part!r}."
+            )
+        found.append(part.astype(np.int64))
+    if len(both := np.intersect1d(*found)):
+        raise ValueError(
+            f"cv must hold out rows that are not trained on, got {len(both)} on either side, the "
+            f"first of them number {both[0]}."
+        )
+    return found
+
+
+def fold_of(X: Tensor, rows: Rows, trained: np.ndarray, held_out: np.ndarray) -> Fold:
+    """Return the fold of these rows, without those of weight 0."""
+    if rows.weight is not None:
+        counts = (rows.weight > 0).cpu().numpy()
+        trained, held_out = (part[counts[part]] for part in (trained, held_out))
+    if not len(trained) or not len(held_out):
+        raise ValueError(
+            "cv must give folds with rows on either side, and a sample_weight that is positive for "
+            f"some of either, got {len(trained)} to train on and {len(held_out)} held out."
+        )
+    index = torch.from_numpy(np.r_[trained, held_out].astype(np.int64)).to(X.device)
+    some = rows[index]
+    one = torch.ones(len(index), dtype=torch.float64, device=X.device)
+    weight = one if some.weight is None else some.weight.double()
+    return Fold(X.index_select(0, index), some.y.double(), weight[:, None], len(trained))

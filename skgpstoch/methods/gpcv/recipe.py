@@ -1,0 +1,281 @@
+"""A kernel by cross-validation: where the search starts, which folds, and what is fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ...data.arrays import Scaling
+from ...data.rows import Data, Rows
+from ...kernels import contains, join_white_noise, to_sklearn
+from ...posteriors.exact import ExactPosterior
+from ...recipes.recipe import (
+    START_NOISE,
+    Fitted,
+    KernelChoice,
+    Plan,
+    Problem,
+    Recipe,
+    Sizes,
+    Start,
+    check_shared_noise,
+    default_kernel,
+)
+from ...training.exact_search import best_on
+from .folds import make_folds
+from .iterative import IterativePosterior
+from .multipliers import Options
+from .objective import CrossValidationObjective
+
+EVIDENCE_ROWS = 500  # whose marginal likelihood finds where the default kernel starts
+ADMM_ITERATIONS = 100  # of "auto"
+START_RHO = {"joint": 100.0, "coordinate": 5.0}  # of "auto"; the latter is the paper's
+
+OfAllRows = ExactPosterior | IterativePosterior
+
+
+class SearchStart(NamedTuple):
+    """Where a search begins, and what it learns."""
+
+    kernel: sk.Kernel
+    noise: float
+    noise_bounds: tuple[float, float]  # equal if the noise stays
+    calibrates: bool  # whether the scale of kernel and noise is found at the end
+
+    @property
+    def theta(self) -> np.ndarray:
+        """Log-hyper-parameters, the noise last, (D,)."""
+        return np.append(self.kernel.theta, [math.log(self.noise)] * self.learns_noise)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """Of the same, (D, 2)."""
+        of_noise = [np.log(self.noise_bounds)] * self.learns_noise
+        return np.vstack([self.kernel.bounds.reshape(-1, 2), *of_noise])
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether σ² is among θ."""
+        return self.noise_bounds[0] < self.noise_bounds[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossValidationRecipe(Recipe):
+    """A kernel by cross-validation, and the posterior of all rows.
+
+    Parameters
+    ----------
+    kernel : KernelChoice
+        Where k and the noise start.
+    learn_noise : bool
+        Whether the noise, or the scale of all variances, is learned.
+    cv : int, float, splitter, iterable or None
+        Folds.
+    scheme : {"consensus", "naive", "holdout"}
+        What folds have in common.
+    solver : {"joint", "coordinate"}
+        How θ is found.
+    rho : float or "auto"
+        ρ to begin with.
+    dual_step : float or None
+        ρ′; None: ρ.
+    n_restarts : int
+        Searches from random θ besides the first.
+    block_size : int
+        Rows up to which covariances are kept.
+    n_jobs : int or None
+        Folds and restarts at a time.
+    max_iter : int or "auto"
+        Iterations.
+    tol : float
+        When they end.
+    dtype : str
+        Of covariances.
+    """
+
+    kernel: KernelChoice
+    learn_noise: bool
+    cv: Any
+    scheme: str
+    solver: str
+    rho: float | str
+    dual_step: float | None
+    n_restarts: int
+    block_size: int
+    n_jobs: int | None
+    max_iter: int | str
+    tol: float
+    dtype: str
+
+    @property
+    def numbers_rows(self) -> bool:
+        return not isinstance(self.cv, Real)
+
+    @property
+    def merges_rows(self) -> bool:
+        return not self.numbers_rows
+
+    def check(self, data: Data) -> None:
+        kernel = self.kernel.expression
+        if kernel is not None and contains(kernel, sk.WhiteKernel):
+            raise ValueError(f"A WhiteKernel must be a term of its own, got {kernel=!s}.")
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        return Plan(
+            solver=self.solver,
+            dtype=self.dtype,
+            max_iter=ADMM_ITERATIONS if self.max_iter == "auto" else int(self.max_iter),
+            batch_size=1,
+            tol=self.tol,
+            shuffles=False,  # splitters know rows by their numbers
+        )
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    # ---- objective ---------------------------------------------------------------------------
+
+    def objective(self, problem: Problem) -> CrossValidationObjective:
+        X, rows, plan = problem.X, problem.rows, problem.plan
+        seed = int(torch.randint(2**31, (), generator=problem.generator, device=X.device))
+        start = self.search_start(X, rows, problem.start)
+        options = Options(
+            start.kernel,
+            start.noise,
+            start.learns_noise,
+            keeps=len(X) <= self.block_size,
+            solver=plan.solver,
+            dual_step=self.dual_step,
+            tol=plan.tol,
+            n_jobs=self.n_jobs,
+        )
+        return CrossValidationObjective(
+            make_folds(self.cv, X, rows, seed, 1 if self.scheme == "holdout" else None),
+            self.thetas(start, seed),
+            torch.from_numpy(start.bounds),
+            START_RHO[self.solver] if self.rho == "auto" else float(self.rho),
+            options,
+            shares=self.scheme == "consensus",
+            noise_bounds=self.kernel.noise_bounds if start.calibrates else None,
+            max_iter=plan.max_iter,
+        )
+
+    def search_start(self, X: Tensor, rows: Rows, start: Start | None) -> SearchStart:
+        """Return where the search begins: from the parameters, or from a fitted posterior."""
+        expression, _, noise, (low, high) = self.kernel
+        kernel = default_kernel(X.shape[1]) if expression is None else expression
+        is_scaled = has_free_scale(kernel) or not has_fixed_scale(kernel)
+        calibrates = self.learn_noise and low < high and is_scaled
+        if start is not None:
+            start.check_unchanged()
+            kernel, noise = fitted_before(start.posterior, kernel, X)
+        elif expression is None:
+            found = best_on_some(kernel, X, rows)
+            kernel, noise = found.k1, float(found.k2.noise_level) if calibrates else noise
+        # If the kernel may have any scale, the loss knows only its ratio to the noise, which stays.
+        learns_noise = calibrates and not has_free_scale(kernel)
+        bounds = (low, high) if learns_noise else (noise, noise)
+        return SearchStart(kernel, noise, bounds, calibrates)
+
+    def thetas(self, start: SearchStart, seed: int) -> Tensor:
+        """Return θ of every restart, (R, D)."""
+        low, high = start.bounds.T
+        if self.n_restarts and not np.isfinite(start.bounds).all():
+            raise ValueError(
+                f"n_restarts={self.n_restarts} needs hyper-parameters with finite bounds, got "
+                f"kernel={start.kernel} with {np.exp(start.bounds)}."
+            )
+        random = np.random.RandomState(seed)
+        others = [random.uniform(low, high) for _ in range(self.n_restarts)]
+        return torch.from_numpy(np.clip([start.theta, *others], low, high))
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        posterior: OfAllRows = fitted.posterior
+        objective = cast(CrossValidationObjective, fitted.objective)
+        likelihood = posterior.likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
+        return {
+            "history_": objective.history(fitted.history.n_iter),
+            "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
+            "likelihood_": likelihood,
+            "noise_variance_": fitted.per_output(likelihood.noise_variance),
+        }
+
+    def fitted_kernel(self, posterior: OfAllRows, x_scaling: Scaling) -> sk.Kernel:
+        """Return the kernel for the user's X, with a WhiteKernel if there was one."""
+        kernel: Any = to_sklearn(posterior.kernel)
+        if self.kernel.expression is None:  # it has seen X scaled
+            kernel.k2.length_scale = kernel.k2.length_scale * x_scaling.scale
+        noise = float(posterior.likelihood.noise_variance.mean())
+        return join_white_noise(kernel, noise, self.kernel.white)
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        if self.kernel.expression is not None:  # scikit-learn's own warnings of bounds
+            self.fitted_kernel(fitted.posterior, fitted.x_scaling)._check_bounds_params()
+        if not cast(CrossValidationObjective, fitted.objective).is_exact:
+            yield (
+                "Conjugate gradients did not converge, so steps are inexact. The noise variance is "
+                "too small relative to the kernel's; raise the lower bound of a WhiteKernel."
+            )
+        if fitted.history.status == "max_iter":
+            yield (
+                f"ADMM did not converge in {fitted.plan.max_iter} iterations: raise max_iter or "
+                "tol."
+            )
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        check_shared_noise(posterior, rows)
+        if len(X) > self.block_size:
+            raise ValueError(
+                f"The marginal likelihood of {len(X)} rows needs a factor of their covariance, "
+                f"which is not computed for more than block_size={self.block_size}."
+            )
+        exact = ExactPosterior(posterior.kernel, nn.Identity(), posterior.likelihood, X, rows)
+        return float(exact.log_evidence().sum())
+
+
+# ---- where a search starts -----------------------------------------------------------------------
+
+
+def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
+    """Return the kernel plus noise at the optimum of the marginal likelihood of some rows."""
+    table = torch.cat([X.double(), rows.y.double()], 1).unique(dim=0)
+    some = torch.linspace(0, len(table) - 1, min(len(table), EVIDENCE_ROWS)).round().long()
+    X_some, y = table[some.to(X.device)].tensor_split([X.shape[1]], 1)
+    return best_on(kernel + START_NOISE, X_some, y - y.mean(0))
+
+
+def fitted_before(posterior: OfAllRows, kernel: sk.Kernel, X: Tensor) -> tuple[sk.Kernel, float]:
+    """Return a kernel with the hyper-parameters of a fitted one, and the noise that suits it."""
+    fitted, one = to_sklearn(posterior.kernel), X[:1].cpu().double().numpy()
+    kernel = kernel.clone_with_theta(fitted.theta)
+    factor = float((fitted.diag(one) / kernel.diag(one))[0])  # which has no place in θ
+    return kernel, float(posterior.likelihood.noise_variance.mean()) / factor
+
+
+def has_free_scale(kernel: sk.Kernel) -> bool:
+    """Tell whether hyper-parameters can give the kernel any scale."""
+    if isinstance(kernel, sk.Sum):
+        return has_free_scale(kernel.k1) and has_free_scale(kernel.k2)
+    if isinstance(kernel, sk.Product):
+        return has_free_scale(kernel.k1) or has_free_scale(kernel.k2)
+    if isinstance(kernel, sk.Exponentiation):
+        return has_free_scale(kernel.kernel)
+    return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
+
+
+def has_fixed_scale(kernel: sk.Kernel) -> bool:
+    """Tell whether there is a constant that must stay as it is."""
+    if isinstance(kernel, sk.ConstantKernel):
+        return bool(kernel.hyperparameter_constant_value.fixed)
+    parts = [getattr(kernel, name, None) for name in ("k1", "k2", "kernel")]
+    return any(has_fixed_scale(part) for part in parts if isinstance(part, sk.Kernel))

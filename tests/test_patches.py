@@ -12,7 +12,6 @@ from skgpstoch.features.patches import (
     Geometry,
     PatchCovariances,
     SinglePatches,
-    choose_patches,
     first_of_each,
     gather,
 )

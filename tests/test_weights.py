@@ -64,7 +64,7 @@ from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.features.orthogonal import OrthogonalFeatures
-from skgpstoch.features.points import choose_points
+from skgpstoch.recipes.inducing import choose_points
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, LogLoss, TighterBound, make_loss

@@ -89,6 +89,7 @@ class Run(NamedTuple):
     rows: Rows
     plan: Plan
     objective: Objective
+    optimizer: torch.optim.Optimizer | None
     generator: torch.Generator
     checkpoint: Checkpoint | None
 
@@ -133,9 +134,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
+        self._validate_params()
         data = self._validate(X, y, True, *of_rows)
         recipe = self._recipe()
-        recipe.check_rows(data)
         recipe.check(data)
         self._fit(recipe, data)
         return self
@@ -185,22 +186,24 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
         problem = Problem(X, rows, self._x_scaling, plan, generator, start)
         objective = recipe.objective(problem).to(X.device)
-        if objective.is_closed():  # there is nothing to train, only to solve
+        groups = objective.param_groups()
+        optimizer = make_optimizer(plan.solver, groups, plan.rate, objective.step_end)
+        if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
             plan = replace(plan, max_iter=1)
-        return Run(X, rows, plan, objective, generator, checkpoint)
+        return Run(X, rows, plan, objective, optimizer, generator, checkpoint)
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> History:
-        objective, plan = run.objective, run.plan
-        trained = slice(plan.folds.n_untrained, None)
-        source, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
+        objective, plan, X, rows = run.objective, run.plan, run.X, run.rows
+        if plan.folds.size:
+            trained = slice(plan.folds.n_untrained, None)
+            X, rows = X[trained], rows[trained]
+        source, rows = objective.minibatch_source(X, rows)
         evaluate = functools.partial(objective.evaluate, run.X, run.rows)
         history = train(
             objective,
             source,
             rows,
-            optimizer=make_optimizer(
-                plan.solver, objective.param_groups(), plan.rate, objective.step_end
-            ),
+            optimizer=run.optimizer,
             checkpoint=run.checkpoint,
             max_iter=plan.max_iter,
             batch_size=plan.batch_size,

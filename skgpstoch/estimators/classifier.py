@@ -58,7 +58,6 @@ class Classifier(ClassifierMixin, BaseGP):
         self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
     ) -> Data:
         """Check parameters, X and weights, and return the codes of the classes, (n, 1)."""
-        self._validate_params()
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_classification_targets(y)

@@ -18,9 +18,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from ..features.network import ACTIVATIONS
-from ..features.points import INITIALIZATIONS
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
+from ..recipes.inducing import INITIALIZATIONS
 from ..training.optimizers import SCHEDULES
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")

@@ -80,7 +80,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y_std: Any = None,
     ) -> Data:
         """Check parameters, and what is known of rows."""
-        self._validate_params()
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
@@ -419,6 +418,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
         self._check_exposed(of_rows[1])
+        self._validate_params()
         data = self._validate(X, y, False, *of_rows)
         self._recipe().check_rows(data)
         return self._labelled(data)

@@ -42,7 +42,6 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     data = estimator._validate(X, y, first, *of_rows)
     recipe = estimator._recipe()
     recipe.check_streams()
-    recipe.check_rows(data)
     recipe.check(data)
     if not first:
         check_chunk(estimator, data)
@@ -52,7 +51,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         run.objective,
         run.X,
         run.rows,
-        optimizer=(optimizer := resumed_optimizer(estimator, run)),
+        optimizer=run.optimizer,
         max_iter=1,
         batch_size=run.plan.batch_size,
         # Features must not change faster than the averages of them follow.
@@ -63,7 +62,9 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
     run.objective.detach_rows()
     parameters = described_parameters(estimator)
-    estimator._stream = Stream(run.objective.cpu(), on_cpu(optimizer), parameters, run.plan.solver)
+    estimator._stream = Stream(
+        run.objective.cpu(), on_cpu(run.optimizer), parameters, run.plan.solver
+    )
     return estimator
 
 
@@ -85,7 +86,8 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     else:
         objective = copy.deepcopy(kept.objective).to(X.device)
         objective.attach(X, rows)
-    return Run(X, rows, plan, objective, generator, None)
+    optimizer = resumed_optimizer(estimator, objective, plan.solver, kept)
+    return Run(X, rows, plan, objective, optimizer, generator, None)
 
 
 def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:
@@ -95,11 +97,11 @@ def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:
     return kept if kept is not None and (kept.parameters, kept.solver) == now else None
 
 
-def resumed_optimizer(estimator: Any, run: Run) -> torch.optim.Optimizer | None:
+def resumed_optimizer(
+    estimator: Any, objective: Objective, solver: str, kept: Stream | None
+) -> torch.optim.Optimizer | None:
     """Make the optimiser, in the state in which the last call left it."""
-    kept = kept_stream(estimator, run.plan.solver)
-    groups = run.objective.param_groups()
-    optimizer = make_optimizer(run.plan.solver, groups, estimator.learning_rate_init)
+    optimizer = make_optimizer(solver, objective.param_groups(), estimator.learning_rate_init)
     if optimizer is not None and kept is not None:
         optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
     return optimizer

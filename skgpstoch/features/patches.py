@@ -20,13 +20,9 @@ from torch import Tensor, nn
 from ..kernels import Constant, Kernel, Product
 from ..kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .inducing import Covariances
-from .points import centres_of_clusters
 
 PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts
-MOST_IMAGES = 1000  # that inducing patches are chosen from
-MOST_PATCHES = 200_000  # of these
 FARTHEST = 1e15  # length-scales, whose squares float32 has
-SEARCHED = 100  # patches of these, for each inducing patch
 
 
 class Geometry(NamedTuple):
@@ -259,46 +255,3 @@ class SinglePatches(Covariances):
         if location is not None:
             responses = responses * location.diag(G[:, size:-1])
         return G[:, -1].square() * responses
-
-
-@torch.no_grad()
-def choose_patches(
-    method: str,
-    covariances: PatchCovariances,
-    X: Tensor,
-    n_points: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """Inducing patches, with places if the covariances have these: (M, L) or (M, L + 2).
-
-    They are distinct patches of some images, or, for "kmeans", centres of their clusters, in units
-    of their standard deviation and of three pixels. Where there are too few that are distinct, the
-    same ones elsewhere join them, if places matter; else there are fewer than n_points.
-    """
-    images = X[:MOST_IMAGES]
-    patches = covariances.patches(images).flatten(0, 1)
-    order = torch.randperm(len(patches), generator=generator, device=X.device)
-    patches = patches[order]
-    place = covariances.places.to(X).repeat(len(images), 1)[order]
-    some = slice(None, MOST_PATCHES)
-    first = first_of_each(patches[some])[: SEARCHED * n_points]
-    rows = patches[first]
-    if covariances.location is not None:
-        rows = torch.cat([rows, place[first]], 1)
-        if len(rows) < n_points:
-            everywhere = torch.cat([patches[some], place[some]], 1)
-            rows = torch.cat([rows, everywhere[first_of_each(everywhere)[: SEARCHED * n_points]]])
-            rows = rows[first_of_each(rows)]
-    if method == "random" or len(rows) <= n_points:
-        return rows[:n_points].clone()
-    unit = covariances.unit(rows)
-    centres = centres_of_clusters((rows / unit).cpu().double().numpy(), n_points, generator)
-    return torch.from_numpy(centres).to(X) * unit
-
-
-def first_of_each(rows: Tensor) -> Tensor:
-    """Indices of rows that are none of the rows before, in order."""
-    _, inverse = torch.unique(rows, dim=0, return_inverse=True)
-    count = torch.arange(len(rows), device=rows.device)
-    first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)
-    return first.scatter_reduce_(0, inverse, count, "amin").sort().values

@@ -45,7 +45,7 @@ from ..kernels import to_sklearn
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss, make_loss
-from ..models.sparse import RowScale, SparseModel
+from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
 from ..objectives.optimal_q import optimal_q
 from ..recipes.networks import build_network, finite_features
@@ -61,13 +61,12 @@ from ..recipes.recipe import (
     Start,
     Training,
     epochs,
+    started,
 )
 from ..recipes.variational import (
     USUAL_BATCH,
     check_choices,
     check_input_noise,
-    start_likelihood,
-    start_mean,
 )
 from ..training.optimizers import SCHEDULES
 
@@ -200,6 +199,7 @@ class EnsembleRecipe(Recipe):
         return self.network is not None and self.network.module is None
 
     def check(self, data: Data) -> None:
+        self.check_rows(data)
         check_choices(self.likelihood, self.loss, self.kernel.white)
         if data.y_std is not None and self.loss.covariance(self.likelihood) == "prior":
             raise ValueError(
@@ -224,8 +224,8 @@ class EnsembleRecipe(Recipe):
         plan, rows = problem.plan, problem.rows
         some = rows[plan.folds.n_untrained :]
         noise = None if self.kernel.white is None else self.kernel.start_noise
-        likelihood = start_likelihood(self.likelihood, some, noise)
-        mean = start_mean(self.mean, likelihood, some)
+        likelihood, level = started(self.likelihood, some, noise)
+        mean = ConstantMean(level if self.mean == "constant" else torch.zeros_like(level))
         features: Any = self.features(problem)
         scale = None
         if self.scales_noise:

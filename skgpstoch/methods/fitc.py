@@ -41,9 +41,7 @@ from ..recipes.variational import VariationalRecipe
 class FITCRecipe(VariationalRecipe):
     """A variational model of rows that are never merged: one twice has two residuals."""
 
-    @property
-    def merges_rows(self) -> bool:
-        return False
+    merges_rows: bool = False
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})

@@ -42,7 +42,7 @@ from .recipe import (
     Training,
     default_kernel,
     load_fitted,
-    start_likelihood,
+    started,
 )
 
 MOST_AUTO = 10_000  # basis functions, of "auto"
@@ -223,6 +223,7 @@ class BasisRecipe(Recipe):
     blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
 
     def check(self, data: Data) -> None:
+        self.check_rows(data)
         expression = self.kernel.expression
         kernel = None if expression is None else kernels.from_sklearn(expression)
         self.basis.check(kernel, data.X.shape[1], self.augments, self.learns_kernel)
@@ -272,11 +273,8 @@ class BasisRecipe(Recipe):
     def model(self, problem: Problem) -> ChevronModel:
         """Make basis and likelihood, started from rows, or as they were fitted."""
         X, rows, start = problem.X, problem.rows, problem.start
-        likelihood = start_likelihood(self.likelihood, rows)
-        if self.normalize_y:
-            shift = X.new_zeros(rows.y.shape[1])
-        else:
-            shift = likelihood.initial_mean(rows.to(torch.float64)).to(X)
+        likelihood, level = started(self.likelihood, rows)
+        shift = torch.zeros_like(level) if self.normalize_y else level
         if start is None:
             kernel = self.start_kernel(problem, shift, likelihood)
             basis = self.basis.build(kernel, X, problem.plan.n_inducing, problem.generator)

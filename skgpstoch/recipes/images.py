@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import row_blocks
 from ..data.rows import Rows
-from ..features.patches import Geometry, PatchCovariances, choose_patches
+from ..features.patches import Geometry, PatchCovariances
 from ..maths.linalg import BLOCK_ROWS
 from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
-from .inducing import InducingBuilder, both_kinds, make_features
+from .inducing import InducingBuilder, both_kinds, centres_of_clusters, make_features
 from .layers import (
     NARROWEST,
     NOISE,
@@ -33,8 +33,11 @@ from .layers import (
     described_layers,
 )
 from .recipe import Fitted, Problem, positive_integers
-from .variational import USUAL_BATCH
+from .variational import USUAL_BATCH, prior_blocks
 
+MOST_IMAGES = 1000  # that inducing patches are chosen from
+MOST_PATCHES = 200_000  # of these
+SEARCHED = 100  # patches of these, for each inducing patch
 SOME_IMAGES = 64  # that kernels are started from
 SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
 LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
@@ -108,7 +111,7 @@ class HiddenImages:
         geometries = self.geometries(image)
         return (*geometries[-1].grid, self.n_channels()[-1]) if geometries else image
 
-    def minibatch_needed(self, image: tuple[int, int, int]) -> int | None:
+    def batch_needed(self, image: tuple[int, int, int]) -> int | None:
         """Return how many images have no more patches in an inner layer than they should."""
         counts = [geometry.n_patches for geometry in self.geometries(image)]
         return min(USUAL_BATCH, max(1, STEP_PATCHES // max(counts))) if counts else None
@@ -161,7 +164,7 @@ class HiddenImages:
             features,
             centre_map(geometry, n_channels).to(X),
             NOISE * variance,
-            last.prior_blocks(features),
+            prior_blocks(last.posterior, features.blocks),
             root=root,
             geometry=geometry,
             shares_weights=self.shares_weights,
@@ -259,3 +262,46 @@ def median_distance(rows: Tensor) -> float:
     distances = torch.pdist(some)
     distances = distances[distances > 0.0]
     return float(distances.median()) if len(distances) else 1.0
+
+
+@torch.no_grad()
+def choose_patches(
+    method: str,
+    covariances: PatchCovariances,
+    X: Tensor,
+    n_points: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Inducing patches, with places if the covariances have these: (M, L) or (M, L + 2).
+
+    They are distinct patches of some images, or, for "kmeans", centres of their clusters, in units
+    of their standard deviation and of three pixels. Where there are too few that are distinct, the
+    same ones elsewhere join them, if places matter; else there are fewer than n_points.
+    """
+    images = X[:MOST_IMAGES]
+    patches = covariances.patches(images).flatten(0, 1)
+    order = torch.randperm(len(patches), generator=generator, device=X.device)
+    patches = patches[order]
+    place = covariances.places.to(X).repeat(len(images), 1)[order]
+    some = slice(None, MOST_PATCHES)
+    first = first_of_each(patches[some])[: SEARCHED * n_points]
+    rows = patches[first]
+    if covariances.location is not None:
+        rows = torch.cat([rows, place[first]], 1)
+        if len(rows) < n_points:
+            everywhere = torch.cat([patches[some], place[some]], 1)
+            rows = torch.cat([rows, everywhere[first_of_each(everywhere)[: SEARCHED * n_points]]])
+            rows = rows[first_of_each(rows)]
+    if method == "random" or len(rows) <= n_points:
+        return rows[:n_points].clone()
+    unit = covariances.unit(rows)
+    centres = centres_of_clusters((rows / unit).cpu().double().numpy(), n_points, generator)
+    return torch.from_numpy(centres).to(X) * unit
+
+
+def first_of_each(rows: Tensor) -> Tensor:
+    """Indices of rows that are none of the rows before, in order."""
+    _, inverse = torch.unique(rows, dim=0, return_inverse=True)
+    count = torch.arange(len(rows), device=rows.device)
+    first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)
+    return first.scatter_reduce_(0, inverse, count, "amin").sort().values

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import check_array
 from torch import Tensor, nn
@@ -22,23 +23,22 @@ from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
-from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
+from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
 from .recipe import Fitted, KernelChoice, Network, Problem, Sizes, Start, given_number
-from .variational import STEPS, USUAL_BATCH, VariationalRecipe
+from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 
+INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
+CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which "auto" is half of that
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
 MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
-
-COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
-"""Of q at orthogonal points, by the name of a posterior; None: there are no such points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,17 @@ class InducingBuilder:
         """How points are chosen that are not given."""
         return self.points if isinstance(self.points, str) else "kmeans"
 
+    def sizes(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> FeatureSizes:
+        self.check(sizes.n_features)
+        M, M2 = 0, 0
+        if not (sizes.streams and start):  # which goes on with the points that there are
+            M, M2 = self.n_points(sizes, n_untrained, recipe, start)
+        return FeatureSizes(M, M2, self.batch_needed(sizes.n_features))
+
     def check(self, n_features: int) -> None:
+        """Raise a ValueError where parameters do not agree."""
         if self.is_orthogonal:
             return
         given = {"n_orthogonal": self.n_orthogonal, "orthogonal_points": self.orthogonal_points}
@@ -109,12 +119,14 @@ class InducingBuilder:
                     "points; posterior='solve' and 'odvgp' have."
                 )
 
-    def minibatch_needed(self, n_features: int) -> int | None:
+    def batch_needed(self, n_features: int) -> int | None:
+        """Return the usual rows of a minibatch if the bound is only estimated, or None."""
         return USUAL_BATCH if self.is_decoupled else None
 
     def n_points(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> tuple[int, int]:
+        """Return M and M₂."""
         n, n_given = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
         if start is not None:
             features = start.posterior.model.features
@@ -156,10 +168,6 @@ class InducingBuilder:
             scaled_points("inducing_points", self.points, problem),
             scaled_points("orthogonal_points", self.orthogonal_points, problem),
         ]
-
-    def prior_blocks(self, features: InducingFeatures) -> tuple[bool, ...]:
-        is_prior = COVARIANCES[self.posterior] == "prior"
-        return tuple(b > 0 and is_prior for b in range(len(features.blocks)))
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         if self.kernel.expression is None and not learns_variance:
@@ -339,6 +347,67 @@ def both_kinds(
     return points, choose(M2) if others is None else others
 
 
+@torch.no_grad()
+def choose_points(
+    method: str,
+    X: Tensor,
+    n_points: int,
+    kernel: kernels.Kernel,
+    network: nn.Module,
+    generator: torch.Generator,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Inducing points from the rows X (N, d), N ≥ n_points: (n_points, d).
+
+    Parameters
+    ----------
+    method : {"kmeans", "conditional_variance", "random"}
+        Centres of clusters; rows, each of which is the one of largest variance given those before
+        it (Burt, Rasmussen & van der Wilk, 2020); or random rows. As many points as rows are the
+        rows themselves.
+    X : Tensor of shape (N, d)
+        Rows in random order.
+    n_points : int
+        M.
+    kernel, network : Kernel and nn.Module
+        k and g, for "conditional_variance".
+    generator : torch.Generator
+        For "kmeans".
+    weight : Tensor of shape (N,) or None, default=None
+        How often each row counts, for "kmeans".
+    """
+    candidates = X[: max(CANDIDATE_ROWS * n_points, 2000)]
+    if n_points == len(X) or method == "random":
+        return X[:n_points].clone()
+    if method == "conditional_variance":
+        G = network(candidates).reshape(len(candidates), -1)
+        return candidates[largest_conditional_variances(kernel, G, n_points)]
+    rows = candidates.cpu().double().numpy()
+    counts = None if weight is None else weight[: len(rows)].cpu().double().numpy()
+    offset, unit = Scaling.standard(rows, counts)
+    centres = centres_of_clusters((rows - offset) / unit, n_points, generator, counts)
+    return torch.from_numpy(centres * unit + offset).to(X)
+
+
+def centres_of_clusters(
+    rows: np.ndarray, n_clusters: int, generator: torch.Generator, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """Of k-means on rows (N, d), each of which counts for some: (n_clusters, d)."""
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    kmeans = MiniBatchKMeans(
+        n_clusters, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
+    )
+    # Of fewer distinct rows than points this one does not warn: no filter, which threads share.
+    return kmeans.fit(rows, sample_weight=counts).cluster_centers_
+
+
+def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: int) -> Tensor:
+    """Pivots of an incomplete Cholesky decomposition of k(X, X), O(N·M²): indices (n_points,)."""
+    X = X.double()
+    _, pivots = pivoted_cholesky(kernel.diag(X), lambda i: kernel(X[i][None], X)[0], n_points)
+    return pivots
+
+
 # ---- features and kernels ------------------------------------------------------------------------
 
 
@@ -371,11 +440,10 @@ def make_kernel(
     if expression is None:
         G = network.eval()(X[:SCALE_ROWS])
         G = G.reshape(-1, G.shape[-1])
-        some = rows[:SCALE_ROWS]
-        if some.weight is None:
+        if rows.weight is None:
             spread = G.double().std(0, correction=0)
         else:
-            G = G.double()
+            some, G = rows[:SCALE_ROWS], G.double()
             spread = some.mean((G - some.mean(G)).square()).sqrt()
         varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
         usual = (varied if len(varied) else torch.ones_like(spread)).median()

@@ -22,20 +22,20 @@ from .. import kernels
 from ..data.arrays import Scaling
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
-from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
 from .inducing import (
     InducingBuilder,
     both_kinds,
+    choose_points,
     input_unit,
     make_features,
     make_kernel,
     named_kernel,
 )
 from .recipe import Fitted, Problem, Sizes, Start, positive_integers
-from .variational import USUAL_BATCH, VariationalRecipe, bound_of
+from .variational import USUAL_BATCH, VariationalRecipe, bound_of, prior_blocks
 
 MOST_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
@@ -137,7 +137,7 @@ class Layers(InducingBuilder):
             )
         return dims
 
-    def minibatch_needed(self, n_features: int) -> int:
+    def batch_needed(self, n_features: int) -> int:
         return USUAL_BATCH
 
     def n_points(
@@ -212,7 +212,7 @@ class Layers(InducingBuilder):
         features = layer_features(kernel.to(H.device), points, H, rows, n_functions)
         mean = W if self.mean_function == "linear" else torch.zeros_like(W)
         shares = self.hidden_covariance == "shared"
-        blocks = self.prior_blocks(features)
+        blocks = prior_blocks(self.posterior, features.blocks)
         layer = GPLayer(features, mean, NOISE * variance, blocks, shares, root)
         if self.mean_function == "zero":
             layer.start_at_(W)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling, readable
 from ..features.inducing import InducingFeatures
-from ..features.patches import PLACES, Geometry, PatchCovariances, choose_patches
-from ..features.points import choose_points
+from ..features.patches import PLACES, Geometry, PatchCovariances
 from ..features.sums import SumFeatures
 from ..likelihoods.base import Likelihood
 from ..models.layers import DeepFeatures
@@ -32,6 +31,7 @@ from .images import (
     HiddenImages,
     Images,
     as_image,
+    choose_patches,
     hidden_attributes,
     image_patches,
     median_distance,
@@ -40,6 +40,7 @@ from .images import (
 from .inducing import (
     InducingBuilder,
     both_kinds,
+    choose_points,
     in_units,
     input_unit,
     make_features,
@@ -129,9 +130,9 @@ class Patches(InducingBuilder):
         super().check(n_features)
         self.hidden.check(self)
 
-    def minibatch_needed(self, n_features: int) -> int | None:
-        needed = self.hidden.minibatch_needed(as_image(self.image_shape, n_features))
-        return super().minibatch_needed(n_features) if needed is None else needed
+    def batch_needed(self, n_features: int) -> int | None:
+        needed = self.hidden.batch_needed(as_image(self.image_shape, n_features))
+        return super().batch_needed(n_features) if needed is None else needed
 
     def n_points(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None

@@ -76,6 +76,7 @@ class KernelChoice(NamedTuple):
     white: sk.WhiteKernel | None
     start_noise: float  # σ² to start from
     noise_bounds: tuple[float, float]  # of σ²; equal ends if it is fixed
+    learns_noise: bool  # whether there is no WhiteKernel with a fixed level
 
     @classmethod
     def of(cls, kernel: sk.Kernel | None, noise: float = 0.0, least: float = 0.0) -> KernelChoice:
@@ -100,12 +101,9 @@ class KernelChoice(NamedTuple):
         if low < high:
             low = max(low, least)
         level = noise if white is None else white.noise_level
-        return cls(expression, white, float(np.clip(level, low, high)), (low, high))
-
-    @property
-    def learns_noise(self) -> bool:
-        """Whether there is no WhiteKernel with a fixed level."""
-        return self.white is None or not self.white.hyperparameter_noise_level.fixed
+        is_fixed = white is not None and white.hyperparameter_noise_level.fixed
+        start = float(np.clip(level, low, high))
+        return cls(expression, white, start, (low, high), not is_fixed)
 
     def input_scaling(
         self, X: np.ndarray, weight: np.ndarray | None, standardizes: bool
@@ -393,13 +391,19 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
                 buffers[name].copy_(buffer)
 
 
-def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None = None) -> Likelihood:
-    """Return one for the outputs of rows, started from them, or with this noise variance."""
-    likelihood = likelihood.for_outputs(rows.y.shape[1])
+def started(
+    likelihood: Likelihood, rows: Rows, noise: float | None = None
+) -> tuple[Likelihood, Tensor]:
+    """Return a likelihood for the outputs of rows, and the constant means of f, (P,).
+
+    Both start from the rows, or the likelihood with this noise variance.
+    """
+    likelihood, of_rows = likelihood.for_outputs(rows.y.shape[1]), rows.to(torch.float64)
     if isinstance(likelihood, Gaussian) and noise is not None:
         likelihood.log_noise.data.fill_(math.log(noise))
-    likelihood.initialise(rows.to(torch.float64))
-    return likelihood.to(rows.y.device)
+    likelihood.initialise(of_rows)
+    likelihood = likelihood.to(rows.y.device)
+    return likelihood, likelihood.initial_mean(of_rows).to(rows.y)
 
 
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
@@ -425,10 +429,16 @@ class Recipe(ABC):
         p(y | f) for one output, before it has seen data.
     normalize_y : bool, default=False
         Whether the target is standardised, where the noise is additive.
+    merges_rows : bool, default=True
+        Whether equal rows may be one row that counts for all of them.
+    numbers_rows : bool, default=False
+        Whether parameters have row numbers, so that no row may go before training.
     """
 
     likelihood: Likelihood
     normalize_y: bool = False
+    merges_rows: bool = True
+    numbers_rows: bool = False
 
     @abstractmethod
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
@@ -447,18 +457,9 @@ class Recipe(ABC):
         """Whether targets have variance 1."""
         return self.normalize_y
 
-    @property
-    def merges_rows(self) -> bool:
-        """Whether equal rows may be one row that counts for all of them."""
-        return True
-
-    @property
-    def numbers_rows(self) -> bool:
-        """Whether parameters have row numbers, so that no row may go before training."""
-        return False
-
-    def check(self, data: Data) -> None:  # noqa: B027
+    def check(self, data: Data) -> None:
         """Raise a ValueError if parameters do not agree with each other, or with the data."""
+        self.check_rows(data)
 
     def check_rows(self, data: Data) -> None:
         """Raise a ValueError if the likelihood has no use for what is known of rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from .recipe import (
     Training,
     epochs,
     load_fitted,
-    start_likelihood,
+    started,
 )
 
 USUAL_BATCH = 512  # rows of a minibatch
@@ -52,6 +52,14 @@ FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at 
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 LBFGS_EPOCHS = 20
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
+
+
+class FeatureSizes(NamedTuple):
+    """What a builder decides for so many rows."""
+
+    n_inducing: int  # M
+    n_orthogonal: int  # M₂
+    batch_needed: int | None  # usual rows of a minibatch if the bound is only estimated
 
 
 class FeatureBuilder(Protocol):
@@ -66,19 +74,17 @@ class FeatureBuilder(Protocol):
         """The network below the kernel."""
 
     @property
+    def posterior(self) -> str:
+        """The family of q: "svgp", "solve" or "odvgp"."""
+
+    @property
     def steps(self) -> tuple[int, int, int]:
         """Steps of "auto": at least; times rows over those of a minibatch; at most."""
 
-    def check(self, n_features: int) -> None:
-        """Raise a ValueError where parameters do not agree."""
-
-    def minibatch_needed(self, n_features: int) -> int | None:
-        """Usual rows of a minibatch if there are only estimates of the bound, or None."""
-
-    def n_points(
+    def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
-    ) -> tuple[int, int]:
-        """M and M₂."""
+    ) -> FeatureSizes:
+        """How many points there are; a ValueError where parameters do not agree."""
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """The scaling between the user's X and the features'."""
@@ -87,9 +93,6 @@ class FeatureBuilder(Protocol):
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> Any:
         """P, before training, or where a fitted model left it."""
-
-    def prior_blocks(self, features: Any) -> tuple[bool, ...]:
-        """Whether S_b stays the prior's."""
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         """Train what is to be trained of the features."""
@@ -149,7 +152,7 @@ class VariationalRecipe(Recipe):
         return self.loss.covariance(self.likelihood)
 
     def check(self, data: Data) -> None:
-        self.features.check(data.X.shape[1])
+        self.check_rows(data)
         check_choices(self.likelihood, self.loss, self.features.kernel.white)
         if data.y_std is not None and self.covariance == "prior":
             raise ValueError(
@@ -161,28 +164,25 @@ class VariationalRecipe(Recipe):
     # ---- plan --------------------------------------------------------------------------------
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
-        t, needed = self.training, self.features.minibatch_needed(sizes.n_features)
-        n = math.inf if sizes.streams else sizes.n_rows
+        t, n_trained, folds = self.training, sizes.n_rows, Folds()
+        has_network = self.features.network is not None
+        holds_out = has_network if t.early_stopping == "auto" else bool(t.early_stopping)
+        if holds_out and not sizes.streams:
+            folds = Folds.of(sizes.n_rows, t.validation_fraction)
+            n_trained -= folds.n_untrained
+        M, M2, needed = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
         shares_noise = not (sizes.has_known_noise or self.scales_noise)
+        n = math.inf if sizes.streams else sizes.n_rows
         solver = choose_solver(
             self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
         )
         is_lbfgs = solver == "lbfgs"
-        has_network = self.features.network is not None
-        holds_out = has_network if t.early_stopping == "auto" else bool(t.early_stopping)
-        folds = Folds()
-        if holds_out and not sizes.streams:
-            folds = Folds.of(sizes.n_rows, t.validation_fraction)
-        n_trained = sizes.n_rows - folds.n_untrained
         asked = (needed or USUAL_BATCH) if t.batch_size == "auto" else int(t.batch_size)
         b = min(asked, n_trained)
         least, each, most = self.features.steps
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        M, M2 = 0, 0
-        if not (sizes.streams and start):  # which goes on with the points that there are
-            M, M2 = self.features.n_points(sizes, folds.n_untrained, self, start)
         return Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
@@ -206,7 +206,8 @@ class VariationalRecipe(Recipe):
     # ---- model and objective -----------------------------------------------------------------
 
     def objective(self, problem: Problem) -> VariationalObjective:
-        problem = problem.trained()
+        if problem.plan.folds.size:
+            problem = problem.trained()
         X, rows, start = problem.X, problem.rows, problem.start
         fitted = None if start is None else start.posterior.model.for_training()
         model = self.model(problem, fitted)
@@ -226,10 +227,10 @@ class VariationalRecipe(Recipe):
         """Make features, likelihood and mean, started from rows."""
         rows, kernel = problem.rows, self.features.kernel
         noise = None if kernel.white is None else kernel.start_noise
-        likelihood = start_likelihood(self.likelihood, rows, noise)
-        mean = start_mean(self.mean, likelihood, rows)
-        features = self.features.build(problem, self.likelihood, len(mean.value), fitted)
-        blocks = self.features.prior_blocks(features)
+        likelihood, level = started(self.likelihood, rows, noise)
+        mean = ConstantMean(level if self.mean == "constant" else torch.zeros_like(level))
+        features = self.features.build(problem, self.likelihood, len(level), fitted)
+        blocks = prior_blocks(self.features.posterior, features.blocks)
         scale = None
         if self.scales_noise:
             scale = RowScale(rows.y.new_zeros(sum(features.blocks), rows.y.shape[1]))
@@ -238,7 +239,7 @@ class VariationalRecipe(Recipe):
 
     def set_trainable(self, model: SparseModel, n_rows: int) -> None:
         """Train all but what is fixed, and points that are as many as the rows."""
-        learns_variance = model.covariance != "prior"  # else only its ratio to beta counts
+        learns_variance = self.covariance != "prior"  # else only its ratio to beta counts
         if not (self.features.kernel.learns_noise and learns_variance):
             model.likelihood.requires_grad_(False)
         model.mean.requires_grad_(self.mean == "constant")
@@ -258,7 +259,7 @@ class VariationalRecipe(Recipe):
             objective = FullBatchObjective(model, n_rows, **options)
         elif solver == "adam":
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
-        elif model.covariance == "gradient":
+        elif self.covariance == "gradient":
             objective = ProfiledObjective(model, n_rows, averaging=self.averaging, **options)
         else:
             conjugate = solver == "collapsed"
@@ -327,16 +328,9 @@ def bound_of(fitted: Fitted) -> float:
     return fitted.in_units(value, fitted.posterior.n_rows)
 
 
-# ---- parts that start from rows ------------------------------------------------------------------
-
-
-def start_mean(kind: str, likelihood: Likelihood, rows: Rows) -> ConstantMean:
-    """Return zero, or the constant that fits the targets of rows."""
-    n_latents = likelihood.n_latents(rows.y.shape[1])
-    level = rows.y.new_zeros(n_latents)
-    if kind == "constant":
-        level = likelihood.initial_mean(rows.to(torch.float64)).to(level)
-    return ConstantMean(level)
+def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:
+    """Tell of every block of features whether q's covariance there stays the prior's."""
+    return tuple(posterior == "odvgp" and b > 0 for b in range(len(blocks)))
 
 
 # ---- what agrees, and which solver ---------------------------------------------------------------
@@ -386,7 +380,7 @@ def choose_solver(
     ValueError
         If the one that is asked for has no use for the loss.
     """
-    collapses = loss.site_noise(likelihood) is not None
+    collapses = asked in ("auto", "collapsed") and loss.site_noise(likelihood) is not None
     if asked == "collapsed" and not collapses:
         raise ValueError(
             "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or additive "

@@ -23,6 +23,7 @@ eliminated: the minimum is the same, and nothing has to come to agree.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
@@ -186,6 +187,8 @@ class ADMMGaussianProcessRegressor(KernelParameters, WarmStartParameters, Regres
         return CrossValidationRecipe(
             likelihood=Gaussian(),
             normalize_y=self.normalize_y,
+            numbers_rows=not isinstance(self.cv, Real),
+            merges_rows=isinstance(self.cv, Real),
             kernel=KernelChoice.of(self.kernel, self.noise_variance),
             learn_noise=self.learn_noise,
             cv=self.cv,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -115,15 +114,8 @@ class CrossValidationRecipe(Recipe):
     tol: float
     dtype: str
 
-    @property
-    def numbers_rows(self) -> bool:
-        return not isinstance(self.cv, Real)
-
-    @property
-    def merges_rows(self) -> bool:
-        return not self.numbers_rows
-
     def check(self, data: Data) -> None:
+        self.check_rows(data)
         kernel = self.kernel.expression
         if kernel is not None and contains(kernel, sk.WhiteKernel):
             raise ValueError(f"A WhiteKernel must be a term of its own, got {kernel=!s}.")
@@ -170,7 +162,7 @@ class CrossValidationRecipe(Recipe):
 
     def search_start(self, X: Tensor, rows: Rows, start: Start | None) -> SearchStart:
         """Return where the search begins: from the parameters, or from a fitted posterior."""
-        expression, _, noise, (low, high) = self.kernel
+        expression, _, noise, (low, high), _ = self.kernel
         kernel = default_kernel(X.shape[1]) if expression is None else expression
         is_scaled = has_free_scale(kernel) or not has_fixed_scale(kernel)
         calibrates = self.learn_noise and low < high and is_scaled

@@ -41,7 +41,7 @@ from skgpstoch import SolveGPRegressor, SVGPRegressor
 
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SVGP": (SVGPRegressor, {}),
-    "ODVGP": (SolveGPRegressor, {"orthogonal_covariance": "prior"}),
+    "ODVGP": (SolveGPRegressor, {"posterior": "odvgp"}),
     "SOLVE-GP": (SolveGPRegressor, {}),
 }
 TRAIN, TEST = 0.64, 0.2  # shares of the rows in the paper

@@ -389,7 +389,7 @@ def option_groups() -> Iterator[Group]:
     yield Group("fitc", FITCRegressor, "wave", {**fitc, "deep": OF_SPARSE["deep"], **solved})
     yield Group("solve", SolveGPRegressor, "wave", OF_SOLVE)
     for whiten, name in ((True, "odvgp"), (False, "odvgp unwhitened")):  # the latter has no L-BFGS
-        prior = {"orthogonal_covariance": "prior", "whiten": whiten, "n_orthogonal": 12}
+        prior = {"posterior": "odvgp", "whiten": whiten, "n_orthogonal": 12}
         cases = trained_by("gaussian", "elbo", **prior)
         yield Group(name, SolveGPRegressor, "wave", cases)
     for data in ("counts", "exposed"):
@@ -417,7 +417,7 @@ def direct_groups() -> Iterator[Group]:
 
 def manner_groups() -> Iterator[Group]:
     """Several outputs, streams, warm starts and many rows, in the sparse variational family."""
-    prior = {"odvgp": {"orthogonal_covariance": "prior", "whiten": False, **ADAM}}
+    prior = {"odvgp": {"posterior": "odvgp", "whiten": False, **ADAM}}
     for name, cls, data, own in (
         ("svgp", SVGPRegressor, "wave", {}),
         ("fitc", FITCRegressor, "wave", {}),

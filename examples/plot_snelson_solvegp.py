@@ -41,7 +41,7 @@ common = {"mean": "zero", "normalize_y": False, "random_state": 0}
 models = {
     "SVGP, 5": SVGPRegressor(kernel, n_inducing=5, **common),
     "ODVGP, 5 + 100": SolveGPRegressor(
-        kernel, n_inducing=5, n_orthogonal=100, orthogonal_covariance="prior", **common
+        kernel, n_inducing=5, n_orthogonal=100, posterior="odvgp", **common
     ),
     "SOLVE-GP, 5 + 5": SolveGPRegressor(kernel, n_inducing=5, n_orthogonal=5, **common),
     "SVGP, 10": SVGPRegressor(kernel, n_inducing=10, **common),

@@ -1,8 +1,22 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
+from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
+from .methods.bsgd import BSGDGaussianProcessRegressor
+from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
+from .methods.deep import DeepGPClassifier, DeepGPRegressor
+from .methods.deep_kernel_ensemble import (
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+)
+from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv.admm import ADMMGaussianProcessRegressor
+from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
+from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
+from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 
@@ -18,6 +32,8 @@ __all__ = [
     "DLMRegressor",
     "DeepGPClassifier",
     "DeepGPRegressor",
+    "DeepKernelEnsembleClassifier",
+    "DeepKernelEnsembleRegressor",
     "ExpectedLogLikelihood",
     "FITCRegressor",
     "GaussianProcessClassifier",

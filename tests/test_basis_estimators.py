@@ -16,8 +16,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skgpstoch import QSGPClassifier, QSGPRegressor, QSRVMRegressor
 from skgpstoch.objectives.blockwise import BlockwiseObjective
-from skgpstoch.posteriors.exact import Evidence
 from skgpstoch.training import checkpoint as checkpoint_module
+from skgpstoch.training.exact_search import Evidence
 
 every_basis = pytest.mark.parametrize("cls", BASIS, ids=named)
 ROWS = 40

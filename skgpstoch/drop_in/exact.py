@@ -7,9 +7,8 @@ the WhiteKernels of the expression,
     θ̂ = argmax log N(y | 0, C),   C = k(X, X) + diag(noise) = LLᵀ,   α = C⁻¹y
     f* ~ N(k(X*, X)α,  k(X*, X*) − VᵀV),   V = L⁻¹k(X, X*)
 
-The evidence and its gradient are :class:`~skgpstoch.posteriors.exact.Evidence`, what is asked of
-kernels :mod:`skgpstoch.kernels.matrices`, and the search
-:func:`~skgpstoch.training.exact_search.search_evidence`. The estimator, which has this method among
+The evidence, its gradient and the search are in :mod:`skgpstoch.training.exact_search`; what is
+asked of kernels is in :mod:`skgpstoch.kernels.matrices`. The estimator, which has this method among
 others, is :class:`~skgpstoch.GaussianProcessRegressor`.
 """
 
@@ -27,8 +26,8 @@ from ..data.arrays import borrowed
 from ..data.messages import warn
 from ..kernels.matrices import covariance_of
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
-from ..posteriors.exact import conditional_variance, factorise
-from ..training.exact_search import TrainingSet, search_evidence
+from ..posteriors.exact import conditional_variance
+from ..training.exact_search import TrainingSet, factorise, search_evidence
 
 SMALLEST = np.finfo(np.float64).tiny
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word

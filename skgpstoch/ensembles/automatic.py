@@ -1,48 +1,40 @@
-"""The ones to start with: what is known to predict well on tables, chosen by their size."""
+"""The recommended defaults: what is known to predict well on tables, chosen by their size."""
 
 from __future__ import annotations
 
-import time
-import warnings
-from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    MultiOutputMixin,
-    RegressorMixin,
-    clone,
-    is_classifier,
-)
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
 from sklearn.model_selection import ShuffleSplit
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ..data.arrays import resolve_seed
-from ..estimators.base import fitting, validate_inputs
+from ..data.messages import warn
+from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS
-from ..estimators.plan import direct_plan
-from ..methods.dlm import DLMClassifier, DLMRegressor
+from ..methods.deep_kernel_ensemble import (
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    ensemble_plan,
+)
+from ..methods.dlm import DLMRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
-from .mixture import Parts, PredictiveMixture
+from ..recipes.recipe import Training
+from .budget import affordable
+from .mixture import MixtureRegressor, Parts
 from .stacking import StackedDensityRegressor
 
 TOO_FEW_ROWS = 10  # to learn a kernel from
 VERY_FEW_ROWS = 50  # that are not enough to hold some out
-FEW_ROWS = 2000  # up to which there are several models, and time to judge them
-TRIAL_ROWS = 1000  # that the time of a step is measured with
-TRIAL_STEPS = 10
-LEAST_STEPS = 30
-FEWEST = 2  # networks
-AMPLE = 3.0  # times the time of the networks, in which there is a second model, too
-USED = 0.4  # of the time by steps, as one network alone is quicker than its share of several
+STACKED_ROWS = 2000  # up to which there are several models, and time to judge them
 FEW_STEPS = 100  # for very few rows of classes
 MOST_POINTS = 64  # of the process
 HELD_OUT = 0.2  # of the rows, to judge models by
@@ -51,8 +43,8 @@ LEAST_WEIGHT = 0.1  # below which a model is not worth the time
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Automatic(CallbackSupportMixin, BaseEstimator):
-    """What regressor and classifier share.
+class AutomaticParameters:
+    """Parameters that regressor and classifier share.
 
     Parameters
     ----------
@@ -90,92 +82,74 @@ class Automatic(CallbackSupportMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
-        "device": [str, None],
+        "device": [str, torch.device, None],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
 
-    @abstractmethod
-    def _networks(self, **params: Any) -> Any:
-        """The ensemble of networks."""
 
-    @abstractmethod
-    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit what suits these rows."""
+# ---- what both do --------------------------------------------------------------------------------
 
-    def _fit_model(self, X: Any, y: Any, sample_weight: Any) -> None:
-        fits = Fits(self, X, y, 1)
-        self._choose(fits.next("model"), X, y, sample_weight)
-        fits.on_end()
 
-    def _fit_process(self, fit: Fit, process: Any, X: Any, y: Any, sample_weight: Any) -> None:
-        """Consist of a process alone, whose evidence is its score."""
-        if len(X) < TOO_FEW_ROWS:
-            warnings.warn(
-                f"{len(X)} rows are too few to learn a kernel from: expect predictions that are "
-                "too sure. Give more rows, or what you know as the kernel of another estimator.",
-                UserWarning,
-                stacklevel=7,
-            )
-        fit(process, X, y, sample_weight=sample_weight)
-        self._keep("process", process, process.log_marginal_likelihood_value_ / len(X))
+def leaderboard(self: BaseEstimator) -> Any:
+    """Return models, their scores on rows held out (nats per row) and weights, as a pandas frame.
 
-    def _keep(self, name: str, model: Any, score: float) -> None:
-        """Consist of one fitted model."""
-        self.model_ = model
-        self.scores_ = {"model": [name], "score": [score], "weight": [1.0]}
+    The best comes first.
+    """
+    import pandas as pd  # not needed otherwise
 
-    def _common(self, seed: int) -> dict[str, Any]:
-        return {"device": self.device, "verbose": self.verbose, "random_state": seed}
+    check_is_fitted(self)
+    table = pd.DataFrame(self.scores_)
+    return table.sort_values("score", ascending=False, ignore_index=True)
 
-    def _n_steps(self, X: Any, y: Any, networks: Any) -> dict[str, Any]:
-        """Epochs and networks, unless there is ample time for as many as there should be."""
-        if self.max_time is None:
-            return {}
-        plan = direct_plan(networks, len(X), True)
-        per_epoch, K = -(-len(X) // plan.batch_size), plan.folds.n_folds
-        K = max(1, min(K, len(np.unique(X[:TRIAL_ROWS], axis=0)) // 2))  # rows may be repeated
-        fixed, per_step = self._times(X, y, networks, plan.batch_size)
-        left = max(USED * self.max_time - 3.0 * fixed, 0.0)
-        steps = left / per_step / K
-        if steps > AMPLE * plan.max_iter * per_epoch:
-            return {}
-        if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
-            steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)
-        n_epochs = int(max(LEAST_STEPS, steps) // per_epoch)
-        return {"max_iter": min(plan.max_iter, max(1, n_epochs)), "n_estimators": K}
 
-    @staticmethod
-    def _times(X: Any, y: Any, networks: Any, batch_size: int) -> tuple[float, float]:
-        """Seconds that a fit of one network to some rows takes without its steps, and a step."""
-        order = np.random.default_rng(0).permutation(len(X))
-        if is_classifier(networks):  # one of each class
-            order = np.concatenate([np.unique(y, return_index=True)[1], order])
-        some, seconds = order[: max(TRIAL_ROWS, len(order) - len(X))], []
-        n_batches = -(-len(some) // min(batch_size, len(some)))
-        for n_epochs in (1, 1 + -(-TRIAL_STEPS // n_batches)):  # the first also warms up
-            trial = clone(networks).set_params(verbose=0, n_estimators=1, calibrate=False)
-            trial.set_params(batch_size=min(batch_size, len(some)), max_iter=n_epochs)
-            start = time.perf_counter()
-            trial.fit(X[some], y[some])
-            seconds.append(time.perf_counter() - start)
-        n_more = (n_epochs - 1) * n_batches
-        per_step = max(seconds[1] - seconds[0], 0.1 * seconds[1]) / n_more
-        return max(seconds[1] - n_epochs * n_batches * per_step, 0.0), per_step
+def alone(name: str, score: float) -> dict[str, list]:
+    """Return the scores of a single model."""
+    return {"model": [name], "score": [score], "weight": [1.0]}
 
-    @property
-    def leaderboard_(self) -> Any:
-        """Models, their scores on rows held out (nats per row) and weights, as a pandas frame."""
-        import pandas as pd  # not needed otherwise
 
-        check_is_fitted(self)
-        return pd.DataFrame(self.scores_).sort_values("score", ascending=False, ignore_index=True)
+def warn_of_few_rows(n_rows: int) -> None:
+    """Warn if there are too few rows to learn a kernel from."""
+    if n_rows < TOO_FEW_ROWS:
+        warn(
+            f"{n_rows} rows are too few to learn a kernel from: expect predictions that are too "
+            "certain. Give more rows, or give what you know as the kernel of another estimator."
+        )
+
+
+def common(p: AutomaticParameters) -> dict[str, Any]:
+    """Return the parameters that every model inside is given."""
+    seed = resolve_seed(p.random_state)
+    return {"device": p.device, "verbose": p.verbose, "random_state": seed}
+
+
+def stacked(
+    networks: DeepKernelEnsembleRegressor, n_rows: int, shared: dict[str, Any], n_jobs: int | None
+) -> StackedDensityRegressor:
+    """Return networks and a process, whose weights fewer networks in half of the steps find."""
+    n_inducing = min(MOST_POINTS, n_rows // 4)
+    process = DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **shared)
+    judge = clone(networks).set_params(n_estimators=JUDGES)
+    n_judged = round((1.0 - HELD_OUT) * n_rows)
+    n_epochs = ensemble_plan(Training.of(judge), n_judged, JUDGES).max_iter
+    return StackedDensityRegressor(
+        [("networks", networks), ("process", process)],
+        cv=ShuffleSplit(1, test_size=HELD_OUT, random_state=shared["random_state"]),
+        judged_by={"networks": judge.set_params(max_iter=-(-n_epochs // 2))},
+        least_weight=LEAST_WEIGHT,
+        n_jobs=n_jobs,
+    )
+
+
+# ---- estimators ----------------------------------------------------------------------------------
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, RegressorMixin, Automatic):
-    """The regressor to start with: calibrated predictive distributions on tables of any size.
+class AutoGaussianProcessRegressor(
+    AutomaticParameters, MultiOutputMixin, CallbackSupportMixin, MixtureRegressor
+):
+    """The recommended default: calibrated predictive distributions on tables of any size.
 
     An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
     has the tails of the data, trained for the density of its predictions and calibrated by rows
@@ -190,12 +164,12 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
     Attributes
     ----------
-    model_ : DLMRegressor, SVGPRegressor or StackedDensityRegressor
+    model_ : DeepKernelEnsembleRegressor, SVGPRegressor or StackedDensityRegressor
         What was fitted.
 
     See Also
     --------
-    DLMRegressor : The models, with their parameters.
+    DeepKernelEnsembleRegressor : The networks, with their parameters.
     StackedDensityRegressor : Mixtures of any models.
 
     Examples
@@ -215,14 +189,7 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
     _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": N_JOBS}
 
-    def _networks(self, **params: Any) -> DLMRegressor:
-        return DLMRegressor(
-            posterior="finite", likelihood="shared_student_t", noise="input", **params
-        )
-
-    def _process(self, n_rows: int, **params: Any) -> DLMRegressor:
-        n_inducing = min(MOST_POINTS, n_rows // 4)
-        return DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **params)
+    leaderboard_ = property(leaderboard)
 
     @fitting
     @with_callbacks
@@ -249,40 +216,34 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
             If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
         """
         self._validate_params()
+        refuse_booleans(self)
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_inputs(self, X, y, reset=True, **options)
-        self._fit_model(X, y, sample_weight)
+        fits = Fits(self, X, y, 1)
+        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
+        fits.on_end()
         return self
 
-    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
-        seed = resolve_seed(self.random_state)
-        common = self._common(seed)
-        networks = self._networks(**common)
-        if len(X) < VERY_FEW_ROWS:
-            self._fit_process(fit, SVGPRegressor(**common), X, y, sample_weight)
-            return
-        hurried = self._n_steps(X, y, networks)
+    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
+        """Fit what suits these rows, and score it."""
+        shared, n = common(self), len(X)
+        if n < VERY_FEW_ROWS:
+            warn_of_few_rows(n)
+            process = fit(SVGPRegressor(**shared), X, y, sample_weight=sample_weight)
+            return process, alone("process", process.log_marginal_likelihood_value_ / n)
+        networks = DeepKernelEnsembleRegressor(**shared)
+        hurried = affordable(networks, X, y, self.max_time)
         networks.set_params(**hurried)
-        if len(X) > FEW_ROWS or y.ndim > 1 or hurried:
+        if n > STACKED_ROWS or y.ndim > 1 or hurried:
             fit(networks, X, y, sample_weight=sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())
-            self._keep("networks", networks, score)
-            return
-        models = [("networks", networks), ("process", self._process(len(X), **common))]
-        judge = clone(networks).set_params(n_estimators=JUDGES)
-        n_epochs = direct_plan(judge, round((1.0 - HELD_OUT) * len(X)), True).max_iter
-        stack = StackedDensityRegressor(
-            models,
-            cv=ShuffleSplit(1, test_size=HELD_OUT, random_state=seed),
-            judged_by={"networks": judge.set_params(max_iter=-(-n_epochs // 2))},
-            least_weight=LEAST_WEIGHT,
-            n_jobs=self.n_jobs,
-        )
-        self.model_ = fit(stack, X, y, sample_weight=sample_weight)
-        names = [name for name, _ in models]
+            return networks, alone("networks", score)
+        stack = stacked(networks, n, shared, self.n_jobs)
+        fit(stack, X, y, sample_weight=sample_weight)
+        names = [name for name, _ in stack.estimators]
         scores, weights = stack.scores_.tolist(), stack.weights_.tolist()
-        self.scores_ = {"model": names, "score": scores, "weight": weights}
+        return stack, {"model": names, "score": scores, "weight": weights}
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)
@@ -291,8 +252,10 @@ class AutoGaussianProcessRegressor(PredictiveMixture, MultiOutputMixin, Regresso
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
-    """The classifier to start with: calibrated probabilities on tables of any size.
+class AutoGaussianProcessClassifier(
+    AutomaticParameters, CallbackSupportMixin, ClassifierMixin, BaseEstimator
+):
+    """The recommended default: calibrated probabilities on tables of any size.
 
     An ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence
     and calibrated by rows that it has not seen; of fewer than 50 rows a process alone.
@@ -301,12 +264,12 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels of rows that have a weight.
-    model_ : DLMClassifier or SVGPClassifier
+    model_ : DeepKernelEnsembleClassifier or SVGPClassifier
         What was fitted.
 
     See Also
     --------
-    DLMClassifier : The model, with its parameters.
+    DeepKernelEnsembleClassifier : The networks, with their parameters.
 
     Examples
     --------
@@ -318,8 +281,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     True
     """
 
-    def _networks(self, **params: Any) -> DLMClassifier:
-        return DLMClassifier(posterior="finite", loss="elbo", **params)
+    leaderboard_ = property(leaderboard)
 
     @fitting
     @with_callbacks
@@ -346,6 +308,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
         """
         self._validate_params()
+        refuse_booleans(self)
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
         counted = y if sample_weight is None else y[_check_sample_weight(sample_weight, X) > 0]
@@ -355,19 +318,23 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
             )
-        self._fit_model(X, y, sample_weight)
+        fits = Fits(self, X, y, 1)
+        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
+        fits.on_end()
         return self
 
-    def _choose(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> None:
-        common = self._common(resolve_seed(self.random_state))
-        if len(X) < VERY_FEW_ROWS:
-            process = SVGPClassifier(max_iter=FEW_STEPS, **common)
-            self._fit_process(fit, process, X, y, sample_weight)
-            return
-        networks = self._networks(**common)
-        networks.set_params(**self._n_steps(X, y, networks))
+    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
+        """Fit what suits these rows, and score it."""
+        shared, n = common(self), len(X)
+        if n < VERY_FEW_ROWS:
+            warn_of_few_rows(n)
+            process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
+            fit(process, X, y, sample_weight=sample_weight)
+            return process, alone("process", process.log_marginal_likelihood_value_ / n)
+        networks = DeepKernelEnsembleClassifier(**shared)
+        networks.set_params(**affordable(networks, X, y, self.max_time))
         fit(networks, X, y, sample_weight=sample_weight)
-        self._keep("networks", networks, -min(networks.validation_scores_ or [np.nan]))
+        return networks, alone("networks", -min(networks.validation_scores_ or [np.nan]))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.special import logsumexp, ndtr, ndtri
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_array, check_random_state
 
 from ..estimators.validation import check_coverage, check_n_samples
@@ -21,12 +22,12 @@ class Parts(NamedTuple):
     models: list[Any]
 
 
-class PredictiveMixture:
+class MixtureRegressor(RegressorMixin, BaseEstimator):
     """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[Parts, Any]:
-        """What it is a mixture of, and X as these see it; an error if it is not fitted."""
+        """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y, and if asked its standard deviation.

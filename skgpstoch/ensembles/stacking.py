@@ -12,7 +12,6 @@ are those of the mixture that predicts best. It is a concave problem, and at its
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -23,7 +22,6 @@ from scipy.special import logsumexp
 from sklearn.base import (
     BaseEstimator,
     MetaEstimatorMixin,
-    RegressorMixin,
     clone,
     is_regressor,
 )
@@ -40,10 +38,11 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..estimators.base import fitting, validate_inputs
+from ..data.messages import warn
+from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.parameters import N_JOBS
-from .mixture import Normals, Parts, PredictiveMixture
+from .mixture import MixtureRegressor, Normals, Parts
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
@@ -86,10 +85,9 @@ def stacking_weights(
             return weights / weights.sum()
         weights = weights * ratio
     gap = ratio.max() - 1.0
-    warnings.warn(
+    warn(
         f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
         ConvergenceWarning,
-        stacklevel=3,
     )
     return weights / weights.sum()
 
@@ -113,7 +111,7 @@ def held_out_densities(
         model = fit(clone(estimator), X_train, y_train, **of_rows)
         return np.asarray(model.log_predictive_density(X_test, y_test))
     except Exception as error:
-        error.add_note(f"It is that of {name!r} in estimators.")
+        error.add_note(f"Raised while fitting estimators[{name!r}].")
         raise
 
 
@@ -133,7 +131,7 @@ def check_predicts(model: Any, name: str) -> None:
 
 
 class StackedDensityRegressor(
-    CallbackSupportMixin, PredictiveMixture, MetaEstimatorMixin, RegressorMixin, _BaseComposition
+    CallbackSupportMixin, MetaEstimatorMixin, MixtureRegressor, _BaseComposition
 ):
     """The mixture of regressors' predictive distributions that scores best on rows held out.
 
@@ -272,6 +270,7 @@ class StackedDensityRegressor(
             The fitted estimator.
         """
         self._validate_params()
+        refuse_booleans(self)
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
@@ -334,9 +333,7 @@ class StackedDensityRegressor(
         return Parts(list(weights), list(models)), X
 
 
-class ConstantVarianceRegressor(
-    PredictiveMixture, MetaEstimatorMixin, RegressorMixin, BaseEstimator
-):
+class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     """A regressor's mean, with the normal distribution of its errors on rows held out.
 
     Parameters
@@ -397,6 +394,7 @@ class ConstantVarianceRegressor(
             The fitted estimator.
         """
         self._validate_params()
+        refuse_booleans(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         of_rows = {}
         if sample_weight is not None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -34,6 +35,8 @@ from .checkpoint_key import checkpoint_of, described, seed_of
 from .parameters import RunParameters
 
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
+keep_freed_memory()
+
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
@@ -45,7 +48,6 @@ HOPELESS = 10.0
 @contextlib.contextmanager
 def numeric_context() -> Iterator[None]:
     """Disable an autocast around the call: types are arguments here."""
-    keep_freed_memory()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -90,10 +92,6 @@ class Run(NamedTuple):
     generator: torch.Generator
     checkpoint: Checkpoint | None
 
-    def evaluate(self) -> float:
-        """Return the score of the present iterate."""
-        return self.objective.evaluate(self.X, self.rows)
-
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
         return self.objective.solution(self.X, self.rows)
@@ -125,6 +123,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
         """Check parameters and what is known of rows; rows of weight 0 stay if `reset`."""
 
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        refuse_booleans(self)
+
     # ---- fit ---------------------------------------------------------------------------------
 
     @fitting
@@ -150,7 +152,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
-        given = data if recipe.numbers_rows else data.counted()
+        given = data if data.weight is None or recipe.numbers_rows else data.counted()
         run = self._prepare(recipe, given, start)
         callbacks = None
         if getattr(self, "_skl_callbacks", None):
@@ -165,7 +167,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
         """Put rows in random order, plan, and make the objective."""
-        n_given = max(len(data), math.floor(data.n_effective))
+        n_given = len(data)
+        if data.weight is not None:
+            n_given = max(n_given, math.floor(data.n_effective))
         data = data.merged() if recipe.merges_rows else data
         sizes = Sizes(len(data), n_given, data.X.shape[1], data.y_std is not None)
         plan = recipe.plan(sizes, start)
@@ -189,6 +193,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         objective, plan = run.objective, run.plan
         trained = slice(plan.folds.n_untrained, None)
         source, rows = objective.minibatch_source(run.X[trained], run.rows[trained])
+        evaluate = functools.partial(objective.evaluate, run.X, run.rows)
         history = train(
             objective,
             source,
@@ -201,7 +206,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             batch_size=plan.batch_size,
             schedule=plan.schedule,
             generator=run.generator,
-            evaluate=run.evaluate if plan.evaluates else None,
+            evaluate=evaluate if plan.evaluates else None,
             evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
             n_iter_no_change=plan.patience,
             tol=plan.tol,
@@ -317,6 +322,28 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
         map_blocks(add, n_rows, self.posterior_.block_rows)
         return whole
+
+
+# ---- parameters ----------------------------------------------------------------------------------
+
+
+def refuse_booleans(estimator: BaseEstimator) -> None:
+    """Raise an error where a parameter that is a number is True or False, which Python counts with.
+
+    Raises
+    ------
+    InvalidParameterError
+        A ValueError and a TypeError, as scikit-learn's own checks raise.
+    """
+    constraints: dict[str, list] = estimator._parameter_constraints
+    for name, value in estimator.get_params(deep=False).items():
+        allowed = constraints.get(name, [])
+        is_number = any(isinstance(kind, Interval) for kind in allowed)
+        if isinstance(value, bool | np.bool_) and is_number and "boolean" not in allowed:
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} must be a number, got "
+                f"{value!r}."
+            )
 
 
 # ---- parameters that changed since a fit ---------------------------------------------------------

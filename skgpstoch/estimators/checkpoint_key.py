@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import fingerprint, readable, resolve_seed
+from ..data.arrays import fingerprint, readable
 from ..data.rows import Data
 from ..recipes.recipe import Start
 from ..training.checkpoint import Checkpoint

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -24,22 +23,14 @@ from ..likelihoods.base import Likelihood
 from ..losses import Loss
 from ..training.optimizers import SCHEDULES
 
-
-class Numbers(Interval):
-    """An interval of numbers without True and False, which Python takes for 1 and 0."""
-
-    def is_satisfied_by(self, val: Any) -> bool:
-        return not isinstance(val, bool | np.bool_) and super().is_satisfied_by(val)
-
-
-POSITIVE_INTEGER = Numbers(Integral, 1, None, closed="left")
-NOT_NEGATIVE_INTEGER = Numbers(Integral, 0, None, closed="left")
-POSITIVE = Numbers(Real, 0, None, closed="neither")
-NOT_NEGATIVE = Numbers(Real, 0, None, closed="left")
-FRACTION = Numbers(Real, 0, 1, closed="neither")
-SHARE = Numbers(Real, 0, 1, closed="right")
+POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
+NOT_NEGATIVE_INTEGER = Interval(Integral, 0, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+FRACTION = Interval(Real, 0, 1, closed="neither")
+SHARE = Interval(Real, 0, 1, closed="right")
 AUTO = StrOptions({"auto"})
-N_JOBS: list[Any] = [POSITIVE_INTEGER, Numbers(Integral, None, -1, closed="right"), None]
+N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -183,7 +174,9 @@ class NetworkParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FiniteParameters:
+class FiniteParameters(
+    NetworkParameters, KernelParameters, TrainingParameters, WarmStartParameters
+):
     """Finite features, and the noise.
 
     Parameters
@@ -229,6 +222,15 @@ class FiniteParameters:
         WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        Features and weights' posterior, in float64 on the CPU.
+    kernel_ : sklearn kernel
+        The fitted kernel on the features, its scale included.
+    log_marginal_likelihood_value_ : float
+        Exact log p(y | X) of all rows, in nats, for y in its own units.
     """
 
     hidden_layer_sizes: Any = (128, 128)
@@ -389,7 +391,7 @@ class DrawParameters:
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_samples": [POSITIVE_INTEGER, AUTO],
-        "n_predict_samples": [Numbers(Integral, 2, None, closed="left")],
+        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
     }
 
 
@@ -436,8 +438,8 @@ class OrthogonalParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RegressionParameters:
-    """Regression and counts with a variational posterior.
+class TargetParameters:
+    """Regression and counts with a variational posterior, whose noise is the same everywhere.
 
     Parameters
     ----------
@@ -453,10 +455,6 @@ class RegressionParameters:
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
         "shared_student_t" needs loss="log".
-    noise : {"constant", "input"}, default="constant"
-        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
-        a second function of the features, of which there is a point estimate. Of such noise,
-        `likelihood_` and `noise_variance_` are those where that function is 0.
 
     Attributes
     ----------
@@ -473,13 +471,30 @@ class RegressionParameters:
     """
 
     normalize_y: bool = True
-    noise: str = "constant"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "normalize_y": ["boolean"],
-        "noise": [StrOptions({"constant", "input"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RegressionParameters(TargetParameters):
+    """Regression and counts with a variational posterior.
+
+    Parameters
+    ----------
+    noise : {"constant", "input"}, default="constant"
+        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
+        a second function of the features, of which there is a point estimate. Of such noise,
+        `likelihood_` and `noise_variance_` are those where that function is 0.
+    """
+
+    noise: str = "constant"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "noise": [StrOptions({"constant", "input"})],
+    }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -102,6 +102,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         if reset:
             self._fitted_with_exposure = exposure is not None
+        if sample_weight is None:
+            return data
         return check_weight(data, sample_weight, least, keeps=reset)
 
     def _known(self, X: Tensor, exposure: Any, y_std: Any) -> Rows:
@@ -455,3 +457,39 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
+
+
+class GeneralRegressor(Regressor):
+    """A regressor for any likelihood, whose rows may have exposures and known errors."""
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; counts for likelihood="poisson".
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the noise that is
+            learned; for a Gaussian likelihood. None is 0.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or what is given of rows is invalid, or training diverges; the estimator
+            is then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight, exposure, y_std)

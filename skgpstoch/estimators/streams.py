@@ -18,7 +18,7 @@ from ..training.optimizers import make_optimizer
 from .base import BaseGP, Run, changed_parameters, fitting, representations
 from .checkpoint_key import SILENT
 from .classifier import Classifier
-from .regressor import Regressor
+from .regressor import GeneralRegressor, Regressor
 
 STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have
 
@@ -63,9 +63,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
     run.objective.detach_rows()
     parameters = described_parameters(estimator)
-    estimator._stream = Stream(
-        run.objective.cpu(), on_cpu(optimizer), parameters, run.plan.solver
-    )
+    estimator._stream = Stream(run.objective.cpu(), on_cpu(optimizer), parameters, run.plan.solver)
     return estimator
 
 
@@ -178,40 +176,8 @@ class StreamingRegressor(Regressor):
         return stream(self, X, y, sample_weight)
 
 
-class VariationalRegressor(Regressor):
-    """A regressor for any likelihood, whose rows may have exposures and known errors."""
-
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
-    ) -> Any:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; counts for likelihood="poisson".
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
-        y_std : float or array-like of the shape of y, default=None
-            Known standard error of each target, in the units of y, besides the noise that is
-            learned; for a Gaussian likelihood. None is 0.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter or what is given of rows is invalid, or training diverges; the estimator
-            is then as it was before.
-        """
-        return self._fit_to(X, y, sample_weight, exposure, y_std)
+class VariationalRegressor(GeneralRegressor):
+    """A regressor for any likelihood that learns from chunks, too."""
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None

@@ -84,3 +84,8 @@ class OneVsRest(Likelihood):
         """Logit of each class's share, half a row added to either side."""
         count = rows.weighted(self.indicators(rows.y)).sum(0)
         return torch.logit((count + 0.5) / (rows.n_effective + 1.0))
+
+
+def logistic_likelihood(n_classes: int) -> Likelihood:
+    """Return the logistic likelihood of two classes, or one for each class of more."""
+    return Bernoulli("logit") if n_classes == 2 else OneVsRest(n_classes)

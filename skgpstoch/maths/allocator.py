@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 
 import numpy as np
 
@@ -11,9 +10,8 @@ LEARNED = 2**25 - 2**16
 """Bytes of the largest block that glibc learns from."""
 
 
-@functools.cache
 def keep_freed_memory() -> None:
-    """Have glibc keep up to 64 MB a thread that one step frees for the next; once in a process.
+    """Have glibc keep up to 64 MB a thread that one step frees for the next, in this process.
 
     It returns to the system what is above twice the largest block that has been freed so far. Where
     blocks are of a megabyte, all temporaries of a step go back, and come again as page faults: up

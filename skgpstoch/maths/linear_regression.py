@@ -26,6 +26,9 @@ from torch import Tensor
 from .gaussian import LOG_2PI
 from .linalg import NotPositiveDefiniteError, eigh, map_blocks
 
+CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
+CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
+
 
 class Statistics(NamedTuple):
     """Sums over rows, in float64."""
@@ -85,14 +88,16 @@ def exact_statistics(
     return Statistics(*total)
 
 
-def spectrum(statistics: Statistics) -> Spectrum:
-    """Eigendecomposition of G, O(KD³).
+def spectrum(statistics: Statistics, n_rows: Tensor | None = None) -> Spectrum:
+    """Return the eigendecomposition of G, O(KD³); scaled to n_rows (K,) rows, if these are given.
 
     Raises
     ------
     NotPositiveDefiniteError
         If the features are not finite.
     """
+    if n_rows is not None:
+        statistics = statistics.scaled_to(n_rows)
     if not bool(torch.isfinite(statistics.gram).all()):
         raise NotPositiveDefiniteError(
             "The features of the training rows have NaN or infinite values: the inputs are "
@@ -213,6 +218,11 @@ def predict_held_out(
     return HeldOut(*(total / n for total in sums))
 
 
+def held_out_score(predict: Callable[[Tensor], HeldOut], noise: Tensor, ridge: Tensor) -> float:
+    """Return the negative log predictive density for σ² and λ (P,): nats per row."""
+    return float(predict(ridge).score(noise).diagonal().sum())  # C = P: output p has ridge p
+
+
 def calibrate(
     held: HeldOut,
     ridges: Tensor,
@@ -246,3 +256,39 @@ def calibrate(
     index = torch.arange(len(ridges), device=near.device)[:, None]
     best = torch.where(near, index, 0).amax(0)  # (P,)
     return noise.gather(0, best[None])[0], ridges[best]
+
+
+def choose_noise(
+    s: Spectrum,
+    predict: Callable[[Tensor], HeldOut],
+    n_held_out: float,
+    bounds: tuple[float, float],
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Choose noise and ridge by rows that are held out: the best, and cautious ones.
+
+    Where the score is flat in λ, a smaller one only makes variances explode away from the data. The
+    cautious λ is the largest that scores about as well, and the cautious σ² makes up for what the
+    rows have lost by choosing.
+
+    Parameters
+    ----------
+    s : Spectrum
+        Of the rows that each member was trained on.
+    predict : callable
+        Candidates for λ ↦ how well they predict.
+    n_held_out : float
+        How many rows are held out.
+    bounds : tuple of float
+        Interval of σ².
+
+    Returns
+    -------
+    best, cautious : (Tensor, Tensor), of shape (P,) each
+        σ² and λ.
+    """
+    ridges = ridge_grid(s)
+    held = predict(ridges)
+    tolerance = min(0.01, CALIBRATION_TOLERANCE / n_held_out)
+    judged = held._replace(square=held.square * (1.0 + CHOSEN / n_held_out))
+    cautious = calibrate(judged, ridges, tolerance, bounds)
+    return calibrate(held, ridges, bounds=bounds), cautious

@@ -11,34 +11,40 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from .. import kernels
 from ..data.rows import Rows
-from ..estimators.checkpoint_key import changed_shape
 from ..estimators.docs import public_estimator
-from ..estimators.finite import FiniteGPRegressor
-from ..estimators.plan import Plan
-from ..estimators.warm_start import load_fitted
-from ..features.base import FeatureMap
+from ..estimators.parameters import POSITIVE_INTEGER, FiniteParameters
+from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, log_det
-from ..objectives.base import Objective, groups_of, surrogate
+from ..objectives.base import Objective, surrogate
 from ..objectives.evidence import FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
+from ..recipes.evidence import EvidenceRecipe, ExactRecipe
+from ..recipes.networks import build_network
+from ..recipes.recipe import (
+    KernelChoice,
+    Network,
+    Plan,
+    Problem,
+    Sizes,
+    Start,
+    Training,
+    load_fitted,
+)
 
 MAX_EXACT_ROWS = 10_000
 """Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
-
 
 EVALUATION_ROWS = 2_000
 """Training rows that an iterate's held-out score is based on, where a posterior costs O(n³)."""
@@ -119,10 +125,6 @@ class KernelBSGDObjective(Objective):
         self.likelihood = Gaussian(noise)
         self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
 
-    def param_groups(self) -> list[dict[str, Any]]:
-        network = [p for p in self.network.parameters() if p.requires_grad]
-        return groups_of(self, network, {"weight_decay": self.weight_decay})
-
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         K = self.kernel(self.network(X).double())  # (b, b)
         y, n = rows.y.double(), len(X) * self.mean_weight
@@ -165,9 +167,74 @@ class KernelBSGDObjective(Objective):
         return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X, rows)
 
 
+# ---- a kernel that is taken as it is -------------------------------------------------------------
+
+
+def is_taken_as_it_is(kernel: KernelChoice, n_components: int | None) -> bool:
+    """Return whether a kernel is used as it is, and not through features."""
+    if kernel.expression is None:
+        return False
+    return n_components is None or not has_features(kernels.from_sklearn(kernel.expression))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelBSGDRecipe(ExactRecipe):
+    """A kernel without finite features, learned from its matrices of minibatches."""
+
+    def n_members(self, n_rows: int, start: Start | None) -> int:
+        if self.n_estimators not in ("auto", 1):
+            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
+        return 1
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        if sizes.n_rows > MAX_EXACT_ROWS:
+            raise ValueError(
+                f"X has {sizes.n_rows} rows, but kernel={self.kernel.expression} has no finite "
+                "features here, and the exact predictor that it needs is limited to "
+                f"{MAX_EXACT_ROWS} rows. Use n_components with a sum of products of RBF, Matern "
+                "and constants, or fewer rows."
+            )
+        return super().plan(sizes, start)
+
+    def objective(self, problem: Problem) -> KernelBSGDObjective:
+        rows = problem.rows
+        network, width = build_network(self.network, problem.X, problem.generator)
+        kernel = kernels.from_sklearn(self.kernel.expression)
+        check_length_scales(kernel, width)
+        objective = KernelBSGDObjective(
+            kernel,
+            nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
+            rows.y.shape[1],
+            noise_variance=self.kernel.start_noise,
+            noise_bounds=self.kernel.noise_bounds,
+            weight_decay=self.weight_decay(rows),
+            mean_weight=rows[rows.n_held_out :].mean_weight,
+        )
+        objective.has_user_module = self.has_user_module
+        if (start := problem.start) is not None:
+            for part in ("kernel", "network", "likelihood"):
+                fitted = getattr(start.posterior, part, nn.Identity())  # features have no kernel
+                load_fitted(getattr(objective, part), fitted, start)
+        return objective
+
+    def check_streams(self) -> None:
+        raise ValueError(
+            "partial_fit needs a kernel with finite or random Fourier features, got "
+            f"kernel={self.kernel.expression}, or n_components=None, which takes any as it is."
+        )
+
+    def fitted_kernel(self, posterior: ExactPosterior) -> sk.Kernel:
+        noise = float(posterior.likelihood.noise_variance.detach().mean())
+        fitted = kernels.to_sklearn(posterior.kernel)
+        return kernels.join_white_noise(fitted, noise, self.kernel.white)
+
+
+# ---- the estimator -------------------------------------------------------------------------------
+
+
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class BSGDGaussianProcessRegressor(FiniteGPRegressor):
+class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression by biased stochastic gradients of the minibatch likelihood.
 
     With a kernel that has finite or random Fourier features the model is that of
@@ -229,69 +296,34 @@ class BSGDGaussianProcessRegressor(FiniteGPRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
-    }
+    _parameter_constraints: ClassVar[dict[str, list]] = {"n_components": [POSITIVE_INTEGER, None]}
 
-    def _is_general(self) -> bool:
-        """Whether the kernel is used as it is, not through features."""
-        expression, _ = self._split_kernel()
-        if expression is None:
-            return False
-        return self.n_components is None or not has_features(kernels.from_sklearn(expression))
-
-    def _objective(
-        self, X: Tensor, rows: Rows, plan: Plan, start: Any, generator: torch.Generator
-    ) -> Objective:
-        if not self._is_general():
-            return super()._objective(X, rows, plan, start, generator)
-        if len(X) > MAX_EXACT_ROWS:
-            raise ValueError(
-                f"X has {len(X)} rows, but kernel={self.kernel} has no finite features here, and "
-                f"the exact predictor that it needs is limited to {MAX_EXACT_ROWS} rows. Use "
-                "n_components with a sum of products of RBF, Matern and constants, or fewer rows."
-            )
-        expression, _ = self._split_kernel()
-        network, width = self._network(X, generator, n_members=1)
-        kernel = kernels.from_sklearn(expression)
-        check_length_scales(kernel, width)
-        objective = KernelBSGDObjective(
-            kernel,
-            nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)
-            rows.y.shape[1],
-            noise_variance=self._initial_noise(),
-            noise_bounds=self._noise_bounds(),
-            weight_decay=self._weight_decay(rows.n_effective),
-            mean_weight=rows[rows.n_held_out :].mean_weight,
+    def _recipe(self) -> ExactRecipe:
+        kernel = KernelChoice.of(self.kernel, self.noise_variance)
+        network = Network.of(
+            self.hidden_layer_sizes,
+            self.activation,
+            self.feature_map,
+            self.weight_decay,
+            replaces=True,
         )
-        objective.has_user_module = self.feature_map is not None
-        if start is not None:
-            for part in ("kernel", "network", "likelihood"):
-                fitted = getattr(start, part, nn.Identity())  # none where there were features
-                load_fitted(getattr(objective, part), fitted, changed_shape(self))
-        return objective
-
-    def _n_members(self, n_rows: int, start: Any) -> int:
-        if not self._is_general():
-            return super()._n_members(n_rows, start)
-        if self.n_estimators not in ("auto", 1):
-            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
-        return 1
-
-    def _fitted_kernel(self) -> sk.Kernel:
-        if not isinstance(self.posterior_, ExactPosterior):
-            return super()._fitted_kernel()
-        exact = self.posterior_
-        noise = float(exact.likelihood.noise_variance.detach().mean())
-        fitted = kernels.to_sklearn(exact.kernel)
-        return kernels.join_white_noise(fitted, noise, self._split_kernel()[1])
-
-    def _check_streams(self) -> None:
-        if self._is_general():
-            raise ValueError(
-                f"partial_fit needs a kernel with finite or random Fourier features, got "
-                f"kernel={self.kernel} with n_components={self.n_components}."
+        if is_taken_as_it_is(kernel, self.n_components):
+            return KernelBSGDRecipe(
+                kernel=kernel,
+                network=network,
+                n_estimators=self.n_estimators,
+                normalize_y=self.normalize_y,
+                solver=self.solver,
+                training=Training.of(self),
             )
-
-    def _method(self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any) -> BSGDObjective:
-        return BSGDObjective(features, rows, **options)
+        return EvidenceRecipe(
+            method=BSGDObjective,
+            kernel=kernel,
+            network=network,
+            n_components=self.n_components,
+            n_estimators=self.n_estimators,
+            noise=self.noise,
+            normalize_y=self.normalize_y,
+            solver=self.solver,
+            training=Training.of(self),
+        )

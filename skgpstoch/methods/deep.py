@@ -8,22 +8,230 @@ orthogonal variational inference for Gaussian processes", AISTATS 2020, section 
 
 Layers are :mod:`skgpstoch.models.layers` (F1, F2), the bound and its closed form for the last
 layer :mod:`skgpstoch.models.deep` (F3, F6): given draws of h, the last layer is a sparse model
-as any other, with its losses, solvers and likelihoods.
+as any other, with its losses, solvers and likelihoods. The builder of the features is
+:mod:`skgpstoch.recipes.layers`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
-from ..estimators.deep import DeepGP
+import numpy as np
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import StrOptions
+from torch import Tensor
+
+from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
-from ..estimators.sparse import LossChoice
-from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ..estimators.parameters import (
+    AUTO,
+    POSITIVE_INTEGER,
+    ClassificationParameters,
+    DrawParameters,
+    InducingParameters,
+    KernelParameters,
+    LossParameters,
+    OrthogonalParameters,
+    TargetParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
+from ..losses import make_loss
+from ..models.deep import DeepPosterior
+from ..recipes.layers import OF_LAYERS, Draws, Layers
+from ..recipes.recipe import KernelChoice, Training
+from ..recipes.variational import VariationalRecipe
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LayerParameters:
+    """Layers.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Kernel of the last layer, on what the layer below makes of standardised X (on X itself with
+        n_layers=1). None: a constant times a Matérn kernel (nu=1.5) with a length-scale for each
+        function of the layer below.
+    n_layers : int, default=2
+        Number of layers, the last one included; of 1 it is a shallow model.
+    hidden_dims : int, array-like of int or "auto", default="auto"
+        Number of functions in every inner layer; "auto" is the number of features, at most 30.
+    hidden_kernel : sklearn kernel or None, default=None
+        Kernel of every inner layer, on the layer below, of the first on standardised X. None: a
+        constant, which starts small, times an RBF kernel with a length-scale for each input of the
+        layer.
+    mean_function : {"linear", "zero"}, default="linear"
+        Mean of inner layers, which is not trained: the layer below itself, its principal components
+        where there are fewer functions, or with zeros behind where there are more. Without one,
+        deep processes forget their inputs.
+    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
+        The family of q in every layer: with inducing points of one kind, or orthogonal ones beside
+        them, with a covariance of q's own there or the prior's. `n_orthogonal` and
+        `orthogonal_points` are for the latter two.
+    hidden_covariance : {"shared", "full"}, default="shared"
+        Whether functions of an inner layer share the covariance of q, or each has its own.
+    n_inducing : int or "auto", default="auto"
+        Number M of inducing points of every layer; "auto" is 128, as far as there are rows.
+    n_orthogonal : int or "auto", default="auto"
+        Number M₂ of orthogonal ones, with posterior="solve" or "odvgp"; "auto" is `n_inducing`, as
+        far as there are rows.
+    inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
+        Where those of the first layer start: centres of clusters, rows of large variance, random
+        rows, or given points in the units of X; those of others start where the mean functions take
+        these.
+    solver : {"auto", "collapsed", "natural", "adam"}, default="auto"
+        Of the last layer: the best q in closed form for a Gaussian likelihood, natural gradients,
+        or gradients as for inner layers, where they are all there is. "auto" is "collapsed" where
+        it can be, "adam" where gradients are sampled, else "natural"; `solver_` says which.
+    batch_size : int or "auto", default="auto"
+        Rows of a minibatch; "auto" is 512.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes 2,000 to 20,000 steps.
+    learning_rate_init : float, default=0.1
+        Learning rate of Adam, or its maximum with "one-cycle"; three tenths of it are used where
+        q's covariance has no closed form.
+    early_stopping : bool or "auto", default="auto"
+        Keep the iterate that predicts held-out rows best; they rejoin the closing pass. "auto" is
+        False: the last iterate is kept.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end.
+    dtype : {"float32", "float64"}, default="float32"
+        Of the data during training; factorisations and predictions are always float64.
+
+    Attributes
+    ----------
+    layers_ : list of Bunch
+        Of every layer: `kernel` (sklearn kernel), `inducing_points` (ndarray of shape (n_inducing,
+        n_inputs)), `orthogonal_points` (or None), and, of inner ones, `mean_map` (ndarray of shape
+        (n_inputs, n_functions)) and `mean` (ndarray of shape (n_points, n_functions)), that of
+        q(w). Kernels and mean maps of the first layer are for standardised X, its points in the
+        units of X; those of others are for what `hidden` returns.
+    kernel_ : sklearn kernel
+        The last layer's; variances refer to the scaled y of a regressor.
+    inducing_points_ : list of ndarray
+        Of every layer.
+    orthogonal_points_ : list of ndarray
+        Of every layer; with posterior="solve" or "odvgp".
+    elbo_ : float
+        The bound on log p(y | X), in nats, summed over all rows, an estimate; NaN after
+        `partial_fit`.
+    elbo_std_ : float
+        Its standard error, by the draws of hidden layers at the closing pass. Of few rows these are
+        points of a Sobol sequence, and their error is less, some third of that. NaN after
+        `partial_fit`.
+    """
+
+    n_layers: int = 2
+    hidden_dims: Any = "auto"
+    hidden_kernel: sk.Kernel | None = None
+    mean_function: str = "linear"
+    hidden_covariance: str = "shared"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_layers": [POSITIVE_INTEGER],
+        "hidden_dims": ["array-like", POSITIVE_INTEGER, AUTO],
+        "hidden_kernel": [sk.Kernel, None],
+        "mean_function": [StrOptions({"linear", "zero"})],
+        "hidden_covariance": [StrOptions({"shared", "full"})],
+        "solver": [StrOptions({"auto", "collapsed", "natural", "adam"})],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = OF_LAYERS
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepGPParameters(
+    KernelParameters,
+    LossParameters,
+    LayerParameters,
+    DrawParameters,
+    OrthogonalParameters,
+    InducingParameters,
+    TrainingParameters,
+    WarmStartParameters,
+):
+    """Parameters that regressor and classifier share."""
+
+
+def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecipe:
+    """Return layers, a loss and a likelihood."""
+    return VariationalRecipe(
+        likelihood=likelihood,
+        loss=make_loss(p.loss, p.bound),
+        beta=float(p.beta),
+        features=Layers(
+            kernel=KernelChoice.of(p.kernel),
+            n_inducing=p.n_inducing,
+            points=p.inducing_points,
+            learned=p.learn_inducing_points,
+            posterior=p.posterior,
+            n_orthogonal=p.n_orthogonal,
+            orthogonal_points=p.orthogonal_points,
+            whiten=p.whiten,
+            n_layers=int(p.n_layers),
+            hidden_dims=p.hidden_dims,
+            hidden_kernel=p.hidden_kernel,
+            mean_function=p.mean_function,
+            hidden_covariance=p.hidden_covariance,
+            draws=Draws(p.n_samples, p.n_predict_samples),
+        ),
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
+    )
+
+
+def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return what inner layers make of X.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Inputs.
+
+    Returns
+    -------
+    layers : list of (mean, std)
+        Of every inner layer, arrays of shape (n_samples, n_functions), as the layer above is given
+        them: with a linear mean in units of standard deviations of X.
+
+    Raises
+    ------
+    sklearn.exceptions.NotFittedError
+        If the estimator is not fitted.
+    ValueError
+        If X has not as many features as in `fit`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import DeepGPRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = DeepGPRegressor(n_inducing=10, max_iter=5, random_state=0).fit(X, X[:, 0] > 0)
+    >>> [(mean.shape, std.shape) for mean, std in model.hidden(X)]
+    [((50, 1), (50, 1))]
+    """
+    rows, queried = self._query(X)
+    posterior = cast(DeepPosterior, queried)
+    if not posterior.features.inner:
+        return []
+
+    def compute(block: slice) -> tuple[Tensor, ...]:
+        moments = posterior.hidden(rows[block])
+        return tuple(part for mean, var in moments for part in (mean, var.sqrt()))
+
+    parts = self._collect(len(rows), compute)
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPRegressor(LossChoice, DeepGP, SparseGPRegressor):
+class DeepGPRegressor(DeepGPParameters, TargetParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
     For functions whose scale changes with the input. On tables of many rows it is slower than
@@ -53,10 +261,16 @@ class DeepGPRegressor(LossChoice, DeepGP, SparseGPRegressor):
     array([-1.,  1.])
     """
 
+    hidden = hidden_layers
+
+    def _recipe(self) -> VariationalRecipe:
+        recipe = deep_recipe(self, regression_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y)
+
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPClassifier(LossChoice, DeepGP, SparseGPClassifier):
+class DeepGPClassifier(DeepGPParameters, ClassificationParameters, VariationalClassifier):
     """Deep Gaussian-process classification by doubly stochastic variational inference.
 
     See Also
@@ -78,3 +292,8 @@ class DeepGPClassifier(LossChoice, DeepGP, SparseGPClassifier):
     >>> bool(model.score(X, y) > 0.98)
     True
     """
+
+    hidden = hidden_layers
+
+    def _recipe(self) -> VariationalRecipe:
+        return deep_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))

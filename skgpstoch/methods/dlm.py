@@ -8,15 +8,14 @@ Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", 
 instead of the evidence lower bound, whose expected log-likelihood is below the logarithm of the
 expectation: what the bound loses by a wide q(f), predictions do not. β is chosen by rows held out.
 
-What is trained for is in :mod:`skgpstoch.losses`, and how in :mod:`skgpstoch.objectives`; every
-estimator of the sparse variational family has `loss` and `beta`. Those here add the choice of β,
-and of what is trained.
+The losses are in :mod:`skgpstoch.losses`, their objectives in :mod:`skgpstoch.objectives`. Every
+estimator of the sparse variational family has `loss` and `beta`; these here can also choose β, and
+what is trained.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -26,38 +25,107 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..calibration.held_out import Calibration, HeldOut, recalibrated
 from ..data.arrays import resolve_seed
+from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
-from ..estimators.finite_direct import WithFiniteFeatures
-from ..estimators.network_kernel import NetworkKernel
-from ..estimators.orthogonal import COVARIANCES, WithOrthogonalPoints
-from ..estimators.parameters import N_JOBS
-from ..estimators.plan import EXACTLY, MOST_JUDGES, Plan
-from ..estimators.sparse import LossChoice, SparseGP, Start
-from ..estimators.sparse_estimators import SparseGPClassifier, SparseGPRegressor
+from ..estimators.parameters import (
+    N_JOBS,
+    POSITIVE,
+    ClassificationParameters,
+    InducingParameters,
+    KernelParameters,
+    LossParameters,
+    NetworkParameters,
+    OrthogonalParameters,
+    RegressionParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
-from ..losses import Loss
+from ..losses import Loss, make_loss
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
+from ..recipes.inducing import InducingPoints
+from ..recipes.recipe import Fitted, KernelChoice, Network, Plan, Recipe, Start, Training
+from ..recipes.variational import VariationalRecipe
 from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
+MOST_JUDGES = 10_000  # held-out rows that the predictive distribution is recalibrated on
 VALIDATED = ("n_features_in_", "feature_names_in_", "classes_", "_y_shape", "_fitted_with_exposure")
+
+
+# ---- the recipe --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DLMRecipe(VariationalRecipe):
+    """A variational model, and how β and what is trained are chosen.
+
+    Parameters
+    ----------
+    betas : object
+        The parameter beta: a number, several, or "auto".
+    hyperparameters : {"joint", "fixed"}
+        What is trained for the loss.
+    calibrates : bool or "auto"
+        Whether the predictive distribution is recalibrated on held-out rows.
+    """
+
+    betas: Any
+    hyperparameters: str
+    calibrates: bool | str
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is a fit to some rows before that to all."""
+        return not isinstance(self.betas, Real) or self.calibrates is True
+
+    def check_streams(self) -> None:
+        super().check_streams()
+        if self.holds_out or self.hyperparameters == "fixed":
+            raise ValueError(
+                "partial_fit needs a number for beta, calibrate='auto' or False, and "
+                f"hyperparameters='joint', got beta={self.betas!r}, calibrate={self.calibrates!r} "
+                f"and hyperparameters={self.hyperparameters!r}."
+            )
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        return super().attributes(fitted) | {"beta_": fitted.plan.beta}
 
 
 # ---- the choice of β ---------------------------------------------------------------------------
 
 
+def candidates(beta: Any, n_rows: float) -> np.ndarray:
+    """Return the β to try.
+
+    Raises
+    ------
+    ValueError
+        If the parameter is not "auto", a positive number, or a list of such.
+    """
+    if isinstance(beta, str):
+        return beta_grid(n_rows)
+    path = np.asarray([beta] if isinstance(beta, Real) else beta)
+    numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
+    if not (numbers and (np.isfinite(path) & (path > 0)).all()):
+        raise ValueError(f"beta must be 'auto', a positive number or a list of such, got {beta!r}.")
+    return path.astype(np.float64)
+
+
 def beta_grid(n_rows: float) -> np.ndarray:
-    """The paper's candidates: n/2, divided by 4 while above 500 and by 2 below, down to 0.01."""
+    """Return the paper's candidates: n/2, divided by 4 above 500 and by 2 below, down to 0.01."""
     betas = [0.5 * n_rows]
     while (last := betas[-1] / (4.0 if betas[-1] > LARGE_BETA else 2.0)) >= LEAST_BETA:
         betas.append(last)
@@ -77,7 +145,7 @@ class Candidate(NamedTuple):
 def choose_beta(
     fit: Callable[[float], Candidate], path: np.ndarray, n_jobs: int | None
 ) -> tuple[list[Candidate], bool]:
-    """A fit for each β, or for those before Ctrl-C; and whether that was pressed."""
+    """Fit with each β, or with those before Ctrl-C, and tell whether that was pressed."""
     fits: list[Candidate] = []
     try:
         jobs: Iterator = (delayed(fit)(float(beta)) for beta in path)
@@ -90,11 +158,10 @@ def choose_beta(
             raise
     interrupted = len(fits) < len(path) or fits[-1].interrupted
     if interrupted:
-        warnings.warn(
+        warn(
             f"The choice of beta was interrupted after {len(fits)} of {len(path)} fits; the "
             "model is the best of these, without a fit on all rows.",
             ConvergenceWarning,
-            stacklevel=7,
         )
     return fits, interrupted
 
@@ -102,20 +169,20 @@ def choose_beta(
 class FitCandidate(NamedTuple):
     """Fits a model with a β to some rows, and judges it by others."""
 
-    model: DirectLossGP  # unfitted
-    start: Any  # a fit of the evidence lower bound, or None
+    model: Any  # an unfitted estimator
+    elbo: Any  # an estimator fitted with the evidence lower bound, or None
     train: Data
     held_out: Data
 
     def judged(self, beta: float) -> Candidate:
-        """The fit with this β."""
-        model = self.model._unfitted(beta=beta)  # as checkpoints know it
+        """Return the fit with this β."""
+        model = unfitted(self.model, beta=beta)  # as checkpoints know it
         try:
-            fit = with_callbacks(type(model)._fit_given_beta)  # which then end, too
-            history = fit(model, beta, self.start, self.train)
-            loss = model._mean_loss(self.held_out)
+            fit = with_callbacks(fit_given_beta)  # which then end, too
+            history = fit(model, beta, self.elbo, self.train)
+            loss = mean_loss(model, self.held_out)
         except NotPositiveDefiniteError as error:
-            warnings.warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning, stacklevel=2)
+            warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning)
             return Candidate(beta, math.inf, error=error)
         interrupted = history.status == "interrupted"
         return Candidate(beta, loss if loss == loss else math.inf, model, None, interrupted)
@@ -124,7 +191,7 @@ class FitCandidate(NamedTuple):
 def split_rows(
     data: Data, fraction: float, seed: int, classes: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train on, of classes one of each among them, and rows held out.
+    """Return the rows to train on, of classes one of each among them, and rows held out.
 
     Raises
     ------
@@ -147,12 +214,137 @@ def split_rows(
     return order[n_held_out:], order[:n_held_out]
 
 
+# ---- fits ----------------------------------------------------------------------------------------
+
+
+def fit_direct_loss(model: Any, recipe: DLMRecipe, data: Data) -> History:
+    """Fit with the β that is given, or the one that suits held-out rows best."""
+    for name in ("beta_path_", "_stream"):  # which may not be set anew
+        vars(model).pop(name, None)
+    if not recipe.holds_out:
+        return fit_both(model, recipe.beta, data)
+    distinct = data.counted().merged()
+    seed, fraction = resolve_seed(model.random_state), model.validation_fraction
+    parts = split_rows(distinct, fraction, seed, hasattr(model, "classes_"))
+    train, held_out = (distinct[rows] for rows in parts)
+    path = candidates(recipe.betas, train.n_effective)
+    elbo, history = fit_elbo(model, train)
+    if history is not None and history.status == "interrupted":
+        return take_over(model, elbo, history)
+    fit = FitCandidate(unfitted(model), elbo, train, held_out)
+    fits, interrupted = choose_beta(fit.judged, path, model.n_jobs)
+    best = min(fits, key=lambda fit: fit.loss)
+    if best.model is None:
+        raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
+    changes = suitable_changes(best.model, held_out)
+    if model.refit and not interrupted:
+        fitted = data
+        history = fit_both(model, best.beta, data, otherwise=best.model)
+    else:
+        fitted = train
+        history = take_over(model, best.model, History(status="chosen"))
+    model.beta_path_ = np.array([fit.beta for fit in fits])
+    model.validation_scores_ = np.array([fit.loss for fit in fits])
+    if changes is not None:
+        recalibrate(model, changes, fitted)
+    return history
+
+
+def fit_both(model: Any, beta: float, data: Data, otherwise: Any = None) -> History:
+    """Fit with the evidence lower bound, if asked for, and then with this β.
+
+    After Ctrl-C in the former the model is that, or what there is otherwise.
+    """
+    elbo, history = fit_elbo(model, data)
+    if history is not None and history.status == "interrupted":
+        return take_over(model, otherwise or elbo, history)
+    return fit_given_beta(model, beta, elbo, data)
+
+
+def fit_elbo(model: Any, data: Data) -> tuple[Any, History | None]:
+    """Fit what kernel, likelihood and points come from, unless they are trained for the loss."""
+    if model.hyperparameters == "joint":
+        return None, None
+    joint = {"loss": "elbo", "beta": 1.0, "hyperparameters": "joint", "calibrate": False}
+    elbo = unfitted(model, **joint)
+    return elbo, with_callbacks(fit_direct_loss)(elbo, elbo._recipe(), data)
+
+
+def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
+    """Fit with this β, from a fit of the evidence lower bound if there is one."""
+    recipe = replace(model._recipe(), beta=beta)
+    if elbo is None:
+        return model._train_recipe(recipe, data, model._start())
+    model._x_scaling = elbo._x_scaling
+    return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True))
+
+
+def unfitted(model: Any, **params: Any) -> Any:
+    """Return another estimator, with other parameters, that knows what is valid."""
+    other = clone(model).set_params(**params)
+    vars(other).update({k: v for k, v in vars(model).items() if k in VALIDATED})
+    return other
+
+
+def take_over(model: Any, other: Any, history: History) -> History:
+    """Make an estimator fitted as another one is."""
+    fitted = {k: v for k, v in vars(other).items() if k not in model.get_params()}
+    vars(model).update(fitted)
+    return history
+
+
+def mean_loss(model: Any, data: Data) -> float:
+    """Return the loss of predictions, per row."""
+    X, rows, posterior = model._labelled(data)
+    loss = make_loss(model.loss)
+
+    def compute(block: slice) -> tuple[Tensor]:
+        of_block = rows[block]
+        q, likelihood = posterior.predictive(X[block], of_block)
+        return (of_block.weighted(loss.of_predictions(of_block.y, likelihood, q)),)
+
+    return float(model._collect(len(X), compute)[0].sum()) / rows.n_effective
+
+
+# ---- recalibration -------------------------------------------------------------------------------
+
+
+def suitable_changes(model: Any, data: Data) -> Calibration | None:
+    """Return what suits these rows best, which were not trained on; None if nothing can change."""
+    X, rows, posterior = model._labelled(data[:MOST_JUDGES])
+    is_done = posterior.model.covariance == "prior"
+    if is_done or not (model.calibrate and isinstance(posterior.likelihood, AdditiveNoise)):
+        return None
+    q, likelihood = posterior.predictive(X, rows)
+    return HeldOut(rows, q, likelihood, KernelChoice.of(model.kernel).learns_noise).best()
+
+
+def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
+    """Change the predictive distribution of a model that was fitted to these data."""
+    X, rows, posterior = model._labelled(data.counted())
+    learns_noise = KernelChoice.of(model.kernel).learns_noise
+    posterior = recalibrated(posterior, changes, learns_noise)
+    bound = evidence_bound(posterior.model, X, rows, moments_of(posterior.weights))
+    posterior.elbo.copy_(bound)
+    plan = Plan(model.solver_, "float64", max_iter=1, batch_size=1, beta=model.beta_)
+    model._set_posterior(posterior)
+    model._set_attributes(model._recipe(), model._fitted(plan, History()))
+
+
 # ---- estimators --------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, NetworkKernel):
-    """What regressor and classifier share.
+class DLMParameters(
+    KernelParameters,
+    LossParameters,
+    OrthogonalParameters,
+    NetworkParameters,
+    InducingParameters,
+    TrainingParameters,
+    WarmStartParameters,
+):
+    """Parameters that regressor and classifier share.
 
     Parameters
     ----------
@@ -166,18 +358,12 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     hyperparameters : {"joint", "fixed"}, default="joint"
         Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
         beforehand, and q alone for the loss.
-    posterior : {"svgp", "solve", "odvgp", "finite"}, default="svgp"
-        The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's (`n_orthogonal` and `orthogonal_points` are for
-        these two); or of the weights of finite features: those of networks with the inputs and a
-        constant beside them, random Fourier features of a `kernel`, or with
-        hidden_layer_sizes=() the inputs alone.
     calibrate : bool or "auto", default="auto"
-        Whether deviations and noise, with their tails, are changed at the end to what suits rows
-        best that the fit has not seen, as it predicts those that it has seen too well. "auto":
-        where rows are held out in any case, for several `beta` or by an ensemble; True: also for
-        one `beta`, by a fit before. Means stay as they are. Not for the square loss, which has
-        another way, and counts; with inducing points not for classes.
+        Whether to recalibrate the predictive distribution on held-out rows after training: the
+        scale and the tails of deviations and noise. "auto": if rows are held out in any case, to
+        choose among several `beta`; True: for one `beta` as well, with a fit to the other rows
+        first. Means stay as they are. It is for additive noise, and not for the square loss, which
+        has a way of its own.
     refit : bool, default=True
         Whether the best of several `beta` is fitted again, on all rows.
     n_jobs : int or None, default=None
@@ -190,178 +376,55 @@ class DirectLossGP(LossChoice, WithFiniteFeatures, WithOrthogonalPoints, Network
     beta_path_ : ndarray of shape (n_betas,)
         Where there was a choice, the weights that were tried; `validation_scores_` then has the
         held-out loss of each, per row. Others may be better where `beta_` is at the end.
-    orthogonal_points_ : ndarray of shape (n_orthogonal, n_features)
-        In the units of X; with posterior="solve" or "odvgp".
     """
 
     loss: str | Loss = "log"
     beta: Any = 1.0
     hyperparameters: str = "joint"
-    posterior: str = "svgp"
     calibrate: bool | str = "auto"
     refit: bool = True
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "beta": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"}), "array-like"],
+        "beta": [POSITIVE, StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],
-        "posterior": [StrOptions({*COVARIANCES, "finite"})],
         "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
         "n_jobs": N_JOBS,
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        *SparseGP._shape_parameters,
-        "n_orthogonal",
-        "orthogonal_points",
-        "posterior",
-        "whiten",
+
+
+def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
+    """Return inducing points of either family, a loss and β, and a likelihood."""
+    return DLMRecipe(
+        likelihood=likelihood,
+        loss=make_loss(p.loss, p.bound),
+        beta=float(p.beta) if isinstance(p.beta, Real) else 1.0,  # until one is chosen
+        betas=p.beta,
+        hyperparameters=p.hyperparameters,
+        calibrates=p.calibrate,
+        features=InducingPoints(
+            kernel=KernelChoice.of(p.kernel),
+            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
+            n_inducing=p.n_inducing,
+            points=p.inducing_points,
+            learned=p.learn_inducing_points,
+            posterior=p.posterior,
+            n_orthogonal=p.n_orthogonal,
+            orthogonal_points=p.orthogonal_points,
+            whiten=p.whiten,
+        ),
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
     )
-
-    def _covariance_there(self) -> str | None:
-        return COVARIANCES.get(self.posterior)
-
-    def _kl_weight(self) -> float:
-        return float(self.beta) if isinstance(self.beta, Real) else 1.0  # until one is chosen
-
-    def _set_fitted(self: Any, plan: Plan) -> None:
-        super()._set_fitted(plan)  # type: ignore[misc]
-        self.beta_ = plan.beta
-
-    def _check_streams(self: Any) -> None:
-        super()._check_streams()
-        if self._holds_out() or self.hyperparameters == "fixed":
-            raise ValueError(
-                "partial_fit needs a number for beta, calibrate='auto' or False, and "
-                f"hyperparameters='joint', got beta={self.beta!r}, calibrate={self.calibrate!r} "
-                f"and hyperparameters={self.hyperparameters!r}."
-            )
-
-    # ---- fit with a choice of β ----------------------------------------------------------------
-
-    def _holds_out(self) -> bool:
-        """Whether there is a fit to some rows before that to all."""
-        is_alone = isinstance(self.beta, Real)
-        return not is_alone or (self.calibrate is True and not self._is_finite)
-
-    def _fit(self: Any, data: Data, start: Any = None, **planned: Any) -> History:
-        """Fit with the β that is given, or the one that suits held-out rows best."""
-        for name in ("beta_path_", "_stream"):  # which may not be set anew
-            self.__dict__.pop(name, None)
-        if not self._holds_out():
-            return self._fit_both(float(self.beta), data)
-        distinct = self._distinct(data)
-        seed, fraction = resolve_seed(self.random_state), self.validation_fraction
-        train, held_out = split_rows(distinct, fraction, seed, hasattr(self, "classes_"))
-        train, held_out = distinct[train], distinct[held_out]
-        path = self._candidates(train.n_effective)
-        elbo, history = self._fit_elbo(train)
-        if history is not None and history.status == "interrupted":
-            return self._take_over(elbo, history)
-        fit = FitCandidate(self._unfitted(), elbo, train, held_out)
-        fits, interrupted = choose_beta(fit.judged, path, self.n_jobs)
-        best = min(fits, key=lambda fit: fit.loss)
-        if best.model is None:
-            raise ValueError(f"Training failed with every beta of {path.tolist()}: {best.error}")
-        changes = best.model._suitable_changes(held_out)
-        if self.refit and not interrupted:
-            fitted, history = data, self._fit_both(best.beta, data, otherwise=best.model)
-        else:
-            fitted, history = train, self._take_over(best.model, History(status="chosen"))
-        self.beta_path_ = np.array([fit.beta for fit in fits])
-        self.validation_scores_ = np.array([fit.loss for fit in fits])
-        if changes is not None:
-            self._recalibrate(changes, fitted)
-        return history
-
-    def _fit_both(self, beta: float, data: Data, otherwise: Any = None) -> History:
-        """The ELBO fit, if there is one, and the fit with this β.
-
-        After Ctrl-C the former, or what there is otherwise.
-        """
-        elbo, history = self._fit_elbo(data)
-        if history is not None and history.status == "interrupted":
-            return self._take_over(otherwise or elbo, history)
-        return self._fit_given_beta(beta, elbo, data)
-
-    def _fit_elbo(self: Any, data: Data) -> tuple[Any, History | None]:
-        """Where kernel, likelihood and points come from, unless they are trained for the loss."""
-        if self.hyperparameters == "joint":
-            return None, None
-        if self._is_finite:
-            raise ValueError(
-                "hyperparameters must be 'joint' with posterior='finite', got "
-                f"{self.hyperparameters!r}."
-            )
-        joint = {"loss": "elbo", "beta": 1.0, "hyperparameters": "joint", "calibrate": False}
-        model = self._unfitted(**joint)
-        return model, with_callbacks(type(model)._fit)(model, data)
-
-    def _fit_given_beta(self: Any, beta: float, elbo: Any, data: Data) -> History:
-        """Fit with this β, from a fit of the evidence lower bound if there is one."""
-        if elbo is None:
-            return super()._fit(data, beta=beta)  # type: ignore[misc]
-        self._x_scaling = elbo._x_scaling
-        return super()._fit(data, Start(elbo.posterior_, is_fixed=True), beta=beta)  # type: ignore[misc]
-
-    def _unfitted(self: Any, **params: Any) -> Any:
-        """Another one, with other parameters, that knows what is valid."""
-        other = clone(self).set_params(**params)
-        vars(other).update({k: v for k, v in vars(self).items() if k in VALIDATED})
-        return other
-
-    def _take_over(self: Any, model: DirectLossGP, history: History) -> History:
-        """Be fitted as another is."""
-        fitted = {k: v for k, v in vars(model).items() if k not in self.get_params()}
-        vars(self).update(fitted)
-        return history
-
-    def _candidates(self, n_rows: float) -> np.ndarray:
-        if isinstance(self.beta, str):
-            return beta_grid(n_rows)
-        path = np.asarray([self.beta] if isinstance(self.beta, Real) else self.beta)
-        numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
-        if not (numbers and (np.isfinite(path) & (path > 0)).all()):
-            raise ValueError(
-                f"beta must be 'auto', a positive number or a list of such, got {self.beta!r}."
-            )
-        return path.astype(np.float64)
-
-    def _suitable_changes(self: Any, data: Data) -> Calibration | None:
-        """What suits these rows best, which were not trained on; None where nothing can change."""
-        X, rows, posterior = self._labelled(data[:MOST_JUDGES])
-        is_done = self._is_finite or posterior.model.covariance == "prior"
-        if is_done or not (self.calibrate and isinstance(posterior.likelihood, AdditiveNoise)):
-            return None
-        q, likelihood = posterior.predictive(X, rows)
-        return HeldOut(rows, q, likelihood, self._learns_noise()).best()
-
-    def _recalibrate(self, changes: Calibration, data: Data) -> None:
-        """Change the fit to these data."""
-        fitted: Any = self
-        X, rows, posterior = fitted._labelled(data)
-        posterior = recalibrated(posterior, changes, self._learns_noise())
-        bound = evidence_bound(posterior.model, X, rows, moments_of(posterior.weights))
-        posterior.elbo.copy_(bound)
-        fitted.posterior_ = posterior.cpu().requires_grad_(False)
-        self._set_fitted(replace(EXACTLY, solver=fitted.solver_, beta=self.beta_))
-
-    def _mean_loss(self: Any, data: Data) -> float:
-        """Loss of predictions, per row."""
-        X, rows, posterior = self._labelled(data)
-        loss = self._make_loss()
-
-        def compute(block: slice) -> tuple[Tensor]:
-            of_block = rows[block]
-            q, likelihood = posterior.predictive(X[block], of_block)
-            return (of_block.weighted(loss.of_predictions(of_block.y, likelihood, q)),)
-
-        return float(self._collect(len(X), compute)[0].sum()) / rows.n_effective
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMRegressor(DirectLossGP, SparseGPRegressor):
+class DLMRegressor(DLMParameters, RegressionParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that predictions are judged by: their negative log
@@ -393,10 +456,17 @@ class DLMRegressor(DirectLossGP, SparseGPRegressor):
     True
     """
 
+    def _recipe(self) -> DLMRecipe:
+        recipe = dlm_recipe(self, regression_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+
+    def _fit(self, recipe: Recipe, data: Data) -> History:
+        return fit_direct_loss(self, self._recipe(), data)
+
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMClassifier(DirectLossGP, SparseGPClassifier):
+class DLMClassifier(DLMParameters, ClassificationParameters, VariationalClassifier):
     """Classification by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that probabilities are judged by: their negative
@@ -420,3 +490,9 @@ class DLMClassifier(DirectLossGP, SparseGPClassifier):
     >>> bool(model.score(X, y) > 0.98)
     True
     """
+
+    def _recipe(self) -> DLMRecipe:
+        return dlm_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+
+    def _fit(self, recipe: Recipe, data: Data) -> History:
+        return fit_direct_loss(self, self._recipe(), data)

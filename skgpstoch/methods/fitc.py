@@ -33,8 +33,7 @@ from ..estimators.streams import stream
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
 from ..recipes.inducing import InducingPoints
-from ..recipes.networks import Network
-from ..recipes.recipe import KernelChoice, Training
+from ..recipes.recipe import KernelChoice, Network, Training
 from ..recipes.variational import VariationalRecipe
 
 

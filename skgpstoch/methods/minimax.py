@@ -9,6 +9,7 @@ is linear in F and so has unbiased minibatch gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -18,12 +19,17 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite import FiniteGPRegressor
+from ..estimators.parameters import POSITIVE, FiniteParameters
+from ..estimators.streams import StreamingRegressor
 from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
 from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
+from ..recipes.evidence import EvidenceRecipe
+from ..recipes.recipe import KernelChoice, Network, Training
+
+MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
 
 
 class MinimaxObjective(FiniteObjective):
@@ -160,7 +166,7 @@ def project_above(A: Tensor, floor: Tensor) -> Tensor:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
+class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by MINIMAX.
 
     The model is that of :class:`SCGDGaussianProcessRegressor`; its log-determinant is learned as
@@ -214,28 +220,34 @@ class MinimaxGaussianProcessRegressor(FiniteGPRegressor):
     dual_step: float = 0.1
     min_noise_variance: float = 1e-6
 
-    _max_members: ClassVar[int] = 2  # each step costs an eigendecomposition for each
-
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "penalty": [Interval(Real, 0, None, closed="neither")],
+        "penalty": [POSITIVE],
         "penalty_growth": [Interval(Real, 1, None, closed="left")],
-        "dual_step": [Interval(Real, 0, None, closed="neither")],
-        "min_noise_variance": [Interval(Real, 0, None, closed="neither")],
+        "dual_step": [POSITIVE],
+        "min_noise_variance": [POSITIVE],
     }
 
-    def _noise_bounds(self) -> tuple[float, float]:
-        low, high = super()._noise_bounds()
-        return (low, high) if low == high else (max(low, self.min_noise_variance), high)
-
-    def _method(
-        self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any
-    ) -> MinimaxObjective:
-        return MinimaxObjective(
-            features,
-            rows,
-            X=X,
-            penalty=self.penalty,
-            penalty_growth=self.penalty_growth,
-            dual_step=self.dual_step,
-            **options,
+    def _recipe(self) -> EvidenceRecipe:
+        return EvidenceRecipe(
+            method=partial(
+                MinimaxObjective,
+                penalty=self.penalty,
+                penalty_growth=self.penalty_growth,
+                dual_step=self.dual_step,
+            ),
+            kernel=KernelChoice.of(self.kernel, self.noise_variance, self.min_noise_variance),
+            network=Network.of(
+                self.hidden_layer_sizes,
+                self.activation,
+                self.feature_map,
+                self.weight_decay,
+                replaces=True,
+            ),
+            n_components=self.n_components,
+            n_estimators=self.n_estimators,
+            most_members=MOST_MEMBERS,
+            noise=self.noise,
+            normalize_y=self.normalize_y,
+            solver=self.solver,
+            training=Training.of(self),
         )

@@ -14,29 +14,26 @@ every loss is per row: divided by 2n.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
-from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite import FiniteGPRegressor
-from ..features.base import FeatureMap
+from ..estimators.parameters import SHARE, FiniteParameters
+from ..estimators.streams import StreamingRegressor
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
 from ..maths.linear_regression import most_likely, spectrum
 from ..objectives.base import surrogate
 from ..objectives.evidence import FiniteObjective, ridged
+from ..recipes.evidence import EvidenceRecipe
+from ..recipes.recipe import KernelChoice, Network, Training
 
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
-
-
 PROFILE_WARM_UP = 200  # steps before the first, when the features still say little about the noise
-
-
 PROFILE_DAMPING = 0.25
 
 
@@ -119,7 +116,7 @@ class SCGDObjective(FiniteObjective):
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SCGDGaussianProcessRegressor(FiniteGPRegressor):
+class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by SCGD.
 
     The kernel is the inner product of features: the outputs of a neural network, the inputs, a
@@ -181,11 +178,25 @@ class SCGDGaussianProcessRegressor(FiniteGPRegressor):
     weights: str = "profiled"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "averaging": [Interval(Real, 0, 1, closed="right"), StrOptions({"auto", "theory"})],
+        "averaging": [SHARE, StrOptions({"auto", "theory"})],
         "weights": [StrOptions({"profiled", "learned"})],
     }
 
-    def _method(self, features: FeatureMap, X: Tensor, rows: Rows, **options: Any) -> SCGDObjective:
-        return SCGDObjective(
-            features, rows, averaging=self.averaging, weights=self.weights, **options
+    def _recipe(self) -> EvidenceRecipe:
+        return EvidenceRecipe(
+            method=partial(SCGDObjective, averaging=self.averaging, weights=self.weights),
+            kernel=KernelChoice.of(self.kernel, self.noise_variance),
+            network=Network.of(
+                self.hidden_layer_sizes,
+                self.activation,
+                self.feature_map,
+                self.weight_decay,
+                replaces=True,
+            ),
+            n_components=self.n_components,
+            n_estimators=self.n_estimators,
+            noise=self.noise,
+            normalize_y=self.normalize_y,
+            solver=self.solver,
+            training=Training.of(self),
         )

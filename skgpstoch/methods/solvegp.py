@@ -36,8 +36,7 @@ from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
 from ..recipes.inducing import InducingPoints
-from ..recipes.networks import Network
-from ..recipes.recipe import KernelChoice, Training
+from ..recipes.recipe import KernelChoice, Network, Training
 from ..recipes.variational import VariationalRecipe
 
 

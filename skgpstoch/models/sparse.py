@@ -185,6 +185,18 @@ class SparseModel(nn.Module):
         zeros = torch.zeros(P, D, D, dtype=torch.float64, device=self.device)
         return Sites(zeros, zeros[0, :, :1].repeat(1, P))
 
+    def prior_moments(self) -> WeightMoments:
+        """Return the prior as q(w)."""
+        mean, sizes = torch.zeros_like(self.mean.value), self.features.blocks
+        S = [
+            None
+            if is_prior
+            else torch.eye(size, dtype=self.dtype, device=self.device).repeat(len(mean), 1, 1)
+            for size, is_prior in zip(sizes, self.has_prior_covariance, strict=True)
+        ]
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        return WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, zero)
+
     def moments(
         self,
         sites: Sites,

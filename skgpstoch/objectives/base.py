@@ -28,6 +28,15 @@ class Objective(nn.Module):
     streams: bool = False
     """Whether rows come in chunks, without a closing pass over all of them."""
 
+    weight_decay: float = 0.0
+    """Decoupled decay of networks' parameters."""
+
+    network_rate: float = 1.0
+    """Of the learning rate, for networks' parameters."""
+
+    rest_rate: float = 1.0
+    """Of the learning rate, for all others."""
+
     @property
     def predicts_otherwise(self) -> bool:
         """Whether running averages are of features that are not those of the training step.
@@ -46,8 +55,12 @@ class Objective(nn.Module):
         return X, rows
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups for the optimiser; a dual variable's group says ``"maximize": True``."""
-        return [{"params": [p for p in self.parameters() if p.requires_grad]}]
+        """Return groups for the optimiser: networks' parameters, and all others."""
+        named = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
+        network = [p for name, p in named if "network." in name]
+        rest = [p for name, p in named if "network." not in name]
+        decay = {"weight_decay": self.weight_decay, "rate": self.network_rate}
+        return [{"params": network, **decay}, {"params": rest, "rate": self.rest_rate}]
 
     def step_end(self) -> None:
         """Called after every optimiser step: projections, profiles, natural or dual steps."""
@@ -99,18 +112,6 @@ class Objective(nn.Module):
     def running_solution(self) -> Posterior:
         """What is known without a pass over all rows."""
         raise NotImplementedError(f"{type(self).__name__} cannot learn from streams")
-
-
-def groups_of(
-    objective: nn.Module,
-    network: list[nn.Parameter],
-    of_network: dict[str, Any],
-    of_rest: dict[str, Any] | None = None,
-) -> list[dict[str, Any]]:
-    """Two groups for the optimiser, with options: the network's parameters, and all others."""
-    in_network = {id(p) for p in network}
-    rest = [p for p in objective.parameters() if p.requires_grad and id(p) not in in_network]
-    return [{"params": network, **of_network}, {"params": rest, **(of_rest or {})}]
 
 
 @contextlib.contextmanager

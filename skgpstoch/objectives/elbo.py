@@ -37,6 +37,21 @@ FARTHEST_TARGET = 3.0
 """Prior deviations of f that a site's target may be away."""
 
 
+@torch.no_grad()
+def evidence_lower_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
+    """Return Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)] (B2), () nats.
+
+    With another loss it is minus that of the rows, less β KL.
+    """
+    bound = -model.beta * q.kl
+    for basis, block in model.bases(X, rows):
+        PS = q.products(basis.phi)  # (B, N, D)
+        f = model.marginals(basis, q, PS)  # μ, v (B1), (1, N, P)
+        log_p = weighted_score(model, basis, block, f, basis.residual()).value  # (N,)
+        bound = bound + log_p.sum()
+    return bound.nan_to_num(nan=-torch.inf, neginf=-torch.inf) - model.penalty()
+
+
 def weighted_score(
     model: SparseModel,
     basis: Basis,

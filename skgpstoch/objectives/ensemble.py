@@ -40,7 +40,7 @@ from ..models.mixture import MixturePosterior
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
-from .base import Objective, groups_of
+from .base import Objective
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -71,6 +71,8 @@ class EnsembleObjective(Objective):
         Whether predictions are changed at the end to what suits rows that no member has seen.
     """
 
+    network_rate = NETWORK_RATE
+    rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
 
@@ -108,11 +110,6 @@ class EnsembleObjective(Objective):
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
         return weight if rows.weight is None else weight * rows.weight
-
-    def param_groups(self) -> list[dict[str, Any]]:
-        network = self.model.features.network_parameters()
-        decay = {"weight_decay": self.weight_decay, "rate": NETWORK_RATE}
-        return groups_of(self, network, decay, {"rate": NETWORK_RATE})
 
     # ---- q(w) and q(f) of every member ---------------------------------------------------------
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +19,23 @@ from ..features.base import FeatureMap
 from ..features.network import NetworkFeatures
 from ..maths.averages import RunningStatistics
 from ..maths.linear_regression import (
-    HeldOut,
     Statistics,
-    calibrate,
+    choose_noise,
     exact_statistics,
+    held_out_score,
     most_likely,
     negative_log_evidence,
     predict_held_out,
-    ridge_grid,
     spectrum,
 )
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from .base import Objective, evaluating, groups_of
+from .base import Objective, evaluating
 
 RIDGE_JITTER = 1e-10  # of the mean diagonal of G, added to λ
 STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
-CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
-CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
 class FiniteObjective(Objective):
@@ -54,6 +50,8 @@ class FiniteObjective(Objective):
         φ, K members of D features.
     rows : Rows
         Targets, weights and folds of all rows.
+    X : Tensor of shape (N, d) or None, default=None
+        Their inputs, for methods that draw minibatches of their own.
     noise : {"learned", "profiled", "validation", "fixed"}
         How σ² follows the features. For "profiled" and "validation" λ does as well, otherwise it
         is σ².
@@ -83,6 +81,7 @@ class FiniteObjective(Objective):
         features: FeatureMap,
         rows: Rows,
         *,
+        X: Tensor | None = None,
         noise: str,
         noise_variance: float,
         noise_bounds: tuple[float, float],
@@ -97,7 +96,7 @@ class FiniteObjective(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.weight_decay = weight_decay
         self.dtype = rows.y.dtype
-        K, P, device = features.n_members, rows.y.shape[1], rows.y.device
+        K, (N, P), device = features.n_members, rows.y.shape, rows.y.device
         start = math.log(noise_variance)
         log_noise = torch.full((P,), start, dtype=torch.float64, device=device)
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
@@ -107,10 +106,10 @@ class FiniteObjective(Objective):
         self.register_buffer("n_rows", self.trained(rows).double().sum(1))  # (K,)
         n_untrained = rows.n_held_out if K == 1 else 0  # of several, other members see each
         self.mean_weight = rows[n_untrained:].mean_weight
-        share = self.n_rows / len(rows) if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
+        share = self.n_rows / N if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
         self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), len(rows))
+        window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), N)
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
 
     @property
@@ -125,7 +124,7 @@ class FiniteObjective(Objective):
 
     def trained(self, rows: Rows) -> Tensor:
         """How often each member is trained on a row: (K, N)."""
-        seen = rows.y.new_ones(len(self.folds), len(rows))
+        seen = rows.y.new_ones(len(self.folds), len(rows.y))
         if rows.fold is not None:
             seen = (rows.fold != self.folds).to(seen)
         return seen if rows.weight is None else seen * rows.weight
@@ -185,10 +184,6 @@ class FiniteObjective(Objective):
     def is_finite(self) -> bool:
         return not bool(self.failed) and super().is_finite()
 
-    def param_groups(self) -> list[dict[str, Any]]:
-        network = self.features.network_parameters()
-        return groups_of(self, network, {"weight_decay": self.weight_decay})
-
     def step_end(self) -> None:
         if self.noise == "learned":
             self.log_noise.data.clamp_(*self.log_noise_bounds)
@@ -204,7 +199,7 @@ class FiniteObjective(Objective):
             most = max(EVALUATION_ROWS * self.features.n_features, MIN_EVALUATION_ROWS)
             X, rows = X[: n_held_out + most], rows[: n_held_out + most]
         statistics = exact_statistics(members, X, rows.y, self.trained(rows))
-        s = spectrum(statistics.scaled_to(self.n_rows))
+        s = spectrum(statistics, self.n_rows)
         if self.noise == "profiled":
             self.set_noise(*most_likely(s, self.noise_bounds))
         if not n_held_out:
@@ -215,9 +210,11 @@ class FiniteObjective(Objective):
             predict_held_out, s, members, X, rows.y, held_out_weight(rows, self.folds)
         )
         if self.noise == "validation":
-            self._calibrate(predict, ridge_grid(s), rows.n_effective)
-        held = predict(self.ridge)  # C = P: output p has ridge p
-        return float(held.score(self.noise_variance).diagonal().sum())
+            best, cautious = choose_noise(s, predict, rows.n_effective, self.noise_bounds)
+            self.closing_noise.copy_(cautious[0].log())
+            self.closing_ridge.copy_(cautious[1].log())
+            self.set_noise(*best)  # training follows the best itself, or λ would creep up
+        return held_out_score(predict, self.noise_variance, self.ridge)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
@@ -235,22 +232,6 @@ class FiniteObjective(Objective):
                 scores[scale] = self.evaluate(X, rows)
             features.scale.fill_(min(scores, key=scores.__getitem__))
             self.evaluate(X, rows)
-
-    def _calibrate(
-        self, predict: Callable[[Tensor], HeldOut], ridges: Tensor, n_held_out: float
-    ) -> None:
-        """σ² and λ by the held-out rows: the best ones train, the closing ones are cautious.
-
-        Where the score is flat in λ, a smaller one only makes variances explode away from the data;
-        but training follows the best itself, or the ridge would creep up.
-        """
-        tolerance = min(0.01, CALIBRATION_TOLERANCE / n_held_out)
-        held = predict(ridges)
-        cautious = held._replace(square=held.square * (1.0 + CHOSEN / n_held_out))
-        noise, ridge = calibrate(cautious, ridges, tolerance, self.noise_bounds)
-        self.closing_noise.copy_(noise.log())
-        self.closing_ridge.copy_(ridge.log())
-        self.set_noise(*calibrate(held, ridges, bounds=self.noise_bounds))
 
     @torch.no_grad()
     def set_noise(self, noise: Tensor, ridge: Tensor, damping: float = 1.0) -> None:

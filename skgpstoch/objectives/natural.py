@@ -69,12 +69,11 @@ class RunningObjective(VariationalObjective):
         self.conjugate = conjugate
         self.averaging = averaging
         self.n_steps = 0
-        device = self.model.device
         zero = self.model.zero_sites()
         self.register_buffer("gram", zero.precision[:1] if conjugate else zero.precision)  # per row
         self.register_buffer("cross", zero.cross)
-        self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
-        self.keep(self.model.moments(zero, dtype=self.model.dtype))
+        self.register_buffer("failed", torch.zeros_like(zero.cross[0, 0], dtype=torch.bool))
+        self.keep(self.model.prior_moments())
 
     def get_extra_state(self) -> int:
         return self.n_steps

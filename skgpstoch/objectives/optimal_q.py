@@ -17,7 +17,7 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..models.sparse import Solution, SparseModel, likelihood_of
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites, diagonal_blocks
-from .elbo import expected_score, sites_of
+from .elbo import evidence_lower_bound, expected_score, sites_of
 
 SMALLEST_STEP = 1e-3
 ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
@@ -64,9 +64,7 @@ def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) 
     """The evidence lower bound at q, (), whatever the loss is; NaN where there is none."""
     if not model.likelihood.has_bound:
         return q.kl.new_tensor(torch.nan)
-    bounded = model.for_evidence()
-    with torch.no_grad():
-        return survey(bounded, X, rows, q, exact=True)[0] - bounded.penalty()
+    return evidence_lower_bound(model.for_evidence(), X, rows, q)
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from ..likelihoods.real import Gaussian
 from ..models.sparse import Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
-from .base import Objective, groups_of
+from .base import Objective
 from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
@@ -55,7 +55,7 @@ class VariationalObjective(Objective):
         The interval that σ² of a Gaussian likelihood is kept in.
     """
 
-    rest_rate: float = 1.0
+    network_rate = NETWORK_RATE
     n_rows: Tensor
 
     def __init__(
@@ -79,14 +79,6 @@ class VariationalObjective(Objective):
     def q(self) -> WeightMoments:
         """The present q(w)."""
         raise NotImplementedError
-
-    def param_groups(self) -> list[dict[str, Any]]:
-        return groups_of(
-            self,
-            self.model.features.network_parameters(),
-            {"weight_decay": self.weight_decay, "rate": NETWORK_RATE},
-            {"rate": self.rest_rate},
-        )
 
     def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
         """The objective over n, from the data term of n_batch rows."""

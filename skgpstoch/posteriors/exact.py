@@ -1,80 +1,27 @@
 """Exact Gaussian-process regression, O(n³) time and O(n²) memory, for kernels without features.
 
-Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapters 2 and 5:
-with C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapter 2: with
+C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
 
     log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
-    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½(AAᵀ − P·C⁻¹)                                  (eq. 5.9)
     E f* = K*A,   cov f* = K** − VᵀV,   V = L⁻¹K*ᵀ                                (Algorithm 2.1)
+
+The search for hyper-parameters is :mod:`skgpstoch.training.exact_search`.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..kernels import Kernel, scaled
-from ..kernels.matrices import Covariance
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
-from ..maths.linalg import add_diagonal, cholesky, cholesky_, inverse_, log_det, tri_solve
+from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
 from .base import Posterior
-
-
-class Evidence:
-    """log p(Y | X) as a function of θ, (n_dims,), with its gradient; one matrix of memory for all.
-
-    Parameters
-    ----------
-    covariance : Covariance
-        k of the rows; its θ moves.
-    Y : Tensor of shape (N, P)
-        Targets.
-    noise : Tensor of shape () or (N,)
-        What is added to the diagonal.
-    """
-
-    def __init__(self, covariance: Covariance, Y: Tensor, noise: Tensor) -> None:
-        self.covariance = covariance
-        self.Y = Y
-        self.noise = noise
-        self.C = covariance.empty()
-
-    def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Nats; −inf, and a gradient of 0, where the covariance is not positive definite."""
-        self.covariance.set_theta(theta)
-        pull = self.covariance.gram_(self.C, eval_gradient)
-        A, zero = solve_(self.C, self.Y, self.noise), np.zeros_like(theta, dtype=np.float64)
-        if A is None:
-            return -math.inf, zero
-        n, n_outputs = self.Y.shape
-        normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
-        value = np.float64(-0.5 * (self.Y * A).sum() - normaliser)
-        if not math.isfinite(value):
-            return -math.inf, zero
-        if pull is None:
-            return value, zero
-        inverse_(self.C)
-        G = self.C.mul_(-0.5 * n_outputs).addmm_(A, A.mT, alpha=0.5)
-        return value, pull(G)
-
-
-def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-    """L (N, N) and A (N, P) at the present θ; None where C is not positive definite."""
-    C = covariance.empty()
-    covariance.gram_(C)
-    A = solve_(C, Y, noise)
-    return None if A is None else (C, A)
-
-
-def solve_(K: Tensor, Y: Tensor, noise: Tensor) -> Tensor | None:
-    """A = C⁻¹Y (N, P), C = K + diag(noise), whose factor L overwrites K; or None."""
-    K.diagonal().add_(noise)
-    return torch.cholesky_solve(Y, K) if cholesky_(K) else None
 
 
 def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:

@@ -25,9 +25,9 @@ from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..features.points import choose_points
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
-from ..models.sparse import SparseModel, SparsePosterior
-from .networks import Network
-from .recipe import KernelChoice, Problem, Sizes, Start, given_number
+from ..models.sparse import SparseModel
+from .networks import build_network
+from .recipe import Fitted, KernelChoice, Network, Problem, Sizes, Start, given_number
 from .variational import STEPS, USUAL_BATCH, VariationalRecipe
 
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
@@ -42,15 +42,13 @@ COVARIANCES = {"svgp": None, "solve": "free", "odvgp": "prior"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class InducingPoints:
-    """Inducing points, and orthogonal ones beside them.
+class InducingBuilder:
+    """What builders of inducing points share: how many there are, and what is trained of them.
 
     Parameters
     ----------
     kernel : KernelChoice
         k, and the noise.
-    network : Network or None, default=None
-        Below the kernel.
     n_inducing : int or "auto", default="auto"
         M.
     points : str or array-like, default="kmeans"
@@ -69,7 +67,6 @@ class InducingPoints:
     """
 
     kernel: KernelChoice
-    network: Network | None = None
     n_inducing: int | str = "auto"
     points: Any = "kmeans"
     learned: bool = True
@@ -83,12 +80,8 @@ class InducingPoints:
     # ---- what is known before ----------------------------------------------------------------
 
     @property
-    def has_network(self) -> bool:
-        return self.network is not None
-
-    @property
-    def has_user_module(self) -> bool:
-        return self.network is not None and self.network.module is not None
+    def network(self) -> Network | None:
+        return None
 
     @property
     def is_orthogonal(self) -> bool:
@@ -148,36 +141,7 @@ class InducingPoints:
             )
         return start.number("n_orthogonal", self.n_orthogonal, len(others))
 
-    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        if self.network is not None:
-            return self.network.input_scaling(X, weight)
-        return self.kernel.input_scaling(X, weight, standardizes=True)
-
-    def weight_decay(self, n_rows: float) -> float:
-        return 0.0 if self.network is None else self.network.decay(n_rows)
-
     # ---- features ----------------------------------------------------------------------------
-
-    def build(
-        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
-    ) -> InducingFeatures:
-        X, rows, generator = problem.X, problem.rows, problem.generator
-        network: nn.Module = nn.Sequential()
-        width = X.shape[1]
-        if self.network is not None:
-            network, width = self.network.build(X, generator)
-        network = network.eval()
-        most = likelihood.most_prior_variance
-        kernel = make_kernel(self.kernel.expression, network, X, rows, most)
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
-
-        given = self.given_points(problem, fitted)
-        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
-        points, others = both_kinds(choose, sizes, given, len(X), self.shuffles(generator))
-        arguments = (kernel, network, points, input_unit(X, rows), width)
-        return make_features(arguments, others, n_latents, self.is_decoupled)
 
     def shuffles(self, generator: torch.Generator) -> torch.Generator | None:
         """Return what divides points into the two kinds; None where the first ones are Z."""
@@ -201,8 +165,6 @@ class InducingPoints:
         if self.kernel.expression is None and not learns_variance:
             features.kernel.k1.requires_grad_(False)  # more of it would fit ever better
         features.learn_points(self.learned and len(features.points) < n_rows)
-        if self.network is not None:
-            self.network.freeze(features.network)
 
     # ---- fitted ------------------------------------------------------------------------------
 
@@ -213,10 +175,53 @@ class InducingPoints:
             in_units(fitted.k2, scale if np.ndim(fitted.k2.length_scale) else scale[0])
         return fitted
 
-    def attributes(self, posterior: SparsePosterior, x_scaling: Scaling) -> dict[str, Any]:
-        features: Any = posterior.model.features
-        points = [p.detach().double().numpy() for p in features.all_points()]
-        offset, scale = x_scaling
+
+@dataclass(frozen=True, kw_only=True)
+class InducingPoints(InducingBuilder):
+    """Inducing points, and orthogonal ones beside them.
+
+    Parameters
+    ----------
+    network : Network or None, default=None
+        Below the kernel.
+    """
+
+    network: Network | None = None
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    def build(
+        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
+    ) -> InducingFeatures:
+        X, rows, generator = problem.X, problem.rows, problem.generator
+        network: nn.Module = nn.Sequential()
+        width = X.shape[1]
+        if self.network is not None:
+            network, width = build_network(self.network, X, generator)
+        network = network.eval()
+        most = likelihood.most_prior_variance
+        kernel = make_kernel(self.kernel.expression, network, X, rows, most)
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
+
+        given = self.given_points(problem, fitted)
+        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
+        points, others = both_kinds(choose, sizes, given, len(X), self.shuffles(generator))
+        arguments = (kernel, network, points, input_unit(X, rows), width)
+        return make_features(arguments, others, n_latents, self.is_decoupled)
+
+    def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
+        super().set_trainable(features, n_rows, learns_variance)
+        if self.network is not None:
+            self.network.freeze(features.network)
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        points = [p.detach().double().numpy() for p in fitted.posterior.model.features.all_points()]
+        offset, scale = fitted.x_scaling
         names = ("inducing_points_", "orthogonal_points_")
         return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
 

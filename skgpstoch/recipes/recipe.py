@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,14 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.loop import History
 from ..training.optimizers import Schedule, constant
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
+DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
 MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
 START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
@@ -116,10 +119,103 @@ class KernelChoice(NamedTuple):
 
 
 def default_kernel(n_features: int) -> sk.Kernel:
-    """For standardised inputs and targets."""
+    """Return a kernel for standardised inputs and targets."""
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
     return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network of ours, or a copy of the user's module.
+
+    Parameters
+    ----------
+    layers : tuple of int, default=()
+        Widths.
+    activation : str, default="relu"
+        After every layer.
+    module : nn.Module or None, default=None
+        The user's, (n, d) → (n, D).
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of its parameters.
+    """
+
+    layers: tuple[int, ...] = ()
+    activation: str = "relu"
+    module: nn.Module | None = None
+    weight_decay: float | str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        hidden_layer_sizes: Any,
+        activation: str,
+        feature_map: nn.Module | None,
+        weight_decay: float | str,
+        *,
+        replaces: bool = False,
+    ) -> Network | None:
+        """Return the network that parameters ask for, or None.
+
+        Parameters
+        ----------
+        hidden_layer_sizes, activation, feature_map, weight_decay
+            The parameters.
+        replaces : bool, default=False
+            Whether `feature_map` replaces `hidden_layer_sizes`, which has layers by default.
+
+        Raises
+        ------
+        ValueError
+            If they ask for two.
+        """
+        layers = positive_integers("hidden_layer_sizes", hidden_layer_sizes)
+        if feature_map is not None and replaces:
+            layers = ()
+        if feature_map is not None and layers:
+            raise ValueError(
+                f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map are two networks; "
+                "give one of them."
+            )
+        if feature_map is None and not layers:
+            return None
+        return cls(
+            layers=layers, activation=activation, module=feature_map, weight_decay=weight_decay
+        )
+
+    def freeze(self, network: nn.Module) -> None:
+        """Train those parameters of a copy of the user's module that the user left free."""
+        if self.module is not None:
+            pairs = zip(self.module.parameters(), network.parameters(), strict=True)
+            for user, ours in pairs:
+                ours.requires_grad_(user.requires_grad)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return how X is scaled: standard for networks of ours, as it is for the user's."""
+        if self.module is not None:
+            return Scaling.identity(X.shape[1])
+        return Scaling.standard(X, weight)
+
+    def decay(self, n_rows: float) -> float:
+        """Return the weight decay for so many rows."""
+        if self.weight_decay != "auto":
+            return float(self.weight_decay)
+        return min(MOST_DECAY, DECAY_ROWS / n_rows)
+
+
+def positive_integers(name: str, given: Any) -> tuple[int, ...]:
+    """Return a parameter that is one positive integer, several, or none.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else, rows and columns included.
+    """
+    found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
+    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
+        raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    return tuple(int(n) for n in found)
 
 
 class Start(NamedTuple):
@@ -172,6 +268,8 @@ class Problem(NamedTuple):
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
+        if self.rows.fold is None:
+            return self
         n = self.rows.n_held_out
         return self._replace(X=self.X[n:], rows=self.rows[n:])
 
@@ -295,6 +393,15 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
                 buffers[name].copy_(buffer)
 
 
+def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None = None) -> Likelihood:
+    """Return one for the outputs of rows, started from them, or with this noise variance."""
+    likelihood = likelihood.for_outputs(rows.y.shape[1])
+    if isinstance(likelihood, Gaussian) and noise is not None:
+        likelihood.log_noise.data.fill_(math.log(noise))
+    likelihood.initialise(rows.to(torch.float64))
+    return likelihood.to(rows.y.device)
+
+
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
     """Raise a ValueError where the evidence would ignore what is known of rows."""
     posterior.likelihood.given(rows.exposure)  # raises if there is one
@@ -356,6 +463,8 @@ class Recipe(ABC):
     def check_rows(self, data: Data) -> None:
         """Raise a ValueError if the likelihood has no use for what is known of rows."""
         self.likelihood.check_targets(data.y)
+        if data.exposure is None and data.y_std is None:
+            return
         one = torch.ones(1, 1, dtype=torch.float64)
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)

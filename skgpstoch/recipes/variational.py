@@ -24,7 +24,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
-from ..models.sparse import ConstantMean, RowScale, SparseModel, SparsePosterior
+from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
@@ -35,6 +35,7 @@ from .recipe import (
     Fitted,
     Folds,
     KernelChoice,
+    Network,
     Plan,
     Problem,
     Recipe,
@@ -43,6 +44,7 @@ from .recipe import (
     Training,
     epochs,
     load_fitted,
+    start_likelihood,
 )
 
 USUAL_BATCH = 512  # rows of a minibatch
@@ -60,12 +62,8 @@ class FeatureBuilder(Protocol):
         """The kernel of f, and the noise."""
 
     @property
-    def has_network(self) -> bool:
-        """Whether there is a network below the kernel."""
-
-    @property
-    def has_user_module(self) -> bool:
-        """Whether it is the user's."""
+    def network(self) -> Network | None:
+        """The network below the kernel."""
 
     @property
     def steps(self) -> tuple[int, int, int]:
@@ -96,14 +94,11 @@ class FeatureBuilder(Protocol):
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         """Train what is to be trained of the features."""
 
-    def weight_decay(self, n_rows: float) -> float:
-        """Decoupled decay of the network's parameters."""
-
     def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
         """The kernel, for the user's X."""
 
-    def attributes(self, posterior: SparsePosterior, x_scaling: Scaling) -> dict[str, Any]:
-        """Points and all else that is the builder's own, in the units of X."""
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        """Points and all else that is the builder's own, in the user's units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +168,7 @@ class VariationalRecipe(Recipe):
             self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
         )
         is_lbfgs = solver == "lbfgs"
-        has_network = self.features.has_network
+        has_network = self.features.network is not None
         holds_out = has_network if t.early_stopping == "auto" else bool(t.early_stopping)
         folds = Folds()
         if holds_out and not sizes.streams:
@@ -251,9 +246,10 @@ class VariationalRecipe(Recipe):
 
     def solve(self, model: SparseModel, n_rows: float, problem: Problem) -> VariationalObjective:
         """Make the solver's objective."""
+        network = self.features.network
         options: dict[str, Any] = {
             "mean_weight": problem.rows.mean_weight,
-            "weight_decay": self.features.weight_decay(n_rows),
+            "weight_decay": 0.0 if network is None else network.decay(n_rows),
             "noise_bounds": self.features.kernel.noise_bounds,
         }
         solver = problem.plan.solver
@@ -269,7 +265,7 @@ class VariationalRecipe(Recipe):
             objective = RunningObjective(
                 model, n_rows, conjugate=conjugate, averaging=self.averaging, **options
             )
-        objective.has_user_module = self.features.has_user_module
+        objective.has_user_module = network is not None and network.module is not None
         return objective
 
     # ---- streams -----------------------------------------------------------------------------
@@ -299,20 +295,18 @@ class VariationalRecipe(Recipe):
     # ---- fitted ------------------------------------------------------------------------------
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        posterior: SparsePosterior = fitted.posterior
-        model, kernel = posterior.model, self.features.kernel
+        model, kernel = fitted.posterior.model, self.features.kernel
         features, likelihood = model.features, model.likelihood
         expression = self.features.fitted_kernel(features, fitted.x_scaling)
         if isinstance(likelihood, Gaussian):
             noise = float(likelihood.noise_variance.mean())
             expression = join_white_noise(expression, noise, kernel.white)
-        found: dict[str, Any] = self.features.attributes(posterior, fitted.x_scaling)
-        value = float(posterior.log_evidence().sum())
+        found: dict[str, Any] = self.features.attributes(fitted)
         found |= {
             "solver_": fitted.plan.solver,
             "likelihood_": likelihood,
             "kernel_": expression,
-            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "log_marginal_likelihood_value_": bound_of(fitted),
         }
         if isinstance(likelihood, AdditiveNoise):
             likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
@@ -327,16 +321,13 @@ class VariationalRecipe(Recipe):
         return float(optimal_q(model, X, rows).value)
 
 
+def bound_of(fitted: Fitted) -> float:
+    """Return the bound on log p(y | X) that a fit came to, for y in the user's units."""
+    value = float(fitted.posterior.log_evidence().sum())
+    return fitted.in_units(value, fitted.posterior.n_rows)
+
+
 # ---- parts that start from rows ------------------------------------------------------------------
-
-
-def start_likelihood(likelihood: Likelihood, rows: Rows, noise: float | None) -> Likelihood:
-    """Return one for the outputs of rows, started from them, or with this noise variance."""
-    likelihood = likelihood.for_outputs(rows.y.shape[1])
-    if isinstance(likelihood, Gaussian) and noise is not None:
-        likelihood.log_noise.data.fill_(math.log(noise))
-    likelihood.initialise(rows.to(torch.float64))
-    return likelihood.to(rows.y.device)
 
 
 def start_mean(kind: str, likelihood: Likelihood, rows: Rows) -> ConstantMean:
@@ -414,8 +405,8 @@ def choose_solver(
         )
     if asked == "lbfgs" and needs_minibatches:
         raise ValueError(
-            "solver='lbfgs' needs whiten=True with the prior's covariance at orthogonal "
-            "points: without, the divergence of the mean is a random estimate."
+            "solver='lbfgs' is not for hidden_channels, nor for posterior='odvgp' with "
+            "whiten=False: their bounds are known from random draws alone."
         )
     if asked != "auto":
         return asked

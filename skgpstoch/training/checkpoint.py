@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import os
 import time
@@ -127,19 +126,6 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(item)
     else:
         yield value
-
-
-def copy_of(state: Any) -> Any:
-    """A state with storage of its own; ``copy.deepcopy`` takes as long as a step on few rows."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        copied = copy.copy(state)  # with what torch keeps on it
-        copied.update((name, copy_of(value)) for name, value in state.items())
-        return copied
-    if isinstance(state, list):  # some are as long as there are epochs
-        return [x if isinstance(x, float) else copy_of(x) for x in state]
-    return copy.deepcopy(state)
 
 
 def same_form(a: Any, b: Any) -> bool:

@@ -1,4 +1,10 @@
-"""The hyper-parameters of an exact Gaussian process, where θ is short: several searches.
+"""The exact marginal likelihood of a kernel, and searches for the hyper-parameters θ of the best.
+
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapters 2 and 5:
+with C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
+
+    log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
+    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½(AAᵀ − P·C⁻¹)                                  (eq. 5.9)
 
 The contract for optimisers is scikit-learn's. Its "fmin_l_bfgs_b" is
 :class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS` here, for two reasons. SciPy's takes the
@@ -24,7 +30,8 @@ from torch import Tensor, nn
 
 from ..data.messages import warn
 from ..kernels.matrices import Covariance, covariance_of
-from ..posteriors.exact import Evidence
+from ..maths.gaussian import LOG_2PI
+from ..maths.linalg import cholesky_, inverse_, log_det
 from .projected_lbfgs import BoundedLBFGS
 
 MIN_ALPHA = 1e-10
@@ -42,6 +49,58 @@ Objective = Callable[..., tuple[float, np.ndarray]]
 
 
 # ---- the evidence of rows ------------------------------------------------------------------------
+
+
+class Evidence:
+    """log p(Y | X) as a function of θ, (n_dims,), with its gradient; one matrix of memory for all.
+
+    Parameters
+    ----------
+    covariance : Covariance
+        k of the rows; its θ moves.
+    Y : Tensor of shape (N, P)
+        Targets.
+    noise : Tensor of shape () or (N,)
+        What is added to the diagonal.
+    """
+
+    def __init__(self, covariance: Covariance, Y: Tensor, noise: Tensor) -> None:
+        self.covariance = covariance
+        self.Y = Y
+        self.noise = noise
+        self.C = covariance.empty()
+
+    def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
+        """Return nats; −inf, and a gradient of 0, where the covariance is not positive definite."""
+        self.covariance.set_theta(theta)
+        pull = self.covariance.gram_(self.C, eval_gradient)
+        A, zero = solve_(self.C, self.Y, self.noise), np.zeros_like(theta, dtype=np.float64)
+        if A is None:
+            return -math.inf, zero
+        n, n_outputs = self.Y.shape
+        normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
+        value = np.float64(-0.5 * (self.Y * A).sum() - normaliser)
+        if not math.isfinite(value):
+            return -math.inf, zero
+        if pull is None:
+            return value, zero
+        inverse_(self.C)
+        G = self.C.mul_(-0.5 * n_outputs).addmm_(A, A.mT, alpha=0.5)
+        return value, pull(G)
+
+
+def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return L (N, N) and A (N, P) at the present θ; None where C is not positive definite."""
+    C = covariance.empty()
+    covariance.gram_(C)
+    A = solve_(C, Y, noise)
+    return None if A is None else (C, A)
+
+
+def solve_(K: Tensor, Y: Tensor, noise: Tensor) -> Tensor | None:
+    """Return A = C⁻¹Y (N, P), C = K + diag(noise), whose factor L overwrites K; or None."""
+    K.diagonal().add_(noise)
+    return torch.cholesky_solve(Y, K) if cholesky_(K) else None
 
 
 class TrainingSet(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint, copy_of, same_form, summary
+from .checkpoint import Checkpoint, same_form, summary
 from .global_rng import global_rng, seed_global_rng
 from .optimizers import Schedule
 
@@ -385,3 +386,16 @@ def train(
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()
     return trainer.history
+
+
+def copy_of(state: Any) -> Any:
+    """A state with storage of its own; ``copy.deepcopy`` takes as long as a step on few rows."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        copied = copy.copy(state)  # with what torch keeps on it
+        copied.update((name, copy_of(value)) for name, value in state.items())
+        return copied
+    if isinstance(state, list):  # some are as long as there are epochs
+        return [x if isinstance(x, float) else copy_of(x) for x in state]
+    return copy.deepcopy(state)

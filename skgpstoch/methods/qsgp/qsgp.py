@@ -14,44 +14,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
-from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
+from sklearn.utils._param_validation import StrOptions
 
-from ... import kernels
-from ...data.rows import Data, Rows
-from ...estimators.basis import DIAGONAL_ROWS, BasisGP
-from ...estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
+from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
-from ...estimators.parameters import AUTO, POSITIVE_INTEGER
-from ...estimators.plan import Plan
-from ...features.basis_functions import BasisFunctions, FourierBasis, KernelBasis
-from ...likelihoods import make_likelihood
-from ...likelihoods.base import Likelihood
+from ...estimators.parameters import (
+    AUTO,
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    KernelParameters,
+    TrainingParameters,
+    WarmStartParameters,
+)
+from ...estimators.regressor import Regressor
+from ...likelihoods.base import Likelihood, make_likelihood
 from ...likelihoods.heavy_tailed import Laplace
+from ...likelihoods.one_vs_rest import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...objectives.blockwise import BasisObjective
 from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel
+from ...recipes.basis import BasisRecipe, FourierFunctions, KernelFunctions
+from ...recipes.recipe import KernelChoice, Plan, Problem, Sizes, Start, Training
 from ...training.optimizers import SCHEDULES
+from .parameters import BasisParameters, BasisRegressionParameters
 
-MOST_AUTO = 10_000  # basis functions, of "auto"
-LEAST_AUTO = 1_000
-DENSE = 100  # dense columns of C, of "auto"; all of them where these are few
-MOST_DENSE = 1_024
-DENSE_NUMBERS = 20_000_000  # that h and C may have together, of "auto"
 CONTROL = 1024  # rows of the control variate
 ADAGRAD_ROWS = 1024
 ADAGRAD_STEPS = 3_000
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGP(BasisGP):
-    """What the regressor and the classifier share.
+class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, WarmStartParameters):
+    """Parameters that regressor and classifier share.
 
     Parameters
     ----------
@@ -93,103 +90,91 @@ class QSGP(BasisGP):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "basis": [StrOptions({"fourier", "inducing"})],
         "n_components": [POSITIVE_INTEGER, AUTO],
-        "n_dense": [Interval(Integral, 0, None, closed="left"), AUTO],
+        "n_dense": [NOT_NEGATIVE_INTEGER, AUTO],
         "solver": [StrOptions({"newton", "adagrad"})],
-        "n_control": [Interval(Integral, 0, None, closed="left"), AUTO],
+        "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("basis", "n_components", "n_dense")
 
-    def _dtype(self) -> str:
-        return "float64" if self.basis == "inducing" else self.dtype  # k(Z, Z) is all but singular
 
-    def _learns_kernel(self) -> bool:
-        return self.learn_kernel
+@dataclass(frozen=True, kw_only=True)
+class StochasticRecipe(BasisRecipe):
+    """AdaGrad's steps, from sampled rows and sampled basis functions.
 
-    def _check_kernel(self, kernel: kernels.Kernel, n_features: int) -> None:
-        if self.basis == "fourier":
-            FourierBasis(kernel, n_features, MOST_AUTO, 0)
+    Parameters
+    ----------
+    n_control : int or "auto", default="auto"
+        Rows of the control variate.
+    """
 
-    def _group_size(self) -> int:
-        return FourierBasis.group_size if self.basis == "fourier" else 1
+    n_control: int | str = "auto"
 
-    def _model_options(self) -> dict[str, Any]:
-        return {"augments": self.augment}
-
-    def _check_choices(self) -> None:
-        """Raise a ValueError where parameters do not agree."""
-        if self.augment and self.basis != "inducing":
-            raise ValueError(f"augment=True needs basis='inducing', got basis={self.basis!r}.")
-        if self.learn_kernel and self.basis != "fourier":
-            raise ValueError(
-                f"learn_kernel=True needs basis='fourier', whose prior precision is diagonal, got "
-                f"basis={self.basis!r}."
-            )
-
-    def _plan(self, data: Data, n_given: int, start: Any, streams: bool = False) -> Plan:
-        self._check_choices()
-        plan = super()._plan(data, n_given, start)
-        if self.solver == "newton":
-            return plan
-        n_groups = math.ceil(plan.n_inducing / self._group_size())
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        t, plan = self.training, super().plan(sizes, start)
+        n_groups = math.ceil(plan.n_inducing / self.basis.group_size)
         sweeps = math.ceil(ADAGRAD_STEPS / math.ceil(n_groups / plan.batch_size))
         return replace(
             plan,
             solver="adagrad",
-            max_iter=sweeps if self.max_iter == "auto" else plan.max_iter,
-            schedule=SCHEDULES["one-cycle" if self.learning_rate == "auto" else self.learning_rate],
-            patience=self.n_iter_no_change or math.inf,
+            max_iter=sweeps if t.max_iter == "auto" else plan.max_iter,
+            schedule=SCHEDULES["one-cycle" if t.learning_rate == "auto" else t.learning_rate],
+            patience=t.n_iter_no_change or math.inf,
         )
 
-    def _build(
-        self, model: ChevronModel, X: Tensor, rows: Rows, plan: Plan, generator: torch.Generator
-    ) -> BasisObjective:
-        if plan.solver == "newton":
-            return super()._build(model, X, rows, plan, generator)
+    def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
+        asked = self.training.batch_size
         return StochasticObjective(
             model,
-            X,
-            rows,
-            batch_size=ADAGRAD_ROWS if self.batch_size == "auto" else int(self.batch_size),
+            problem.X,
+            problem.rows,
+            batch_size=ADAGRAD_ROWS if asked == "auto" else int(asked),
             n_control=CONTROL if self.n_control == "auto" else int(self.n_control),
-            generator=generator,
-            **self._learning(model, plan, rows.n_effective),
+            generator=problem.generator,
+            **self.learning(model, problem),
         )
 
-    def _n_components(self, n_rows: int, start: Any) -> int:
-        if self.n_components != "auto":
-            return int(self.n_components)
-        if start is not None:
-            return start.model.basis.n_components
-        if self.basis == "inducing":
-            return min(n_rows, MOST_AUTO)
-        return int(np.clip(n_rows // DIAGONAL_ROWS, LEAST_AUTO, MOST_AUTO))
 
-    def _dense_columns(self, m: int, n_swept: int, n_outputs: int) -> int:
-        """c."""
-        if self.n_dense != "auto":
-            return min(int(self.n_dense), m)
-        most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
-        is_single = n_outputs == 1  # of several, each has a matrix of its own
-        return m if is_single and m <= min(MOST_DENSE, most) else min(DENSE, most, m)
+def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
+    """Return basis functions of one kind, the solver's steps, and a likelihood."""
+    parts: dict[str, Any] = {
+        "likelihood": likelihood,
+        "kernel": KernelChoice.of(p.kernel),
+        "basis": (FourierFunctions if p.basis == "fourier" else KernelFunctions)(
+            n_components=p.n_components
+        ),
+        "basis_batch_size": p.basis_batch_size,
+        "n_dense": p.n_dense,
+        "n_subset": p.n_subset,
+        "augments": p.augment,
+        "learns_kernel": p.learn_kernel,
+        "training": Training.of(p),
+    }
+    if p.solver == "adagrad":
+        return StochasticRecipe(n_control=p.n_control, **parts)
+    return BasisRecipe(**parts)
 
-    def _basis(
-        self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
-    ) -> BasisFunctions:
-        if self.basis == "fourier":
-            seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
-            return FourierBasis(kernel, X.shape[1], plan.n_inducing, seed)
-        if plan.n_inducing > len(X):
-            raise ValueError(
-                f"n_components={plan.n_inducing} must be at most the number of rows to train on, "
-                f"{len(X)}, where basis='inducing'."
-            )
-        return KernelBasis(kernel, X[: plan.n_inducing].clone())
+
+def noise_likelihood(likelihood: str | Likelihood) -> Likelihood:
+    """Return the likelihood of a regressor.
+
+    Raises
+    ------
+    ValueError
+        If it is neither Gaussian nor Laplace.
+    """
+    found = make_likelihood(likelihood, ("gaussian", "laplace"))
+    if not isinstance(found, Gaussian | Laplace):
+        raise ValueError(
+            f"likelihood of QSGPRegressor must be 'gaussian' or 'laplace', got {likelihood!r}."
+        )
+    return found
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGPRegressor(QSGP, BasisGPRegressor):
+class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
     """Gaussian-process regression with up to ten million basis functions.
 
     Minibatches of rows *and* of basis functions: the time of a step depends neither on the number
@@ -231,19 +216,14 @@ class QSGPRegressor(QSGP, BasisGPRegressor):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {"likelihood": [str, Likelihood]}
 
-    def _make_likelihood(self) -> Likelihood:
-        likelihood = make_likelihood(self.likelihood, ("gaussian", "laplace"))
-        if not isinstance(likelihood, Gaussian | Laplace):
-            raise ValueError(
-                f"likelihood of {type(self).__name__} must be 'gaussian' or 'laplace', got "
-                f"{self.likelihood!r}."
-            )
-        return likelihood
+    def _recipe(self) -> BasisRecipe:
+        recipe = qsgp_recipe(self, noise_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGPClassifier(QSGP, BasisGPClassifier):
+class QSGPClassifier(QSGPParameters, Classifier):
     """Gaussian-process classification with up to ten million basis functions.
 
     Two classes by the logistic likelihood, more by one model for each class against the others.
@@ -270,3 +250,6 @@ class QSGPClassifier(QSGP, BasisGPClassifier):
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)
     True
     """
+
+    def _recipe(self) -> BasisRecipe:
+        return qsgp_recipe(self, logistic_likelihood(len(self.classes_)))

@@ -18,35 +18,37 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ... import kernels
+from ...data.arrays import Scaling
 from ...data.rows import Rows
-from ...estimators.base import validate_inputs
-from ...estimators.basis import BasisGP
-from ...estimators.basis_estimators import BasisGPClassifier, BasisGPRegressor
+from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
-from ...estimators.plan import Plan
-from ...features.basis_functions import BasisFunctions, KernelBasis
+from ...estimators.parameters import KernelParameters, TrainingParameters
+from ...estimators.regressor import Regressor
+from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
+from ...likelihoods.one_vs_rest import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...maths.linalg import cholesky
 from ...objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
-from ...training.optimizers import Schedule, constant
+from ...recipes.basis import BasisRecipe, KernelFunctions
+from ...recipes.recipe import Fitted, KernelChoice, Training
+from .parameters import BasisParameters, BasisRegressionParameters
 
 PRUNED = 1e-4  # γ_i below which a function goes
 FAR = 1e-3  # nats per row that a step gains
 SETTLED = 1e-2  # of log s_i, by which none moves any more; twice that where there are classes
 SUPERFLUOUS = 50  # functions, of which one may go at a time
 BLOCK = 1024  # basis functions of a step, of "auto"
+SWEEPS = 500  # at most, of "auto"
 START_ROWS = 64  # that the first s_i are found from
 NEWTON_STEPS = 50  # of the closing posterior at most
 MOST_ROUNDS = 10  # of its blocks, where it has several
@@ -194,9 +196,62 @@ def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
     return (gain >= gain.topk(most, 0).values[-1]) & (gain > 0.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelevanceRecipe(BasisRecipe):
+    """One function for each row, most of which go."""
+
+    n_dense: int | str = 0  # while training; the closing posterior has all columns
+    learns_precision: bool = True
+    block: int = BLOCK
+    sweeps: int = SWEEPS
+    patience: float = math.inf
+
+    blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        assert fitted.data is not None
+        X, model = fitted.data.X, fitted.posterior.model
+        relevance = row_numbers(model.basis.points, X, fitted.x_scaling)
+        weights, level = model.columns[..., 0].numpy(), model.shift.double().numpy()
+        offset, scale = fitted.y_scaling
+        if len(scale) == len(level):  # there is one latent function for each target
+            weights, level = weights * scale, level * scale + offset
+        single = weights.shape[1] == 1 and fitted.y_shape == ()
+        return super().attributes(fitted) | {
+            "relevance_": relevance,
+            "relevance_vectors_": X[relevance],
+            "dual_coef_": weights[:, 0] if single else weights,
+            "intercept_": float(level[0]) if single else level,
+        }
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        yield from super().warnings(fitted)
+        if self.training.max_iter != "auto":
+            return
+        R, n = fitted.posterior.model.basis.n_components, fitted.posterior.n_rows
+        n_iter = fitted.history.n_iter
+        if n_iter == fitted.plan.max_iter and self.n_swept(math.ceil(n)) == n:
+            yield f"Relevance vectors have not settled in {n_iter} sweeps: raise max_iter."
+        elif n < 2 * R:
+            yield (
+                f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: do "
+                "not trust the intervals. QSGPRegressor and QSGPClassifier need fewer rows; or "
+                "give a kernel with larger length-scales."
+            )
+
+
+def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:
+    """Return which rows of X scaled points are, each the first of those that are the same."""
+    seen = scaling.tensor(X, torch.float64, torch.device("cpu")).numpy() + 0.0  # −0 becomes 0
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(seen):
+        first.setdefault(row.tobytes(), i)
+    return np.array([first[row.tobytes()] for row in points.numpy() + 0.0])
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class RelevanceVectors(BasisGP):
-    """What the regressor and the classifier share.
+class QSRVMParameters(KernelParameters, BasisParameters, TrainingParameters):
+    """Parameters that regressor and classifier share.
 
     Parameters
     ----------
@@ -211,8 +266,6 @@ class RelevanceVectors(BasisGP):
     n_iter_no_change : int or None, default=None
         Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
         worse for a while whenever a function goes.
-    warm_start : bool, default=False
-        Not for relevance vector machines: what is pruned does not come back.
 
     Attributes
     ----------
@@ -228,84 +281,23 @@ class RelevanceVectors(BasisGP):
         The prior mean.
     """
 
-    n_dense: ClassVar[int] = 0  # while training; the closing posterior has all columns
-    _block: ClassVar[int] = BLOCK
-    _blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective
-    _sweeps: ClassVar[int] = 500
-    _patience: ClassVar[float] = math.inf
 
-    def _start(self) -> None:
-        if self.warm_start:
-            raise ValueError(
-                f"warm_start must be False for {type(self).__name__}: what is pruned does not come "
-                "back."
-            )
-
-    def _dtype(self) -> str:
-        return "float64"
-
-    def _schedule(self) -> Schedule:
-        return constant  # what is pruned too late is not pruned at all
-
-    def _model_options(self) -> dict[str, Any]:
-        return {"learns_precision": True}
-
-    def _n_components(self, n_rows: int, start: Any) -> int:
-        return n_rows
-
-    def _basis(
-        self, kernel: kernels.Kernel, X: Tensor, plan: Plan, generator: torch.Generator
-    ) -> BasisFunctions:
-        return KernelBasis(kernel, X.clone(), is_diagonal=True)
-
-    def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
-        super()._fit_to(X, y, *of_rows)
-        given = validate_inputs(self, X, reset=False)
-        self.relevance_ = self._found_in(given)
-        self.relevance_vectors_ = np.asarray(given)[self.relevance_]
-        return self
-
-    def _found_in(self, X: np.ndarray) -> np.ndarray:
-        """Row numbers of the points of the basis, each the first of those that are the same."""
-        cpu = torch.device("cpu")
-        seen = self._x_scaling.tensor(X, torch.float64, cpu).double().numpy() + 0.0
-        points = self._model.basis.points.numpy() + 0.0
-        first: dict[bytes, int] = {}
-        for i, row in enumerate(seen):
-            first.setdefault(row.tobytes(), i)
-        return np.array([first[row.tobytes()] for row in points])
-
-    def _set_fitted(self, plan: Plan) -> None:
-        super()._set_fitted(plan)
-        if self.max_iter == "auto":
-            self._warn_of_a_poor_fit(plan)
-        offset, scale = self._y_scaling
-        weights = self._model.columns[..., 0].numpy()
-        level = self._model.shift.double().numpy()
-        if len(scale) == len(level):
-            weights, level = weights * scale, level * scale + offset
-        single = weights.shape[1] == 1 and self._y_shape == ()
-        self.dual_coef_ = weights[:, 0] if single else weights
-        self.intercept_ = float(level[0]) if single else level
-
-    def _warn_of_a_poor_fit(self, plan: Plan) -> None:
-        R, n = len(self._model.columns), self.posterior_.n_rows
-        if self.n_iter_ == plan.max_iter and self._n_swept(math.ceil(n)) == n:
-            text = f"Relevance vectors have not settled in {self.n_iter_} sweeps: raise max_iter."
-            warnings.warn(text, ConvergenceWarning, stacklevel=7)
-        elif n < 2 * R:
-            warnings.warn(
-                f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: do "
-                "not trust the intervals. QSGPRegressor and QSGPClassifier need fewer rows; or "
-                "give a kernel with larger length-scales.",
-                ConvergenceWarning,
-                stacklevel=7,
-            )
+def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
+    """Return a function for each row, and a likelihood."""
+    return RelevanceRecipe(
+        likelihood=likelihood,
+        kernel=KernelChoice.of(p.kernel),
+        basis=KernelFunctions(most=math.inf, is_diagonal=True),
+        basis_batch_size=p.basis_batch_size,
+        n_subset=p.n_subset,
+        # What is pruned too late is not pruned at all.
+        training=Training.of(p)._replace(learning_rate="constant"),
+    )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSRVMRegressor(RelevanceVectors, BasisGPRegressor):
+class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
     """Relevance vector regression, on dictionaries of any size.
 
     A sparse model: a Gaussian process whose mean and variance need a few of the training rows. Its
@@ -332,13 +324,13 @@ class QSRVMRegressor(RelevanceVectors, BasisGPRegressor):
     True
     """
 
-    def _make_likelihood(self) -> Likelihood:
-        return Gaussian()
+    def _recipe(self) -> RelevanceRecipe:
+        return replace(rvm_recipe(self, Gaussian()), normalize_y=self.normalize_y)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSRVMClassifier(RelevanceVectors, BasisGPClassifier):
+class QSRVMClassifier(QSRVMParameters, Classifier):
     """Relevance vector classification, on dictionaries of any size.
 
     Two classes by the logistic likelihood, more by one model for each class against the others.
@@ -363,3 +355,6 @@ class QSRVMClassifier(RelevanceVectors, BasisGPClassifier):
     >>> len(model.relevance_) < 20
     True
     """
+
+    def _recipe(self) -> RelevanceRecipe:
+        return rvm_recipe(self, logistic_likelihood(len(self.classes_)))

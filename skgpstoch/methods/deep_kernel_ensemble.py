@@ -1,0 +1,560 @@
+"""Deep kernel ensembles: networks with Bayesian last layers, trained for their predictions.
+
+K networks φ_k map inputs to features, and each has Bayesian linear regression as its last layer,
+
+    f_k(x) = φ_k(x)ᵀw_k + mean,   w_k ~ N(0, I),   q_k(w) = N(m_k, S_k),                       (G1)
+
+a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is blind to a fold of the
+rows, minimises (C1) of :mod:`skgpstoch.methods.dlm` by Adam, and gets at last the m_k that is best
+for all rows (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
+recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
+of the noise is a second function of the features; waves beside the inputs let a network bend
+sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils._param_validation import StrOptions
+from torch import Tensor, nn
+
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..estimators.classifier import Classifier
+from ..estimators.docs import public_estimator
+from ..estimators.parameters import (
+    AUTO,
+    NOT_NEGATIVE,
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE,
+    POSITIVE_INTEGER,
+    KernelParameters,
+    TrainingParameters,
+)
+from ..estimators.regressor import GeneralRegressor
+from ..features.base import FeatureMap
+from ..features.fourier import KernelFeatures
+from ..features.network import ACTIVATIONS, multilayer_perceptron
+from ..kernels import to_sklearn
+from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
+from ..likelihoods.real import AdditiveNoise
+from ..losses import Loss, make_loss
+from ..models.sparse import RowScale, SparseModel
+from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
+from ..objectives.optimal_q import optimal_q
+from ..recipes.networks import build_network, finite_features
+from ..recipes.recipe import (
+    Fitted,
+    Folds,
+    KernelChoice,
+    Network,
+    Plan,
+    Problem,
+    Recipe,
+    Sizes,
+    Start,
+    Training,
+    epochs,
+)
+from ..recipes.variational import (
+    USUAL_BATCH,
+    check_choices,
+    check_input_noise,
+    start_likelihood,
+    start_mean,
+)
+from ..training.optimizers import SCHEDULES
+
+LAYERS = (128, 128)
+N_WAVES = 8
+WAVE_ROWS = 1000  # that tell how many values an input takes
+FEW_VALUES = 8  # of an input, with which it has no waves
+FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
+LEAST_OF_SEVERAL = 50  # rows for which there are several networks
+MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no member sees
+
+
+# ---- the plan ------------------------------------------------------------------------------------
+
+
+def ensemble_size(asked: int | str, n_rows: int, has_networks: bool, of_classes: bool) -> int:
+    """Return K.
+
+    Raises
+    ------
+    ValueError
+        If several members are asked for without networks of ours, or with too few rows.
+    """
+    many = 6 if of_classes else 3
+    auto = 8 if n_rows <= FEW_DIRECT else many
+    auto = auto if has_networks and n_rows >= LEAST_OF_SEVERAL else 1
+    K = auto if asked == "auto" else int(asked)
+    if K > 1 and not has_networks:
+        raise ValueError(
+            f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
+            "feature_map=None."
+        )
+    if K > 1 and n_rows < 2 * K:
+        raise ValueError(f"n_estimators={K} needs {2 * K} rows at least, got {n_rows}.")
+    return K
+
+
+def ensemble_plan(
+    training: Training,
+    n_rows: int,
+    n_estimators: int | str = "auto",
+    has_networks: bool = True,
+    of_classes: bool = False,
+) -> Plan:
+    """Return the plan for so many distinct rows; a pure function.
+
+    Parameters
+    ----------
+    training : Training
+        Parameters of training.
+    n_rows : int
+        Distinct rows.
+    n_estimators : int or "auto", default="auto"
+        K.
+    has_networks : bool, default=True
+        Whether there are networks of ours, of which there can be several.
+    of_classes : bool, default=False
+        Whether y are classes, which overfit sooner.
+    """
+    t, few = training, n_rows <= FEW_DIRECT
+    K = ensemble_size(n_estimators, n_rows, has_networks, of_classes)
+    folds = Folds(K)
+    if t.early_stopping:
+        folds = Folds.of(min(n_rows, MOST_JUDGES * 10), t.validation_fraction, K)
+        if K > 1:  # by which the mixture is judged, as no member is blind to another's fold
+            n_unseen = min(n_rows // (10 if few else 20), MOST_JUDGES)
+            size = min(folds.size, (n_rows - n_unseen) // K)
+            folds = replace(folds, size=size, n_unseen=n_unseen)
+    n_trained = n_rows - folds.n_untrained
+    usual = 128 if few else 256 if n_rows < MANY_ROWS else USUAL_BATCH
+    b = min(usual if t.batch_size == "auto" else int(t.batch_size), n_trained)
+    n_steps = int(np.clip(750 * (n_rows / 1000) ** 0.6, 300, 6000))
+    if of_classes:
+        n_steps = max(n_steps // 2, 300)
+    return Plan(
+        solver="adam",
+        dtype=t.dtype,
+        max_iter=epochs(n_steps, n_trained, b) if t.max_iter == "auto" else int(t.max_iter),
+        batch_size=b,
+        schedule=SCHEDULES[t.learning_rate],
+        rate=t.learning_rate_init,
+        patience=t.n_iter_no_change or math.inf,
+        tol=t.tol,
+        holds_out=bool(t.early_stopping),
+        evaluates=bool(t.early_stopping),
+        folds=folds,
+    )
+
+
+# ---- the recipe ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleRecipe(Recipe):
+    """Networks with Bayesian last layers, each trained for a loss.
+
+    Parameters
+    ----------
+    loss : Loss
+        Of a row.
+    kernel : KernelChoice
+        Of the features, or on them, and the noise.
+    network : Network or None
+        Below it.
+    training : Training
+        Parameters of training.
+    n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
+        See :class:`DeepKernelEnsembleRegressor`.
+    """
+
+    loss: Loss
+    kernel: KernelChoice
+    network: Network | None
+    training: Training
+    n_components: int = 1000
+    n_estimators: int | str = "auto"
+    n_waves: int | str = "auto"
+    mean: str = "constant"
+    beta: float = 1.0
+    calibrates: bool = True
+    scales_noise: bool = False
+
+    @property
+    def scales_target(self) -> bool:
+        return self.normalize_y and isinstance(self.likelihood, AdditiveNoise)
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether there are networks of ours."""
+        return self.network is not None and self.network.module is None
+
+    def check(self, data: Data) -> None:
+        check_choices(self.likelihood, self.loss, self.kernel.white)
+        if data.y_std is not None and self.loss.covariance(self.likelihood) == "prior":
+            raise ValueError(
+                "y_std must be None with the square loss, which knows no noise variance."
+            )
+        if self.scales_noise:
+            check_input_noise(self.likelihood, self.loss)
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        of_classes = self.likelihood.for_classes_only
+        plan = ensemble_plan(
+            self.training, sizes.n_rows, self.n_estimators, self.has_networks, of_classes
+        )
+        return replace(plan, beta=self.beta)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    def objective(self, problem: Problem) -> EnsembleObjective:
+        plan, rows = problem.plan, problem.rows
+        some = rows[plan.folds.n_untrained :]
+        noise = None if self.kernel.white is None else self.kernel.start_noise
+        likelihood = start_likelihood(self.likelihood, some, noise)
+        mean = start_mean(self.mean, likelihood, some)
+        features: Any = self.features(problem)
+        scale = None
+        if self.scales_noise:
+            shape = features.n_members, features.n_features, rows.y.shape[1]
+            scale = RowScale(rows.y.new_zeros(shape))
+        model = SparseModel(features, likelihood, mean, None, self.loss, plan.beta, scale)
+        if not self.kernel.learns_noise:
+            likelihood.requires_grad_(False)
+        mean.requires_grad_(self.mean == "constant")
+        decay = 0.0
+        if self.network is not None:
+            self.network.freeze(features.network)
+            decay = self.network.decay(rows.n_effective)
+        objective = EnsembleObjective(
+            model.to(problem.X.device),
+            rows,
+            weight_decay=decay,
+            noise_bounds=self.kernel.noise_bounds,
+            calibrates=self.calibrates,
+        )
+        objective.has_user_module = self.network is not None and not self.has_networks
+        return objective
+
+    def features(self, problem: Problem) -> FeatureMap:
+        """Make φ_k, before training."""
+        X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
+        if self.network is not None and self.network.module is None:
+            network, width = self.waved(X, generator, K), self.network.layers[-1]
+        else:
+            network, width = build_network(self.network, X, generator)
+        return finite_features(
+            self.kernel, network, width, X.shape[1], self.n_components, K, generator
+        )
+
+    def waved(self, X: Tensor, generator: torch.Generator, n_members: int) -> nn.Module:
+        """Make networks with waves of the inputs beside these."""
+        network, columns = self.network, many_valued(X)
+        assert network is not None
+        n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
+        # Few rows of classes need less detail: every other network has no waves.
+        some_plain = self.likelihood.for_classes_only and len(X) <= FEW_DIRECT
+        every = 2 if self.n_waves == "auto" and some_plain else 1
+        return multilayer_perceptron(
+            X.shape[1],
+            network.layers,
+            network.activation,
+            generator,
+            n_members,
+            n_waves=n_waves if len(columns) else 0,
+            columns=columns,
+            every=every,
+        ).to(X)
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        posterior, likelihood = fitted.posterior, fitted.posterior.model.likelihood
+        features = posterior.model.features
+        kernel = sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
+        if isinstance(features, KernelFeatures):
+            kernel = to_sklearn(features.kernel)
+        value = float(posterior.log_evidence().sum())
+        found = {
+            "likelihood_": likelihood,
+            "kernel_": kernel,
+            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+        }
+        if isinstance(likelihood, AdditiveNoise):
+            likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
+            found["likelihood_"] = likelihood
+            found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
+        return found
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        model = posterior.model.for_evidence()
+        if not model.likelihood.has_bound:
+            raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
+        return float(optimal_q(model, X, rows).value)
+
+
+def many_valued(X: Tensor) -> Tensor:
+    """Return the numbers of the columns that take more than a few values."""
+    counts = [len(torch.unique(column)) for column in X[:WAVE_ROWS].mT]  # in random order
+    columns = [j for j, count in enumerate(counts) if count > FEW_VALUES]
+    return torch.tensor(columns, dtype=torch.long, device=X.device)
+
+
+# ---- estimators ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
+    """Parameters that regressor and classifier share.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        Kernel on the networks' outputs. None: their inner product, with the inputs and a constant
+        among them. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and
+        with constants, and sums of all these use random Fourier features; a DotProduct is linear. A
+        top-level WhiteKernel is the noise of the Gaussian likelihood.
+    hidden_layer_sizes : tuple of int or "auto", default="auto"
+        Widths of the networks' layers; "auto" is (128, 128), and none with a `kernel` or a
+        `feature_map`. () has none: Bayesian linear regression on the inputs, or on the features of
+        a `kernel`.
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="gelu"
+        Activation after every layer, the last included.
+    feature_map : torch.nn.Module or None, default=None
+        A network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
+        sees the inputs as they are.
+    weight_decay : float, default=0.01
+        Decoupled decay of the networks' parameters (Adam).
+    n_components : int, default=1000
+        Number of random Fourier features of a `kernel`.
+    n_estimators : int or "auto", default="auto"
+        Number of networks, each blind to a fold of its own; predictions are their mixture. "auto"
+        is 8 up to 4,000 rows, then 3, or 6 for classes; 1 without a network of ours.
+    n_waves : int or "auto", default="auto"
+        Waves of each input that takes more than eight values, which the networks see beside it; of
+        0 there are none. "auto" is 8; for up to 4,000 rows of classes, which need less detail,
+        every other network has none.
+    loss : {"elbo", "log", "square"} or Loss
+        What is minimised: the negative evidence lower bound, the negative log predictive density or
+        the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+    beta : float, default=1.0
+        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+    mean : {"constant", "zero"}, default="constant"
+        Prior mean of f: a learned constant, or 0.
+    calibrate : bool, default=True
+        Whether to recalibrate the predictive distribution on held-out rows after training.
+    batch_size : int or "auto", default="auto"
+        Rows of a minibatch; "auto" is 128 up to 4,000 rows, 256 up to 100,000 and then 512.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
+    learning_rate_init : float, default=0.1
+        Learning rate, or its maximum with "one-cycle"; networks and last layers have a tenth of it.
+    early_stopping : bool, default=True
+        Hold out a fold of each network and keep the iterate that predicts it best; the rows rejoin
+        the closing pass. False: the last iterate is kept, and nothing is recalibrated.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        The mixture of the members' posteriors, in float64 on the CPU.
+    kernel_ : sklearn kernel
+        The fitted kernel on the networks' outputs.
+    loss_curve_ : list of float
+        What is minimised, per row, at each epoch, as minibatches saw it.
+    validation_scores_ : list of float or None
+        Loss of held-out rows at each evaluation, per row, the mean over members; of the scaled y
+        where it is scaled.
+    """
+
+    hidden_layer_sizes: Any = "auto"
+    activation: str = "gelu"
+    feature_map: nn.Module | None = None
+    weight_decay: float = 0.01
+    n_components: int = 1000
+    n_estimators: int | str = "auto"
+    n_waves: int | str = "auto"
+    likelihood: str | Likelihood = "auto"
+    loss: str | Loss = "log"
+    beta: float = 1.0
+    mean: str = "constant"
+    calibrate: bool = True
+    early_stopping: bool = True
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "feature_map": [nn.Module, None],
+        "weight_decay": [NOT_NEGATIVE],
+        "n_components": [POSITIVE_INTEGER],
+        "n_estimators": [POSITIVE_INTEGER, AUTO],
+        "n_waves": [NOT_NEGATIVE_INTEGER, AUTO],
+        "likelihood": [str, Likelihood],
+        "loss": [str, Loss],
+        "beta": [POSITIVE],
+        "mean": [StrOptions({"zero", "constant"})],
+        "calibrate": ["boolean"],
+        "early_stopping": ["boolean"],
+    }
+
+
+def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> EnsembleRecipe:
+    """Return networks, last layers, and a likelihood."""
+    layers = p.hidden_layer_sizes
+    if isinstance(layers, str):
+        layers = LAYERS if p.feature_map is None and p.kernel is None else ()
+    return EnsembleRecipe(
+        likelihood=likelihood,
+        loss=make_loss(p.loss),
+        beta=float(p.beta),
+        kernel=KernelChoice.of(p.kernel),
+        network=Network.of(layers, p.activation, p.feature_map, p.weight_decay),
+        n_components=p.n_components,
+        n_estimators=p.n_estimators,
+        n_waves=p.n_waves,
+        mean=p.mean,
+        calibrates=p.calibrate,
+        training=Training.of(p),
+    )
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor):
+    """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
+
+    Calibrated predictive distributions on tables: the noise depends on the inputs and has the tails
+    of the data, the networks are trained for the density of their predictions, and their mixture is
+    recalibrated on rows that none of them has seen. This is what
+    :class:`AutoGaussianProcessRegressor` fits.
+
+    Parameters
+    ----------
+    likelihood : str or Likelihood, default="shared_student_t"
+        "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
+        instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t" has heavy tails and
+        outliers, and needs loss="log"; "auto" is "gaussian".
+    noise : {"constant", "input"}, default="input"
+        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
+        a second function of the features, of which there is a point estimate. Counts and the square
+        loss need "constant".
+    loss : {"elbo", "log", "square"} or Loss, default="log"
+        What is minimised: the negative evidence lower bound, the negative log predictive density or
+        the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+    normalize_y : bool, default=True
+        Whether the target is standardised inside, where noise is additive; results are in its own
+        units.
+
+    Attributes
+    ----------
+    likelihood_ : Likelihood
+        The fitted likelihood, in the units of y; of noise that depends on the inputs, where its
+        function is 0.
+    noise_variance_ : float or ndarray of shape (n_outputs,)
+        Noise variance, in squared units of y, likewise.
+    log_marginal_likelihood_value_ : float
+        The mean of the members' bounds on log p(y | X), in nats, summed over all rows, for y in its
+        own units; NaN where there is none (likelihood="shared_student_t", or 100,000 rows).
+
+    See Also
+    --------
+    AutoGaussianProcessRegressor : Stacks it with a process where rows are few.
+    DLMRegressor : The same losses on inducing points.
+
+    References
+    ----------
+    .. [1] A. G. Wilson, Z. Hu, R. Salakhutdinov, E. P. Xing, "Deep kernel learning", AISTATS 2016.
+    .. [2] Y. Wei, R. Sheth, R. Khardon, "Direct loss minimization for sparse Gaussian processes",
+       AISTATS 2021.
+    .. [3] B. Lakshminarayanan, A. Pritzel, C. Blundell, "Simple and scalable predictive uncertainty
+       estimation using deep ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import DeepKernelEnsembleRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
+    >>> model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=40, random_state=0)
+    >>> low, high = model.fit(X, y).predict_interval([[0.0]], coverage=0.95)[0]
+    >>> bool(low < 0.0 < high)
+    True
+    """
+
+    likelihood: str | Likelihood = "shared_student_t"
+    noise: str = "input"
+    normalize_y: bool = True
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "noise": [StrOptions({"constant", "input"})],
+        "normalize_y": ["boolean"],
+    }
+
+    def _recipe(self) -> EnsembleRecipe:
+        recipe = ensemble_recipe(self, regression_likelihood(self.likelihood))
+        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class DeepKernelEnsembleClassifier(DeepKernelEnsembleParameters, Classifier):
+    """Classification by an ensemble of networks with Bayesian last layers: deep kernel learning.
+
+    Calibrated probabilities on tables: networks are trained for the bound on the evidence, and
+    their mixture is recalibrated on rows that none of them has seen. This is what
+    :class:`AutoGaussianProcessClassifier` fits.
+
+    Parameters
+    ----------
+    likelihood : str or Likelihood, default="auto"
+        "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
+        :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax".
+    loss : {"elbo", "log", "square"} or Loss, default="elbo"
+        What is minimised: the negative evidence lower bound, the negative log predictive
+        probability or Brier's score; or an instance of a class of :mod:`skgpstoch.losses`.
+
+    Attributes
+    ----------
+    likelihood_ : Likelihood
+        The fitted likelihood.
+    log_marginal_likelihood_value_ : float
+        The mean of the members' bounds on log p(y | X), in nats, summed over all rows.
+
+    See Also
+    --------
+    AutoGaussianProcessClassifier : Chooses a process where rows are very few.
+    DLMClassifier : The same losses on inducing points.
+
+    References
+    ----------
+    .. [1] A. G. Wilson, Z. Hu, R. Salakhutdinov, E. P. Xing, "Deep kernel learning", AISTATS 2016.
+    .. [2] B. Lakshminarayanan, A. Pritzel, C. Blundell, "Simple and scalable predictive uncertainty
+       estimation using deep ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skgpstoch import DeepKernelEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeepKernelEnsembleClassifier(n_estimators=2, max_iter=40, random_state=0)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    loss: str | Loss = "elbo"
+
+    def _recipe(self) -> EnsembleRecipe:
+        return ensemble_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))

@@ -1,0 +1,45 @@
+"""The last layer of a model of images, taken apart: what each patch says of f (F9)."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..data.arrays import row_blocks
+from ..features.base import FeatureMap
+from ..features.inducing import InducingFeatures
+from ..features.patches import PatchCovariances, SinglePatches
+from ..features.sums import SumFeatures
+from ..maths.linalg import BLOCK_ROWS
+from .layers import DeepFeatures
+from .sparse import SparsePosterior
+
+
+def parts_of(features: FeatureMap) -> list[InducingFeatures]:
+    """Return the features of responses, and of the function of whole images if there is one."""
+    last = features.last if isinstance(features, DeepFeatures) else features
+    return last.each if isinstance(last, SumFeatures) else [cast(InducingFeatures, last)]
+
+
+def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
+    """Return E w_p g(x^[p]) of every patch, (N, J, P)."""
+    deep, S = posterior.model.features, 1
+    parts = parts_of(deep)
+    blocks = posterior.weights.mean.split(deep.blocks)
+    m = torch.cat([block[:n] for block, n in zip(blocks, parts[0].blocks, strict=True)])
+    features = copy.deepcopy(parts[0])
+    features.covariances = single = SinglePatches(cast(PatchCovariances, features.covariances))
+    J, found = single.whole.geometry.n_patches, []
+    for block in row_blocks(len(X), max(1, BLOCK_ROWS // J)):
+        H = X[block]
+        if isinstance(deep, DeepFeatures):
+            S = deep.n_nodes
+            H = deep.propagate(H, S)[-1]
+        basis = features.basis(single.rows_of(H))
+        mean = basis.phi @ m
+        mean = mean if basis.shift is None else mean + basis.shift
+        found.append(mean.view(S, -1, J, mean.shape[1]).mean(0))
+    return torch.cat(found)

@@ -1,0 +1,416 @@
+"""The recipe of very many basis functions, trained by exact steps for a block of them at a time.
+
+A builder of basis functions, a likelihood and a kernel make a
+:class:`~skgpstoch.posteriors.chevron.ChevronModel`. The kernel starts at the optimum of an exact
+Gaussian process on some rows. :mod:`skgpstoch.objectives.blockwise` trains the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..features.basis_functions import BasisFunctions, FourierBasis, KernelBasis
+from ..likelihoods.base import Likelihood
+from ..likelihoods.one_vs_rest import OneVsRest
+from ..likelihoods.real import AdditiveNoise
+from ..objectives.blockwise import BasisObjective, BlockwiseObjective
+from ..posteriors.chevron import ChevronModel
+from ..training.exact_search import best_on
+from ..training.optimizers import SCHEDULES, constant, one_cycle
+from .recipe import (
+    START_NOISE,
+    Fitted,
+    Folds,
+    KernelChoice,
+    Plan,
+    Problem,
+    Recipe,
+    Sizes,
+    Start,
+    Training,
+    default_kernel,
+    load_fitted,
+    start_likelihood,
+)
+
+MOST_AUTO = 10_000  # basis functions, of "auto"
+LEAST_AUTO = 1_000
+MOST_SWEPT = 16_384  # rows, of "auto"
+BLOCK = 2048  # basis functions of a step, of "auto"
+LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
+SWEEPS = 20
+LEARNING = 3  # times that, where the kernel learns
+DIAGONAL_ROWS = 4  # for each diagonal column of C, up to which the bound knows the noise
+PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
+DENSE = 100  # dense columns of C, of "auto"; all of them where these are few
+MOST_DENSE = 1_024
+DENSE_NUMBERS = 20_000_000  # that h and C may have together, of "auto"
+LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
+MOST_LATENT_VARIANCE = 100.0
+
+
+# ---- builders of basis functions -----------------------------------------------------------------
+
+
+class BasisBuilder(Protocol):
+    """What makes basis functions of a kernel, and what is known of them before."""
+
+    @property
+    def group_size(self) -> int:
+        """Basis functions that are evaluated together."""
+
+    def dtype(self, asked: str) -> str:
+        """The type of training."""
+
+    def check(
+        self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
+    ) -> None:
+        """Raise an error if there are no such functions of a kernel, if one is given."""
+
+    def count(self, n_rows: int) -> int:
+        """m for so many rows to train on."""
+
+    def build(
+        self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
+    ) -> BasisFunctions:
+        """φ and S."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FourierFunctions:
+    """Random Fourier features, which a seed names.
+
+    Parameters
+    ----------
+    n_components : int or "auto", default="auto"
+        m; "auto" is a quarter of the rows, between 1,000 and 10,000.
+    """
+
+    n_components: int | str = "auto"
+
+    group_size = FourierBasis.group_size
+
+    def dtype(self, asked: str) -> str:
+        return asked
+
+    def check(
+        self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
+    ) -> None:
+        if augments:
+            raise ValueError("augment=True needs basis='inducing', got basis='fourier'.")
+        if kernel is not None:
+            FourierBasis(kernel, n_features, MOST_AUTO, 0)
+
+    def count(self, n_rows: int) -> int:
+        if self.n_components != "auto":
+            return int(self.n_components)
+        return int(np.clip(n_rows // DIAGONAL_ROWS, LEAST_AUTO, MOST_AUTO))
+
+    def build(
+        self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
+    ) -> BasisFunctions:
+        seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
+        return FourierBasis(kernel, X.shape[1], m, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFunctions:
+    """k(·, z) at the first rows z, which are in random order.
+
+    Parameters
+    ----------
+    n_components : int or "auto", default="auto"
+        m; "auto" is all rows.
+    most : float, default=10000
+        Of "auto".
+    is_diagonal : bool, default=False
+        Whether the prior precision S of the weights is diagonal; else it is k(Z, Z).
+    """
+
+    n_components: int | str = "auto"
+    most: float = MOST_AUTO
+    is_diagonal: bool = False
+
+    group_size = KernelBasis.group_size
+
+    def dtype(self, asked: str) -> str:
+        return "float64"  # k(Z, Z) is all but singular
+
+    def check(
+        self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
+    ) -> None:
+        if learns_kernel:
+            raise ValueError(
+                "learn_kernel=True needs basis='fourier', whose prior precision is diagonal, got "
+                "basis='inducing'."
+            )
+        if kernel is not None:
+            kernels.check_length_scales(kernel, n_features)
+
+    def count(self, n_rows: int) -> int:
+        asked = self.n_components
+        return int(min(n_rows, self.most) if asked == "auto" else asked)
+
+    def build(
+        self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
+    ) -> BasisFunctions:
+        if m > len(X):
+            raise ValueError(
+                f"n_components={m} must be at most the number of rows to train on, {len(X)}, where "
+                "basis='inducing'."
+            )
+        return KernelBasis(kernel, X[:m].clone(), self.is_diagonal)
+
+
+# ---- the recipe ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasisRecipe(Recipe):
+    """Very many basis functions, and q(w) with a chevron for its factor.
+
+    Parameters
+    ----------
+    kernel : KernelChoice
+        Where k starts, and the noise.
+    basis : BasisBuilder
+        Makes φ.
+    training : Training
+        Parameters of training; `batch_size` is the rows of a sweep.
+    basis_batch_size : int or "auto", default="auto"
+        Basis functions of a step.
+    n_dense : int or "auto", default="auto"
+        c.
+    n_subset : int, default=1000
+        Rows whose exact process finds the kernel to start from.
+    augments, learns_precision : bool, default=False
+        As for :class:`~skgpstoch.posteriors.chevron.ChevronModel`.
+    learns_kernel : bool, default=False
+        Whether the kernel goes on learning.
+    block : int, default=2048
+        Basis functions of a step, if `basis_batch_size` is "auto".
+    sweeps : int, default=20
+        At most, if `max_iter` is "auto" and the kernel does not learn.
+    patience : float, default=2
+        Sweeps without an improvement after which to stop, where these have no noise.
+    """
+
+    kernel: KernelChoice
+    basis: BasisBuilder
+    training: Training
+    basis_batch_size: int | str = "auto"
+    n_dense: int | str = "auto"
+    n_subset: int = 1000
+    augments: bool = False
+    learns_precision: bool = False
+    learns_kernel: bool = False
+    block: int = BLOCK
+    sweeps: int = SWEEPS
+    patience: float = PATIENCE
+
+    blockwise: ClassVar[type[BlockwiseObjective]] = BlockwiseObjective
+
+    def check(self, data: Data) -> None:
+        expression = self.kernel.expression
+        kernel = None if expression is None else kernels.from_sklearn(expression)
+        self.basis.check(kernel, data.X.shape[1], self.augments, self.learns_kernel)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    # ---- plan --------------------------------------------------------------------------------
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        t, n, folds = self.training, sizes.n_rows, Folds()
+        if t.early_stopping:
+            folds = Folds.of(n, t.validation_fraction)
+            n -= folds.size
+        m = self.basis.count(n) if start is None else start.posterior.model.basis.n_components
+        block = self.block if self.basis_batch_size == "auto" else int(self.basis_batch_size)
+        most = self.sweeps * (LEARNING if self.learns_kernel else 1)
+        sweeps = min(most, max(1, math.ceil(LEAST_STEPS * block / m)))
+        stops = self.n_swept(n) == n and not t.early_stopping and not self.learns_kernel
+        return Plan(
+            solver="newton",
+            dtype=self.basis.dtype(t.dtype),
+            max_iter=sweeps if t.max_iter == "auto" else int(t.max_iter),
+            batch_size=max(1, block // self.basis.group_size),
+            schedule=one_cycle,  # of the kernel
+            rate=t.learning_rate_init,
+            patience=t.n_iter_no_change or (self.patience if stops else math.inf),
+            tol=t.tol,
+            holds_out=bool(t.early_stopping),
+            evaluates=bool(t.early_stopping),
+            folds=folds,
+            n_inducing=m,
+        )
+
+    def n_swept(self, n_rows: int) -> int:
+        """Return p, the rows of a sweep."""
+        asked = self.training.batch_size
+        return min(MOST_SWEPT if asked == "auto" else int(asked), n_rows)
+
+    # ---- model and objective -----------------------------------------------------------------
+
+    def objective(self, problem: Problem) -> BasisObjective:
+        problem = problem.trained()
+        model = self.model(problem)
+        return self.solve(model.to(problem.X.device), problem)
+
+    def model(self, problem: Problem) -> ChevronModel:
+        """Make basis and likelihood, started from rows, or as they were fitted."""
+        X, rows, start = problem.X, problem.rows, problem.start
+        likelihood = start_likelihood(self.likelihood, rows)
+        if self.normalize_y:
+            shift = X.new_zeros(rows.y.shape[1])
+        else:
+            shift = likelihood.initial_mean(rows.to(torch.float64)).to(X)
+        if start is None:
+            kernel = self.start_kernel(problem, shift, likelihood)
+            basis = self.basis.build(kernel, X, problem.plan.n_inducing, problem.generator)
+        else:
+            start.check_unchanged()
+            basis = copy.deepcopy(start.posterior.model.basis)
+        c = dense_columns(self.n_dense, basis.n_components, self.n_swept(len(X)), len(shift))
+        model = ChevronModel(
+            basis, likelihood, shift, c, X.dtype, self.augments, self.learns_precision
+        )
+        if start is not None:
+            load_fitted(model, start.posterior.model, start)
+        return model
+
+    def start_kernel(
+        self, problem: Problem, shift: Tensor, likelihood: Likelihood
+    ) -> kernels.Kernel:
+        """Return k at the exact optimum of some rows, and set the likelihood's noise from there."""
+        X, rows, expression = problem.X, problem.rows, self.kernel.expression
+        if expression is None:
+            expression = default_kernel(X.shape[1])
+        found, size = expression + (self.kernel.white or START_NOISE), min(self.n_subset, len(X))
+        if size:
+            found = best_on(found, X[:size], real_targets(likelihood, rows, shift)[:size])
+        level = float(np.clip(found.k2.noise_level, *self.kernel.noise_bounds))
+        expression = found.k1
+        if isinstance(likelihood, AdditiveNoise):
+            likelihood.set_noise_(level)
+        elif size:
+            variance = float(expression.diag(X[:size].cpu().double().numpy()).mean())
+            expression = as_latent(expression, level, variance)
+        kernel = kernels.from_sklearn(expression)
+        kernel.clamp_()
+        return kernel.to(X.device)
+
+    def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
+        """Make the solver's objective."""
+        t, n_iter, n = self.training, problem.plan.max_iter, len(problem.X)
+        name = "theory" if t.learning_rate == "auto" else t.learning_rate
+        schedule = constant if self.n_swept(n) == n else SCHEDULES[name]
+        return self.blockwise(
+            model,
+            problem.X,
+            problem.rows,
+            n_swept=self.n_swept(n),
+            rate=lambda sweep: t.learning_rate_init * schedule(sweep, n_iter),
+            **self.learning(model, problem),
+        )
+
+    def learning(self, model: ChevronModel, problem: Problem) -> dict[str, Any]:
+        """Say which hyper-parameters are learned, and when.
+
+        A diagonal column takes its weight to be alone. So m of them on n rows of noise σ² explain
+        σ²m/n, however many really are determined, and the noise of the best bound is r²/(1 − m/n).
+        If they are many, the noise stays that of the start, or is r² if that is more.
+        """
+        likelihood, (low, high) = model.likelihood, self.kernel.noise_bounds
+        learns_noise = isinstance(likelihood, AdditiveNoise) and low < high
+        n_diagonal = model.basis.n_components - model.n_dense
+        is_safe = self.learns_precision or n_diagonal <= problem.rows.n_effective / DIAGONAL_ROWS
+        if isinstance(likelihood, AdditiveNoise) and learns_noise and not is_safe:
+            low = float(likelihood.noise_variance.detach().min())
+        return {
+            "learns_kernel": self.learns_kernel,
+            "learns_noise": learns_noise,
+            "counts_variance": is_safe,
+            "warm_up": problem.plan.max_iter // 4 if self.learns_kernel else 0,
+            "noise_bounds": (low, high),
+        }
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        likelihood = fitted.posterior.likelihood
+        found = {"kernel_": self.fitted_kernel(fitted), "likelihood_": likelihood}
+        if isinstance(likelihood, AdditiveNoise):
+            likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
+            found["likelihood_"] = likelihood
+            found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
+        return found
+
+    def fitted_kernel(self, fitted: Fitted) -> sk.Kernel:
+        """Return the kernel for the user's X, and the noise if `kernel` has one."""
+        model = fitted.posterior.model
+        found = kernels.to_sklearn(model.basis.kernel)
+        if self.kernel.expression is None:  # which has seen X scaled
+            found.k2.length_scale = found.k2.length_scale * fitted.x_scaling.scale
+        if not isinstance(model.likelihood, AdditiveNoise):
+            return found
+        noise = float(model.likelihood.noise_variance.mean())
+        return kernels.join_white_noise(found, noise, self.kernel.white)
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        if self.kernel.expression is not None and (self.n_subset or self.learns_kernel):
+            self.fitted_kernel(fitted)._check_bounds_params()  # which warns
+        yield from ()
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        return float(posterior.bound_of(X, rows))
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def dense_columns(asked: int | str, m: int, n_swept: int, n_outputs: int) -> int:
+    """Return c, the dense columns of C: all of few, as far as these take little memory."""
+    if asked != "auto":
+        return min(int(asked), m)
+    most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
+    is_single = n_outputs == 1  # of several, each has a matrix of its own
+    return m if is_single and m <= min(MOST_DENSE, most) else min(DENSE, most, m)
+
+
+def real_targets(likelihood: Likelihood, rows: Rows, shift: Tensor) -> Tensor:
+    """Return real targets about 0, (N, P), for the exact process that finds the kernel.
+
+    Those of classes are −1 and 1, centred, for each of them.
+    """
+    if isinstance(likelihood, AdditiveNoise):
+        return rows.y - shift
+    one_hot = likelihood.indicators(rows.y) if isinstance(likelihood, OneVsRest) else rows.y
+    return 2.0 * (one_hot - rows.mean(one_hot))
+
+
+def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
+    """Return the kernel of a logistic model's f, from a regression's on −1 and 1 with this noise.
+
+    P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
+    """
+    factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
+    scale = getattr(kernel, "k1", None) if isinstance(kernel, sk.Product) else None
+    if isinstance(scale, sk.ConstantKernel) and not scale.hyperparameter_constant_value.fixed:
+        low, high = scale.constant_value_bounds
+        if low <= factor * scale.constant_value <= high:
+            scale.constant_value *= factor
+            return kernel
+    return sk.ConstantKernel(factor, "fixed") * kernel

@@ -1,0 +1,286 @@
+"""Recipes of the exact marginal likelihood: a Gaussian likelihood, and a posterior in closed form.
+
+:class:`EvidenceRecipe` is that of finite features, for the objective of any method; what it shares
+with kernels that have none (:mod:`skgpstoch.methods.bsgd`) is in :class:`ExactRecipe`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Data, Rows
+from ..features.base import FeatureMap, JoinedFeatures
+from ..features.fourier import KernelFeatures
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import Gaussian
+from ..objectives.evidence import STATISTICS_WINDOW, FiniteObjective
+from ..posteriors.base import Posterior
+from ..posteriors.conjugate import ConjugatePosterior
+from ..training.optimizers import SCHEDULES
+from .networks import network_features
+from .recipe import (
+    Fitted,
+    Folds,
+    KernelChoice,
+    Network,
+    Plan,
+    Problem,
+    Recipe,
+    Sizes,
+    Start,
+    Training,
+    check_shared_noise,
+    epochs,
+    load_fitted,
+)
+
+GAUSSIAN = Gaussian()
+MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
+MEMBER_ROWS = 10_000  # up to which several networks are joined
+WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
+ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
+STEPS = (200, 1000, 8000)  # for very few rows; at least, but three for each row; at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactRecipe(Recipe):
+    """A Gaussian process whose posterior is exact, trained by minibatches.
+
+    Parameters
+    ----------
+    kernel : KernelChoice
+        k, on the inputs or the network's outputs, and the noise.
+    network : Network or None
+        Below the kernel.
+    training : Training
+        Parameters of training.
+    solver : str, default="adam"
+        Optimiser.
+    n_estimators : int or "auto", default="auto"
+        K.
+    """
+
+    likelihood: Likelihood = GAUSSIAN
+    kernel: KernelChoice
+    network: Network | None
+    training: Training
+    solver: str = "adam"
+    n_estimators: int | str = "auto"
+
+    @abstractmethod
+    def n_members(self, n_rows: int, start: Start | None) -> int:
+        """Return K, for this many rows."""
+
+    @abstractmethod
+    def fitted_kernel(self, posterior: Any) -> sk.Kernel:
+        """Return the kernel in units of the scaled y, with its noise."""
+
+    def check_rows(self, data: Data) -> None:
+        """Accept all rows: these estimators take no others than a Gaussian likelihood does."""
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        t, n, folds = self.training, sizes.n_rows, Folds()
+        if not sizes.streams:
+            K = self.n_members(n, start)
+            folds = Folds.of(n, t.validation_fraction, K) if t.early_stopping else Folds(K)
+        n_trained = n - folds.n_untrained
+        b = batch_rows(t.batch_size, n_trained)
+        few, usual, most = STEPS
+        n_steps = min(max(n_trained, min(max(3 * n_trained, few), usual)), most)
+        return Plan(
+            solver=self.solver,
+            dtype=t.dtype,
+            max_iter=epochs(n_steps, n_trained, b) if t.max_iter == "auto" else int(t.max_iter),
+            batch_size=b,
+            schedule=SCHEDULES[t.learning_rate],
+            rate=t.learning_rate_init,
+            patience=t.n_iter_no_change or math.inf,
+            tol=t.tol,
+            holds_out=bool(t.early_stopping),
+            evaluates=True,
+            folds=folds,
+            window_rows=WINDOW_STEPS * batch_rows(t.batch_size, n),
+        )
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=False)
+
+    def weight_decay(self, rows: Rows) -> float:
+        """Return the decoupled decay of the network's parameters."""
+        return 0.0 if self.network is None else self.network.decay(rows.n_effective)
+
+    @property
+    def has_user_module(self) -> bool:
+        """Whether the network is the user's."""
+        return self.network is not None and self.network.module is not None
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        posterior, scale = fitted.posterior, torch.from_numpy(fitted.y_scaling.scale)
+        value = float(posterior.log_evidence().sum())
+        return {
+            "noise_variance_": fitted.per_output(
+                posterior.likelihood.noise_variance * scale.square()
+            ),
+            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "kernel_": self.fitted_kernel(posterior),
+        }
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        check_shared_noise(posterior, rows)
+        return float(posterior.refit(X, rows).log_evidence().sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceRecipe(ExactRecipe):
+    """Finite features of networks or kernels, trained for their marginal likelihood.
+
+    Parameters
+    ----------
+    method : callable
+        Features φ, the rows, X=their inputs, and all else that :class:`FiniteObjective` takes ↦ the
+        objective.
+    n_components : int, default=1000
+        Random Fourier features.
+    most_members : int, default=5
+        K at most, if n_estimators="auto".
+    noise : {"auto", "validation", "profiled", "learned"}, default="auto"
+        Where σ² comes from.
+    """
+
+    method: Callable[..., FiniteObjective]
+    n_components: int = 1000
+    most_members: int = 5
+    noise: str = "auto"
+
+    def n_members(self, n_rows: int, start: Start | None) -> int:
+        if start is not None and self.n_estimators == "auto":
+            return unjoined(start.posterior).n_members
+        has_networks = self.network is not None and self.network.module is None
+        if self.n_estimators != "auto":
+            K = int(self.n_estimators)
+            if K > 1 and not has_networks:
+                raise ValueError(
+                    f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
+                    "feature_map=None."
+                )
+            return K
+        has_kernel = self.kernel.expression is not None
+        if has_kernel or not (has_networks and self.training.early_stopping):
+            return 1
+        # Few rows leave time for several networks, each validated on a fold of its own.
+        return max(1, min(self.most_members, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
+
+    def noise_for(self, trains_network: bool, validates: bool) -> str:
+        """Return how the objective is to treat σ²."""
+        low, high = self.kernel.noise_bounds
+        if low == high:
+            return "fixed"
+        if self.noise == "learned":
+            return "learned"
+        # Few hyper-parameters do not overfit, so that "auto" needs no rows to validate by.
+        asked = self.noise == "validation" or (self.noise == "auto" and trains_network)
+        return "validation" if validates and asked else "profiled"
+
+    # ---- objective ---------------------------------------------------------------------------
+
+    def objective(self, problem: Problem) -> FiniteObjective:
+        K, generator = problem.plan.folds.n_folds, problem.generator
+        features: Any = network_features(
+            self.kernel, self.network, problem.X, self.n_components, K, generator
+        )
+        if (start := problem.start) is not None:
+            load_fitted(features, unjoined(start.posterior), start)
+        trains_network = any(p.requires_grad for p in features.network.parameters())
+        noise = self.noise_for(trains_network, validates=problem.plan.folds.size > 0)
+        return self.trained_by_method(features, problem, noise)
+
+    def trained_by_method(
+        self, features: FeatureMap, problem: Problem, noise: str
+    ) -> FiniteObjective:
+        """Return the method's objective for features, given how it is to treat σ².
+
+        Raises
+        ------
+        ValueError
+            If there are too many of them.
+        """
+        total = features.n_members * features.n_features
+        if total > MAX_FEATURES:
+            raise ValueError(
+                f"The feature map has {total} features in all, more than the {MAX_FEATURES} for "
+                "which a dense matrix is reasonable: lower n_estimators, n_components or the last "
+                "of hidden_layer_sizes."
+            )
+        objective = self.method(
+            features.to(problem.X.device),
+            problem.rows,
+            X=problem.X,
+            noise=noise,
+            noise_variance=self.kernel.start_noise,
+            noise_bounds=self.kernel.noise_bounds,
+            weight_decay=self.weight_decay(problem.rows),
+            window_rows=problem.plan.window_rows,
+        )
+        objective.has_user_module = self.has_user_module
+        return objective
+
+    def stream(self, problem: Problem, posterior: Any) -> FiniteObjective:
+        if posterior is None:
+            objective = self.objective(problem)
+        else:
+            fitted: Any = copy.deepcopy(posterior.features).to(problem.X).requires_grad_(True)
+            if self.network is not None:
+                self.network.freeze(fitted.network)
+            features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted
+            noise = self.noise_for(trains_network=False, validates=False)
+            objective = self.trained_by_method(features, problem, noise)
+            weights = posterior.weights
+            objective.set_noise(weights.noise_variance, weights.ridge)
+            objective.running.start_from(weights.spectrum.statistics())
+            objective.n_rows += weights.spectrum.n_rows
+        objective.running.window = STATISTICS_WINDOW * objective.features.n_features
+        objective.streams = True
+        return objective
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
+        features, weights = posterior.features, posterior.weights
+        if isinstance(features, KernelFeatures):
+            fitted = kernels.to_sklearn(features.kernel)
+        else:
+            fitted = sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
+        signal_variance = float((weights.noise_variance / weights.ridge).log().mean().exp())
+        if not math.isclose(signal_variance, 1.0):
+            fitted = sk.ConstantKernel(signal_variance) * fitted
+        noise = float(weights.noise_variance.mean())
+        return kernels.join_white_noise(fitted, noise, self.kernel.white)
+
+
+def batch_rows(asked: int | str, n_rows: int) -> int:
+    """Return how many of these rows a minibatch has."""
+    each, least, most = ROWS_OF_BATCH
+    auto = min(max(n_rows // each, least), most)
+    return min(auto if asked == "auto" else int(asked), n_rows)
+
+
+def unjoined(posterior: Posterior) -> FeatureMap:
+    """Return the fitted map of a posterior, an ensemble if it is one; an exact one has none."""
+    features = getattr(posterior, "features", FeatureMap())
+    return features.features if isinstance(features, JoinedFeatures) else features

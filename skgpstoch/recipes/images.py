@@ -1,0 +1,261 @@
+"""Images that rows of X are, and hidden ones that inner layers make of them.
+
+The inner layers are those of :mod:`skgpstoch.models.patch_layers`. The builder of the last layer is
+:class:`skgpstoch.recipes.patches.Patches`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple, cast
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import row_blocks
+from ..data.rows import Rows
+from ..features.patches import Geometry, PatchCovariances, choose_patches
+from ..maths.linalg import BLOCK_ROWS
+from ..models.layers import DeepFeatures
+from ..models.patch_layers import PatchLayer, centre_map
+from .inducing import InducingBuilder, both_kinds, make_features
+from .layers import (
+    NARROWEST,
+    NOISE,
+    Draws,
+    beginning,
+    check_draws_of_layers,
+    described_layers,
+)
+from .recipe import Fitted, Problem, positive_integers
+from .variational import USUAL_BATCH
+
+SOME_IMAGES = 64  # that kernels are started from
+SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
+LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
+STEP_PATCHES = 2**16  # of an inner layer, at a step of fewer images than usual
+START_IMAGES = 2000  # that layers are started from, at least: no more hidden ones are made
+VARIETY = 0.1  # of random filters in channels without a mean, where inducing patches start
+
+
+class Images(NamedTuple):
+    """What a layer is given."""
+
+    mean: Tensor  # of the layers below, (N, H·W·C)
+    varied: Tensor  # with something in channels without a mean, where inducing patches are chosen
+    rows: Rows  # targets and weights of these
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenImages:
+    """Inner layers from images to images.
+
+    Parameters
+    ----------
+    draws : Draws
+        Of these layers.
+    channels : int or array-like of int, default=()
+        Of the images that every inner layer makes.
+    patch_shape : tuple of int, int or "auto", default="auto"
+        Of the patches that inner layers look at.
+    stride : int, default=1
+        Pixels from one of these to the next.
+    shares_weights : bool, default=True
+        Whether the patches of an image share the draw of weights.
+    """
+
+    draws: Draws
+    channels: Any = ()
+    patch_shape: Any = "auto"
+    stride: int = 1
+    shares_weights: bool = True
+
+    def n_channels(self) -> tuple[int, ...]:
+        """Return the channels of every inner layer."""
+        return positive_integers("hidden_channels", self.channels)
+
+    def check(self, last: InducingBuilder) -> None:
+        """Raise a ValueError where parameters are not for hidden images."""
+        if not self.n_channels():
+            return
+        self.draws.check()
+        for name, points, methods in (
+            ("inducing_points", last.points, "'kmeans' or 'random'"),
+            ("orthogonal_points", last.orthogonal_points, None),
+        ):
+            if not isinstance(points, str | None):
+                raise ValueError(
+                    f"{name} must be {methods} with hidden_channels, as every layer has points of "
+                    "its own."
+                )
+
+    def geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
+        """Return the patches that inner layers look at, the first of images of this shape."""
+        found = []
+        for n_channels in self.n_channels():
+            patch = image_patches("hidden_patch_shape", self.patch_shape, image[:2])
+            found.append(Geometry(image, patch, int(self.stride)))
+            image = (*found[-1].grid, n_channels)
+        return found
+
+    def last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Return the shape of what the last layer is given: images, if there are no others."""
+        geometries = self.geometries(image)
+        return (*geometries[-1].grid, self.n_channels()[-1]) if geometries else image
+
+    def minibatch_needed(self, image: tuple[int, int, int]) -> int | None:
+        """Return how many images have no more patches in an inner layer than they should."""
+        counts = [geometry.n_patches for geometry in self.geometries(image)]
+        return min(USUAL_BATCH, max(1, STEP_PATCHES // max(counts))) if counts else None
+
+    # ---- layers ------------------------------------------------------------------------------
+
+    def build(
+        self, problem: Problem, image: tuple[int, int, int], last: InducingBuilder
+    ) -> tuple[list[PatchLayer], Images]:
+        """Make the layers, before training, and what the last layer is given."""
+        X, rows, plan = problem.X, problem.rows, problem.plan
+        layers, geometries = [], self.geometries(image)
+        most = max(START_IMAGES, 20 * (plan.n_inducing + plan.n_orthogonal))
+        some = slice(None, most if geometries else None)  # rows are in random order
+        images = Images(X[some], X[some], rows[some])
+        for geometry, n_channels in zip(geometries, self.n_channels(), strict=True):
+            layers.append(self.layer(images, problem, geometry, n_channels, last))
+            images = after(images, layers[-1], problem.generator)
+        check_draws_of_layers("hidden_channels", self.channels, layers)
+        return layers, images
+
+    def layer(
+        self,
+        images: Images,
+        problem: Problem,
+        geometry: Geometry,
+        n_channels: int,
+        last: InducingBuilder,
+    ) -> PatchLayer:
+        """Make a layer above images, with as many points as the last one, chosen alike."""
+        X, plan, generator = images.varied, problem.plan, problem.generator
+        some = patches_of_some(X, geometry)
+        variance = float(some.var(0, correction=0).mean().clamp_min(1e-12))
+        scale, least = median_distance(some), NARROWEST * variance**0.5
+        shape = sk.RBF(max(scale, 2.0 * least), (least, scale * LENGTHS))
+        unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry)
+
+        def choose(n_points: int) -> Tensor:
+            return choose_patches(last.method, unscaled.to(X.device), X, n_points, generator)
+
+        sizes, n = (plan.n_inducing, plan.n_orthogonal), len(X) * geometry.n_patches
+        points, others = both_kinds(choose, sizes, (None, None), n, generator)
+        n_points = len(points) + (0 if others is None else len(others))
+        root, start = beginning(problem.rows.n_effective, n_channels * n_points)
+        constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
+        kernel = kernels.from_sklearn(constant * shape).to(X.device)
+        arguments = (kernel, nn.Identity(), points, unscaled.unit(points), geometry.size)
+        features = make_features(arguments, others, n_channels)
+        return PatchLayer(
+            features,
+            centre_map(geometry, n_channels).to(X),
+            NOISE * variance,
+            last.prior_blocks(features),
+            root=root,
+            geometry=geometry,
+            shares_weights=self.shares_weights,
+        )
+
+
+def after(images: Images, layer: PatchLayer, generator: torch.Generator) -> Images:
+    """Return what the next layer is given."""
+    L, C = layer.mean_map.shape
+    bound = (6.0 / (L + C)) ** 0.5  # Glorot & Bengio's
+    filters = torch.empty(L, C, dtype=torch.float64, device=generator.device)
+    filters.uniform_(-bound, bound, generator=generator)
+    is_empty = (layer.mean_map == 0.0).all(0)  # channels without a mean, (C,)
+    varied_map = layer.mean_map + VARIETY * is_empty * filters.to(images.mean)
+    pairs = (images.mean, layer.mean_map), (images.varied, varied_map)
+    mean, varied = (
+        torch.cat(
+            [
+                (layer.patches(X[block]) @ W).reshape(-1, layer.n_pixels)
+                for block in row_blocks(len(X), max(1, BLOCK_ROWS // layer.n_patches))
+            ]
+        )
+        for X, W in pairs
+    )
+    return Images(mean, varied, images.rows)
+
+
+def hidden_attributes(fitted: Fitted) -> dict[str, Any]:
+    """Return the fitted attributes of inner layers, none if there are no such layers."""
+    features = fitted.posterior.model.features
+    if not isinstance(features, DeepFeatures):
+        return {}
+    inner = cast(Sequence[PatchLayer], features.inner)
+    offset, scale = (values[0] for values in fitted.x_scaling)
+    layers = described_layers([layer.features for layer in inner], offset, scale)
+    for layer, found in zip(inner, layers, strict=True):
+        found.image_shape = layer.image_shape
+        found.patch_shape, found.stride = layer.geometry.patch_shape, layer.geometry.stride
+    return {"hidden_layers_": layers, "elbo_std_": float(fitted.posterior.error)}
+
+
+# ---- shapes and scales of images -----------------------------------------------------------------
+
+
+def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, int]:
+    """Return (h, w) of patches of images with these sides, as a parameter says.
+
+    Raises
+    ------
+    ValueError
+        If it is not a shape of patches, or one that images are smaller than.
+    """
+    if isinstance(given, str):
+        side = 3 if max(sides) <= SMALL_IMAGE else 5
+        return min(side, sides[0]), min(side, sides[1])
+    patch = positive_integers(name, (given,) * 2 if isinstance(given, Integral) else given)
+    if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
+        raise ValueError(
+            f"{name} must be two numbers of pixels, at most those of images, {sides}, got "
+            f"{given!r}."
+        )
+    return patch[0], patch[1]
+
+
+def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
+    """Return (H, W, C) of rows of this width, as the parameter image_shape says.
+
+    Raises
+    ------
+    ValueError
+        If images of this shape have other numbers of pixels.
+    """
+    if isinstance(shape, str):
+        side = math.isqrt(n_features)
+        return (side, side, 1) if side * side == n_features else (1, n_features, 1)
+    given = positive_integers("image_shape", shape)
+    H, W, C = given if len(given) == 3 else (*given, 1) if len(given) == 2 else (0, 0, 0)
+    if n_features != H * W * C:
+        raise ValueError(
+            "image_shape must be (height, width) or (height, width, channels) of images of "
+            f"{n_features} numbers, as rows of X are, got {shape!r}."
+        )
+    return H, W, C
+
+
+def patches_of_some(X: Tensor, geometry: Geometry) -> Tensor:
+    """Return the patches of some images, one after another, in float64."""
+    some = X[:SOME_IMAGES].double()
+    return some[:, geometry.columns().to(X.device)].flatten(0, 1)
+
+
+def median_distance(rows: Tensor) -> float:
+    """Return the median distance of some rows that differ from one another; 1 if none do."""
+    some = rows[torch.linspace(0, len(rows) - 1, min(len(rows), 500)).long().to(rows.device)]
+    distances = torch.pdist(some)
+    distances = distances[distances > 0.0]
+    return float(distances.median()) if len(distances) else 1.0

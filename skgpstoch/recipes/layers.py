@@ -1,0 +1,331 @@
+"""Layers: inner ones with kernels, mean functions, points and draws; the features of the last.
+
+A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The layers are those of
+:mod:`skgpstoch.models.layers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils import Bunch
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Rows
+from ..features.inducing import InducingFeatures
+from ..features.points import choose_points
+from ..likelihoods.base import Likelihood
+from ..models.layers import DeepFeatures, GPLayer
+from ..models.sparse import SparseModel
+from .inducing import (
+    InducingBuilder,
+    both_kinds,
+    input_unit,
+    make_features,
+    make_kernel,
+    named_kernel,
+)
+from .recipe import Fitted, Problem, Sizes, Start, positive_integers
+from .variational import USUAL_BATCH, VariationalRecipe, bound_of
+
+MOST_POINTS = 128  # of a layer, of "auto"
+MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
+HIDDEN_VARIANCE = 1e-2  # at most, of an inner layer's process, in units of the layer below
+START_DIVERGENCE = 0.25  # nats per row that inner layers may start with, each
+LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
+START_NOISE = 1e-4  # variance that they may start with, in units of the layer below
+NOISE = 1e-6  # of an inner layer, in these units
+NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
+DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
+MOST_DRAWS = 10
+MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
+
+OF_LAYERS = (
+    "kernel",
+    "n_layers",
+    "hidden_dims",
+    "hidden_kernel",
+    "mean_function",
+    "posterior",
+    "hidden_covariance",
+)
+"""Parameters that a warm start keeps, because it trains the layers that were fitted before."""
+
+
+class Draws(NamedTuple):
+    """How often hidden layers are drawn."""
+
+    n_samples: int | str = "auto"  # of a row, at a step
+    n_nodes: int = 64  # in predictions
+
+    def check(self) -> None:
+        """Raise a ValueError if the points of predictions cannot come in pairs."""
+        if self.n_nodes % 2:
+            raise ValueError(
+                f"n_predict_samples must be even, as points come in pairs, got {self.n_nodes}."
+            )
+
+    def of(self, n_rows: int) -> tuple[int, int]:
+        """Return S for so many rows, and the nodes of predictions."""
+        auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
+        return auto if self.n_samples == "auto" else int(self.n_samples), int(self.n_nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(InducingBuilder):
+    """Inducing points in every layer; the kernel is that of the last one.
+
+    Parameters
+    ----------
+    draws : Draws
+        Of inner layers.
+    n_layers : int, default=2
+        The last one included.
+    hidden_dims : int, array-like of int or "auto", default="auto"
+        Functions of every inner layer.
+    hidden_kernel : sklearn kernel or None, default=None
+        Of every inner layer.
+    mean_function : {"linear", "zero"}, default="linear"
+        Of inner layers.
+    hidden_covariance : {"shared", "full"}, default="shared"
+        Whether functions of an inner layer share S.
+    """
+
+    draws: Draws
+    n_layers: int = 2
+    hidden_dims: Any = "auto"
+    hidden_kernel: sk.Kernel | None = None
+    mean_function: str = "linear"
+    hidden_covariance: str = "shared"
+
+    steps = (2000, 60, 20_000)
+
+    # ---- what is known before ----------------------------------------------------------------
+
+    def check(self, n_features: int) -> None:
+        super().check(n_features)
+        self.draws.check()
+        self.widths(n_features)
+
+    def widths(self, n_features: int) -> tuple[int, ...]:
+        """Return the number of functions of every inner layer.
+
+        Raises
+        ------
+        ValueError
+            If the parameter is not as many positive integers as there are inner layers.
+        """
+        n_inner, given = self.n_layers - 1, self.hidden_dims
+        if isinstance(given, str):
+            return (min(n_features, MOST_HIDDEN),) * n_inner
+        if isinstance(given, Integral):
+            return (int(given),) * n_inner
+        dims = positive_integers("hidden_dims", given)
+        if len(dims) != n_inner:
+            raise ValueError(
+                f"hidden_dims must be a positive integer or {n_inner} of them, one for each of "
+                f"n_layers - 1 inner layers, got {given!r}."
+            )
+        return dims
+
+    def minibatch_needed(self, n_features: int) -> int:
+        return USUAL_BATCH
+
+    def n_points(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> tuple[int, int]:
+        M, M2 = super().n_points(sizes, n_untrained, recipe, start)
+        if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
+            M = min(M, MOST_POINTS)
+        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
+            M2 = min(M2, MOST_POINTS)
+        return M, M2
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.n_layers == 1:
+            return self.kernel.input_scaling(X, weight, standardizes=True)
+        return Scaling.standard(X, weight)
+
+    # ---- features ----------------------------------------------------------------------------
+
+    def build(
+        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
+    ) -> DeepFeatures:
+        X, rows = problem.X, problem.rows
+        draws = self.draws.of(len(X))
+        if fitted is not None:
+            return fitted_layers(fitted, problem, OF_LAYERS).with_draws(*draws)
+        most = likelihood.most_prior_variance
+        points = self.first_points(problem, most)
+        layers, H = [], X
+        for n_functions in self.widths(X.shape[1]):
+            W = mean_map(H, rows, n_functions)
+            layers.append(self.inner_layer(H, rows, points, W))
+            H, points = H @ W, [None if p is None else p @ W for p in points]
+        expression = self.kernel.expression
+        if layers and expression is not None:
+            kernel = named_kernel("kernel", expression, H.shape[1], "the last hidden layer")
+            kernel = kernel.to(H.device)
+        else:
+            kernel = make_kernel(expression, nn.Identity(), H, rows, most)
+        check_draws_of_layers("hidden_dims", self.hidden_dims, layers)
+        last = layer_features(kernel, points, H, rows, n_latents, self.is_decoupled)
+        return DeepFeatures(layers, last, *draws)
+
+    def first_points(self, problem: Problem, most: float) -> list[Tensor | None]:
+        """Return Z and O of the first layer."""
+        X, rows, generator = problem.X, problem.rows, problem.generator
+        identity = nn.Identity()
+
+        def choose(n_points: int) -> Tensor:
+            kernel = make_kernel(None, identity, X, rows, most)
+            return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
+
+        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
+        given = self.given_points(problem, None)
+        return list(both_kinds(choose, sizes, given, len(X), self.shuffles(generator)))
+
+    def inner_layer(
+        self, H: Tensor, rows: Rows, points: Sequence[Tensor | None], W: Tensor
+    ) -> GPLayer:
+        """Make a layer above H, the means of the layer below, that starts at HW."""
+        n_functions = W.shape[1]
+        variance = float(rows.mean((H - rows.mean(H)).square()).mean()) or 1.0
+        n_weights = n_functions * sum(len(p) for p in points if p is not None)
+        root, start = beginning(rows.n_effective, n_weights)
+        if self.mean_function == "zero":
+            start = 1.0  # there is nothing else
+        expression = self.hidden_kernel
+        if expression is None:
+            default = make_kernel(None, nn.Identity(), H, rows, 1.0)
+            expression = hidden_kernel(default, variance, start)
+        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input")
+        features = layer_features(kernel.to(H.device), points, H, rows, n_functions)
+        mean = W if self.mean_function == "linear" else torch.zeros_like(W)
+        shares = self.hidden_covariance == "shared"
+        blocks = self.prior_blocks(features)
+        layer = GPLayer(features, mean, NOISE * variance, blocks, shares, root)
+        if self.mean_function == "zero":
+            layer.start_at_(W)
+        return layer
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        features: DeepFeatures = fitted.posterior.model.features
+        layers = described_layers(features.each, *fitted.x_scaling)
+        for layer, found in zip(features.inner, layers, strict=False):
+            found.mean_map = layer.mean_map.double().numpy()
+            found.mean = layer.means.detach().double().numpy()
+        attributes = {
+            "layers_": layers,
+            "inducing_points_": [layer.inducing_points for layer in layers],
+            "elbo_": bound_of(fitted),
+            "elbo_std_": float(fitted.posterior.error),
+        }
+        if layers[0].orthogonal_points is not None:
+            attributes["orthogonal_points_"] = [layer.orthogonal_points for layer in layers]
+        return attributes
+
+
+# ---- pieces of layers ----------------------------------------------------------------------------
+
+
+def fitted_layers(fitted: SparseModel, problem: Problem, names: tuple[str, ...]) -> DeepFeatures:
+    """Return the layers of a fitted model, to be trained again.
+
+    Raises
+    ------
+    ValueError
+        If one of these parameters has changed since.
+    """
+    cast(Start, problem.start).check_unchanged(names)
+    features = cast(DeepFeatures, fitted.features.to(problem.X))
+    features.reopen()  # once more: jitter is that of the type of X
+    return features
+
+
+def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> None:
+    """Raise a ValueError if a draw of a row takes more numbers than points have."""
+    n_normals = sum(layer.n_normals for layer in layers)
+    if n_normals > MOST_NORMALS:
+        raise ValueError(
+            f"{name}={given!r}: a draw of a row must take at most {MOST_NORMALS} numbers in all "
+            f"hidden layers, got {n_normals}."
+        )
+
+
+def beginning(n_rows: float, n_weights: int) -> tuple[float, float]:
+    """Return where the root of S and the variance of an inner layer start, the latter in units.
+
+    S starts with as little uncertainty as a quarter of a nat per row buys. If that is much, because
+    rows are few, the variance starts so small that it does no harm.
+    """
+    root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * n_rows / n_weights))
+    return root, min(HIDDEN_VARIANCE, START_NOISE / root**2)
+
+
+def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:
+    """Return the default's length-scales, and a constant that starts small, of an inner layer."""
+    scale = kernels.to_sklearn(default).k2.length_scale
+    least = NARROWEST * math.sqrt(variance)
+    shape = sk.RBF(np.maximum(scale, 2.0 * least), (least, 1e5))
+    bounds = (1e-6 * variance, 1e2 * variance)
+    return sk.ConstantKernel(start * variance, bounds) * shape
+
+
+def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:
+    """Return W of a linear mean function: the identity, principal components, or zeros behind."""
+    n_inputs = H.shape[1]
+    if n_functions >= n_inputs:
+        return torch.eye(n_inputs, n_functions, dtype=H.dtype, device=H.device)
+    centred = (H - rows.mean(H)).double()
+    _, V = torch.linalg.eigh(centred.mT @ rows.weighted(centred))
+    W = V.flip(1)[:, :n_functions]
+    signs = W.gather(0, W.abs().argmax(0, keepdim=True)).sign()  # the same on every machine
+    return (W * signs).to(H)
+
+
+def layer_features(
+    kernel: kernels.Kernel,
+    points: Sequence[Tensor | None],
+    H: Tensor,
+    rows: Rows,
+    n_outputs: int,
+    decoupled: bool = False,
+) -> InducingFeatures:
+    """Make P of a layer above H."""
+    unit = input_unit(H, rows)
+    arguments = (kernel, nn.Identity(), cast(Tensor, points[0]), unit, H.shape[1])
+    return make_features(arguments, points[1], n_outputs, decoupled)
+
+
+def described_layers(
+    each: Sequence[InducingFeatures], offset: np.ndarray | float, scale: np.ndarray | float
+) -> list[Bunch]:
+    """Describe layers as NumPy and scikit-learn would; X was scaled by these below the first."""
+    layers = [layer_of(features) for features in each]
+    first = layers[0]
+    for name in ("inducing_points", "orthogonal_points"):
+        if first[name] is not None:
+            first[name] = first[name] * scale + offset
+    return layers
+
+
+def layer_of(features: InducingFeatures) -> Bunch:
+    """Describe a layer as NumPy and scikit-learn would."""
+    points = [p.detach().double().numpy() for p in features.all_points()]
+    return Bunch(
+        kernel=kernels.to_sklearn(features.kernel),
+        inducing_points=points[0],
+        orthogonal_points=points[1] if len(points) > 1 else None,
+    )

@@ -1,0 +1,351 @@
+"""Patches of images: responses to them, and a function of whole images beside their sum.
+
+A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The covariances are those
+of :mod:`skgpstoch.features.patches`; hidden images below are those of
+:mod:`skgpstoch.recipes.images`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils.validation import check_array
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling, readable
+from ..features.inducing import InducingFeatures
+from ..features.patches import PLACES, Geometry, PatchCovariances, choose_patches
+from ..features.points import choose_points
+from ..features.sums import SumFeatures
+from ..likelihoods.base import Likelihood
+from ..models.layers import DeepFeatures
+from ..models.patch_responses import parts_of
+from ..models.sparse import SparseModel
+from .images import (
+    LENGTHS,
+    SOME_IMAGES,
+    HiddenImages,
+    Images,
+    as_image,
+    hidden_attributes,
+    image_patches,
+    median_distance,
+    patches_of_some,
+)
+from .inducing import (
+    InducingBuilder,
+    both_kinds,
+    in_units,
+    input_unit,
+    make_features,
+    named_kernel,
+)
+from .layers import fitted_layers
+from .recipe import Fitted, Problem, Sizes, Start
+from .variational import VariationalRecipe
+
+MOST_PATCHES = 200  # for which "auto" is the least stride
+MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs
+
+OF_PATCHES = (
+    "image_shape",
+    "patch_shape",
+    "stride",
+    "channels",
+    "patch_weights",
+    "location_kernel",
+    "global_kernel",
+    "hidden_channels",
+    "hidden_patch_shape",
+    "hidden_stride",
+    "patch_correlation",
+)
+"""Parameters that a warm start keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patches(InducingBuilder):
+    """Inducing patches, with inducing images of a function of whole images beside them.
+
+    Parameters
+    ----------
+    hidden : HiddenImages
+        Layers below.
+    image_shape : tuple of int or "auto", default="auto"
+        Of the images that rows of X are.
+    patch_shape : tuple of int, int or "auto", default="auto"
+        Of patches.
+    stride : int or "auto", default="auto"
+        Pixels from a patch to the next.
+    by_channel : bool, default=False
+        Whether each channel has patches of its own.
+    learns_weights : bool, default=True
+        Whether the weights of responses are trained.
+    location_kernel : sklearn kernel, "auto" or None, default="auto"
+        On the place of a patch.
+    global_kernel : sklearn kernel, "auto" or None, default="auto"
+        Of the function of whole images.
+    """
+
+    hidden: HiddenImages
+    image_shape: Any = "auto"
+    patch_shape: Any = "auto"
+    stride: int | str = "auto"
+    by_channel: bool = False
+    learns_weights: bool = True
+    location_kernel: sk.Kernel | str | None = "auto"
+    global_kernel: sk.Kernel | str | None = "auto"
+
+    # ---- what is known before ----------------------------------------------------------------
+
+    def geometry(self, n_features: int) -> Geometry:
+        """Return the patches of what the last layer is given, for rows of this width.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not agree.
+        """
+        image = self.hidden.last_images(as_image(self.image_shape, n_features))
+        patch = image_patches("patch_shape", self.patch_shape, image[:2])
+        stride = 1 if self.stride == "auto" else int(self.stride)
+        geometry = Geometry(image, patch, stride, self.by_channel)
+        most = max(patch) if self.stride == "auto" else stride  # beyond, there are gaps
+        while geometry.n_patches > MOST_PATCHES and geometry.stride < most:
+            geometry = geometry._replace(stride=geometry.stride + 1)
+        if geometry.n_patches > MOST_PAIRED:
+            raise ValueError(
+                f"image_shape={image} has {geometry.n_patches} patches, of {MOST_PAIRED} at most: "
+                f"take a larger stride than {geometry.stride}, or larger patches with it."
+            )
+        return geometry
+
+    def check(self, n_features: int) -> None:
+        super().check(n_features)
+        self.hidden.check(self)
+
+    def minibatch_needed(self, n_features: int) -> int | None:
+        needed = self.hidden.minibatch_needed(as_image(self.image_shape, n_features))
+        return super().minibatch_needed(n_features) if needed is None else needed
+
+    def n_points(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> tuple[int, int]:
+        if start is None:
+            J = self.geometry(sizes.n_features).n_patches
+            n_untrained *= J
+            sizes = sizes._replace(n_rows=J * sizes.n_rows, n_given=J * sizes.n_given)
+            n_trained = sizes.n_rows - n_untrained
+            most = max(n_trained, sizes.n_given - n_untrained)
+            for name in ("n_inducing", "n_orthogonal"):
+                asked = getattr(self, name)
+                if asked != "auto" and asked > most:
+                    raise ValueError(
+                        f"{name}={asked} must be at most the number of patches in all images to "
+                        f"train on, {n_trained}."
+                    )
+        return super().n_points(sizes, n_untrained, recipe, start)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return the same for all pixels; a user's kernels see pixels as they are."""
+        n_pixels, pixels = X.shape[1], X.reshape(-1, 1)
+        counts = None if weight is None else np.repeat(weight, n_pixels)
+        expressions = (self.kernel.expression, self.global_kernel)
+        given = [kernel for kernel in expressions if isinstance(kernel, sk.Kernel)]
+        if any(kernels.contains(kernel, sk.DotProduct) for kernel in given):
+            return Scaling.identity(n_pixels)
+        find = Scaling.centered if given else Scaling.standard
+        offset, scale = find(pixels, counts)
+        return Scaling(offset.repeat(n_pixels), scale.repeat(n_pixels))
+
+    # ---- features ----------------------------------------------------------------------------
+
+    def build(
+        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
+    ) -> Any:
+        X, most = problem.X, likelihood.most_prior_variance
+        if fitted is not None and isinstance(fitted.features, DeepFeatures):
+            features = fitted_layers(fitted, problem, ("kernel", "posterior", *OF_PATCHES))
+            n_draws = len(X) * features.inner[0].n_patches
+            return features.with_draws(*self.hidden.draws.of(n_draws))
+        if problem.start is not None:
+            problem.start.check_unchanged(OF_PATCHES)
+        image = as_image(self.image_shape, X.shape[1])
+        layers, images = self.hidden.build(problem, image, self)
+        parts = [] if fitted is None else parts_of(fitted.features)
+        local = self.responses(images, problem, n_latents, most, parts[:1])
+        last: Any = local
+        if self.global_kernel is not None:
+            last = SumFeatures(
+                [local, self.whole_images(images, problem, n_latents, most, local, parts[1:])]
+            )
+        if not layers:
+            return last
+        return DeepFeatures(layers, last, *self.hidden.draws.of(len(X) * layers[0].n_patches))
+
+    def responses(
+        self,
+        images: Images,
+        problem: Problem,
+        n_latents: int,
+        most: float,
+        parts: list[InducingFeatures],
+    ) -> InducingFeatures:
+        """Make P of the sum of responses."""
+        X, geometry = images.varied, self.geometry(problem.X.shape[1])
+        covariances = self.covariances(X, geometry, most)
+        if parts:
+            given = fitted_points(parts[0], X)
+        else:
+            given = [
+                self.given_patches("inducing_points", self.points, problem),
+                self.given_patches("orthogonal_points", self.orthogonal_points, problem),
+            ]
+
+        def choose(n_points: int) -> Tensor:
+            return choose_patches(self.method, covariances, X, n_points, problem.generator)
+
+        sizes, n = (problem.plan.n_inducing, problem.plan.n_orthogonal), len(X) * geometry.n_patches
+        points, others = both_kinds(choose, sizes, given, n, problem.generator)
+        unit = covariances.unit(points)
+        arguments = (covariances, nn.Identity(), points, unit, geometry.size)
+        return make_features(arguments, others, n_latents, self.is_decoupled)
+
+    def covariances(self, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
+        """Make k of images, before training."""
+        place, learns = self.place_kernel(), self.learns_weights
+        if self.kernel.expression is not None:
+            kernel = named_kernel("kernel", self.kernel.expression, geometry.size, "a patch")
+            return PatchCovariances(kernel, geometry, place, learns).to(X.device)
+        scale = median_distance(patches_of_some(X, geometry))
+        shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
+        unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry, place, learns)
+        with torch.no_grad():
+            prior = unscaled.to(X.device).prior(X[:SOME_IMAGES].double())
+            variance = 1.0 / float(prior.mean().clamp_min(1e-6))
+        constant = sk.ConstantKernel(variance, (1e-5 * variance, most * variance))
+        kernel = kernels.from_sklearn(constant * shape)
+        return PatchCovariances(kernel, geometry, place, learns).to(X.device)
+
+    def place_kernel(self) -> kernels.Kernel | None:
+        """Make the kernel on places, if there is one."""
+        expression = self.location_kernel
+        if expression is None:
+            return None
+        if isinstance(expression, str):
+            expression = sk.Matern(PLACES, (0.3, 300.0), nu=1.5)
+        return named_kernel("location_kernel", expression, 2, "a place")
+
+    def given_patches(self, name: str, given: Any, problem: Problem) -> Tensor | None:
+        """Return a user's patches, scaled, with their places; None if there are none."""
+        if given is None or isinstance(given, str):
+            return None
+        X, x_scaling = problem.X, problem.x_scaling
+        points = check_array(readable(given), dtype=np.float64, input_name=name, copy=True)
+        size = self.geometry(X.shape[1]).size
+        width = size + (0 if self.location_kernel is None else 2)
+        if points.shape[1] != width:
+            raise ValueError(
+                f"{name} must have {width} columns, {size} numbers of a patch and the row "
+                f"and column of its centre where there is a location kernel, got {points.shape[1]}."
+            )
+        offset, scale = (values[0] for values in x_scaling)
+        points[:, :size] = (points[:, :size] - offset) / scale
+        return torch.from_numpy(points).to(X)
+
+    def whole_images(
+        self,
+        images: Images,
+        problem: Problem,
+        n_latents: int,
+        most: float,
+        local: InducingFeatures,
+        parts: list[InducingFeatures],
+    ) -> InducingFeatures:
+        """Make P of the function of whole images, with blocks as responses have them."""
+        X, rows, generator = images.mean, images.rows, problem.generator
+        expression = self.global_kernel
+        if isinstance(expression, str):
+            scale = median_distance(X[:SOME_IMAGES].double())
+            shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
+            expression = sk.ConstantKernel(1.0, (1e-5, most)) * shape
+        kernel = named_kernel("global_kernel", expression, X.shape[1], "an image").to(X.device)
+        identity = nn.Identity()
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
+
+        M, (_, *others), n = problem.plan.n_inducing, local.all_points(), len(X)
+        M2 = len(others[0]) if others else 0
+        sizes = (min(M, n), 0) if not M2 else (min(M, max(1, n * M // (M + M2))), min(M2, n // 2))
+        given = fitted_points(parts[0], X) if parts else [None, None]
+        points, orthogonal = both_kinds(choose, sizes, given, n, generator)
+        unit = input_unit(X, rows)
+        unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
+        arguments = (kernel, identity, points, unit, X.shape[1])
+        return make_features(arguments, orthogonal, n_latents, self.is_decoupled)
+
+    def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
+        super().set_trainable(features, n_rows, learns_variance)
+        if isinstance(features, DeepFeatures):
+            for layer in features.inner:
+                layer.features.learn_points(self.learned)
+        local, *others = parts_of(features)
+        responses = cast(PatchCovariances, local.covariances)
+        responses.relative_weights.requires_grad_(self.learns_weights)
+        n_patches = responses.geometry.n_patches * n_rows
+        local.learn_points(self.learned and len(local.points) < n_patches)
+        if not learns_variance:  # no scale of f can be learned, as for other kernels
+            if responses.constant is None:
+                responses.relative_weights.requires_grad_(False)
+            if isinstance(self.global_kernel, str):
+                for part in others:
+                    cast(Any, part.kernel).k1.requires_grad_(False)
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        features, (offset, scale) = fitted.posterior.model.features, fitted.x_scaling
+        local, *others = parts_of(features)
+        responses = cast(PatchCovariances, local.covariances)
+        geometry = responses.geometry
+        found = {
+            **hidden_attributes(fitted),
+            "image_shape_": as_image(self.image_shape, len(offset)),
+            "patch_shape_": geometry.patch_shape,
+            "stride_": geometry.stride,
+            "patch_weights_": patch_weights(responses),
+        }
+        if isinstance(features, DeepFeatures):  # the last layer's images have units of their own
+            offset, scale = np.zeros(1), np.ones(1)
+        for name, points in zip(("inducing", "orthogonal"), local.all_points(), strict=False):
+            p = points.detach().double().numpy()
+            found[f"{name}_points_"] = p[:, : geometry.size] * scale[0] + offset[0]
+            if responses.location is not None:
+                found[f"{name}_places_"] = p[:, geometry.size :]
+        if responses.location is not None:
+            found["location_kernel_"] = kernels.to_sklearn(responses.location)
+        if others:
+            images = others[0].inducing_points.detach().double().numpy()
+            found["global_points_"] = images * scale + offset
+            found["global_kernel_"] = kernel = kernels.to_sklearn(others[0].kernel)
+            if isinstance(self.global_kernel, str):
+                in_units(kernel.k2, scale[0])
+        return found
+
+
+def fitted_points(features: InducingFeatures, X: Tensor) -> list[Tensor | None]:
+    """Return the points of fitted features, where X is."""
+    return [points.detach().to(X) for points in features.all_points()]
+
+
+def patch_weights(responses: PatchCovariances) -> np.ndarray:
+    """Return the weights of places, and of channels if each has patches of its own."""
+    geometry = responses.geometry
+    of_channels = (-1,) if geometry.by_channel else ()
+    return responses.weights.detach().numpy().reshape(*geometry.grid, *of_channels)

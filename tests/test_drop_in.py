@@ -447,8 +447,9 @@ def test_several_classes(multi_class, n_jobs, labels):
         assert_allclose(proba, theirs.predict_proba(QUERY_2), rtol=1e-6)
         assert_allclose(proba.sum(1), 1.0)
     else:
-        with pytest.raises(ValueError, match="one_vs_one"):
-            ours.predict_proba(QUERY_2)
+        for method in (ours.predict_proba, ours.predict_std):
+            with pytest.raises(ValueError, match="one_vs_one"):
+                method(QUERY_2)
     with pytest.raises(NotImplementedError):
         ours.log_marginal_likelihood(SMOOTH.theta, eval_gradient=True)
     with pytest.raises(ValueError, match="theta"):
@@ -774,7 +775,7 @@ def test_predictions_do_not_depend_on_batches(ours, theirs, rows, labels, monkey
 
         def moments(rows, model=model):
             if ours is GaussianProcessClassifier:
-                return model.predict_proba(rows)
+                return np.hstack([model.predict_proba(rows), model.predict_std(rows)])
             return np.column_stack(model.predict(rows, return_std=True))
 
         whole = moments(query)
@@ -1128,8 +1129,9 @@ def test_kernels_that_compute_themselves_are_exact(rows, labels):
     """Also beyond max_exact, as the reason says; methods for many rows refuse them."""
     X, y = rows
     model = GaussianProcessRegressor(MyRBF(0.8), alpha=0.1, max_exact=10, optimizer=None)
-    with pytest.warns(UserWarning, match="all rows are in one matrix"):
+    with pytest.warns(UserWarning, match="all rows are in one matrix") as found:
         model.fit(X, y)
+    assert found[0].filename == __file__
     assert model.method_ == "exact"
     assert "object" in model.method_reason_
     for method in MANY:
@@ -1285,6 +1287,10 @@ def test_a_row_and_no_row(rows):
         ("optimizer", "adam"),
         ("n_restarts_optimizer", -1),
         ("n_restarts_optimizer", 1.5),
+        ("n_restarts_optimizer", True),
+        ("max_exact", True),
+        ("n_targets", True),
+        ("max_iter_predict", True),
         ("max_exact", 0),
         ("max_exact", "many"),
         ("method", "nystroem"),

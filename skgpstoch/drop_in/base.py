@@ -10,7 +10,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import validate_data
 
 from ..data.arrays import readable, resolve_device
-from ..estimators.base import validate_inputs
+from ..estimators.base import refuse_booleans, validate_inputs
 from .parameters import DropInParameters
 
 
@@ -25,6 +25,7 @@ class DropIn(DropInParameters, BaseEstimator):
 
     def _check_parameters(self) -> None:
         self._validate_params()
+        refuse_booleans(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")

@@ -232,7 +232,7 @@ class Categorical(Likelihood):
         itself = torch.eye(n_classes, dtype=torch.bool, device=win.device)
         lose = win[..., None, :].masked_fill(itself, 0.0).sum(-1)  # 1 − w, with all its digits
         contrast = 1.0 - self.epsilon - self.epsilon / (n_classes - 1)
-        return Marginals(self._log_share(win, n_classes).exp(), contrast**2 * win * lose)
+        return Marginals(self._log_share(win, n_classes).exp(), contrast**2 * (win * lose))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Codes, (..., N, 1): the class whose f plus Gumbel noise is greatest."""

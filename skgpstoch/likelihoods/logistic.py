@@ -115,4 +115,4 @@ def _variance_by_series(q: Marginals) -> Tensor:
     c, k = alternating(q.mean), torch.arange(N_TERMS, device=q.mean.device)
     # 1/(1 + x)² = d/dx x/(1 + x),  x²/(1 + x)² = −x²·d/dx 1/(1 + x)
     square = combine((k + 1) * c, positive[:-1]) - combine(k * c, negative[1:])
-    return square - log_mean(q).exp().square()
+    return (square - log_mean(q).exp().square()).clamp_min(0.0)  # rounding of float32

@@ -20,7 +20,6 @@ from torch.testing import assert_close
 
 from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
 from skgpstoch.data.rows import Rows
-from skgpstoch.estimators.basis import as_latent
 from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
@@ -34,6 +33,7 @@ from skgpstoch.objectives.quadruply import (
     squares,
 )
 from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
+from skgpstoch.recipes.basis import as_latent
 from skgpstoch.training.optimizers import SparseAdagrad
 
 KERNEL = sk.ConstantKernel(1.3) * sk.RBF([0.8, 1.5])
@@ -963,6 +963,12 @@ def test_basis_batch_size_counts_basis_functions(data):
         ({"kernel": sk.DotProduct()}, TypeError, "DotProduct"),
         ({"likelihood": "poisson"}, ValueError, "likelihood"),
         ({"n_dense": -1}, ValueError, "n_dense"),
+        ({"n_components": True}, ValueError, "n_components"),
+        ({"n_dense": True}, ValueError, "n_dense"),
+        ({"n_subset": False}, ValueError, "n_subset"),
+        ({"basis_batch_size": True}, ValueError, "basis_batch_size"),
+        ({"kernel": sk.RBF([1.0, 1.0])}, ValueError, "2 entries"),
+        ({**INDUCING, "kernel": sk.RBF([1.0, 1.0])}, ValueError, "2 entries"),
         ({"solver": "adam"}, ValueError, "solver"),
     ],
 )

@@ -181,9 +181,11 @@ def test_linear_kernels_have_vectors_too():
 
 
 # ---- refusals
-def test_warm_start_is_refused(sinc):
-    with pytest.raises(ValueError, match="warm_start"):
-        QSRVMRegressor(warm_start=True).fit(*sinc)
+@pytest.mark.parametrize("cls", [QSRVMRegressor, QSRVMClassifier])
+def test_there_is_no_warm_start(cls):
+    """What is pruned does not come back."""
+    with pytest.raises(TypeError, match="warm_start"):
+        cls(warm_start=True)
 
 
 # ---- classes

@@ -282,7 +282,7 @@ class BasisRecipe(Recipe):
             basis = self.basis.build(kernel, X, problem.plan.n_inducing, problem.generator)
         else:
             start.check_unchanged()
-            basis = copy.deepcopy(start.posterior.model.basis)
+            basis = copy.deepcopy(start.posterior.model.basis).to(X.device)
         c = dense_columns(self.n_dense, basis.n_components, self.n_swept(len(X)), len(shift))
         model = ChevronModel(
             basis, likelihood, shift, c, X.dtype, self.augments, self.learns_precision

@@ -263,6 +263,9 @@ class QSRVMParameters(KernelParameters, BasisParameters, TrainingParameters):
         Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
         Training ends earlier where one block has all functions that are left, none goes any more,
         and no precision moves by more than 1 %, or 2 % of a classifier.
+    learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
+        Without effect: steps stay as long as `learning_rate_init` says, because a function that is
+        pruned too late is not pruned at all.
     n_iter_no_change : int or None, default=None
         Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
         worse for a while whenever a function goes.

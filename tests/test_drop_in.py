@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgError
+from scipy.special import expit
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -477,6 +478,23 @@ def test_probabilities_are_of_the_second_class(labels):
     assert_allclose(model.predict_log_proba(QUERY_2), np.log(proba))
     assert model.predict(QUERY_2).dtype == y.dtype
     assert 0.8 < model.score(X, y) <= 1
+
+
+def test_standard_deviations_of_probabilities(labels):
+    """Of the sigmoid of draws from the latent posterior, or of its share of all classes'."""
+    X, two, three = labels
+    rng = np.random.default_rng(0)
+    model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, two)
+    mean, var = model.latent_mean_and_variance(QUERY_2)
+    f = mean + np.sqrt(var) * rng.standard_normal((200_000, len(mean)))
+    std = model.predict_std(QUERY_2)
+    assert_allclose(std, np.repeat(expit(f).std(0)[:, None], 2, 1), rtol=0.02)
+    model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, three)
+    moments = [b.latent_mean_and_variance(QUERY_2) for b in model.base_estimator_.estimators_]
+    mean, var = (np.stack(columns, 1) for columns in zip(*moments, strict=True))
+    f = mean + np.sqrt(var) * rng.standard_normal((100_000, *mean.shape))
+    p = expit(f) / expit(f).sum(-1, keepdims=True)
+    assert_allclose(model.predict_std(QUERY_2), p.std(0), rtol=0.03)
 
 
 def test_max_iter_predict_is_newtons(labels):

@@ -1,5 +1,7 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
+from .drop_in.classifier import GaussianProcessClassifier
+from .drop_in.regressor import GaussianProcessRegressor
 from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss

@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import DIRECT, every_classifier, fitted_once
+from conftest import DIRECT, ESTIMATORS, constructor, every_classifier, fitted_once, named
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -350,6 +350,41 @@ def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     again, copied = (m.predict_proba(GRID) for m in (model, pickle.loads(pickle.dumps(model))))
     assert_array_equal(again, model.predict_proba(GRID))
     assert_array_equal(copied, again)
+
+
+@pytest.mark.parametrize("cls", [cls for cls in ESTIMATORS if is_classifier(cls())], ids=named)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_every_classifier_knows_how_certain_its_probabilities_are(cls, n_classes):
+    """At most ½, the same for both of two classes, and whatever the batch."""
+    X = np.random.default_rng(0).uniform(-2, 2, (60, 16))  # images, too, of 4 by 4
+    y = np.digitize(X[:, :8].sum(1), [0.0] if n_classes == 2 else [-2.0, 2.0])
+    short = {"max_iter": 3} if "max_iter" in cls().get_params() else {}
+    model = constructor(cls)(**short).fit(X, y)
+    std = model.predict_std(X)
+    assert std.shape == (60, n_classes)
+    assert ((std >= 0.0) & (std <= 0.5)).all()
+    assert std.max() > 1e-3
+    if n_classes == 2:
+        assert_array_equal(std[:, 0], std[:, 1])
+    # No distribution on [0, 1] varies more.
+    p = model.predict_proba(X)
+    assert (std**2 <= p * (1.0 - p) + 0.02).all()  # one against the rest are several models
+    assert_allclose(model.predict_std(X[::-1])[::-1], std, rtol=1e-9, atol=1e-12)
+    assert_allclose(model.predict_std(X[7:8]), std[7:8], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_standard_deviations_are_over_the_latent_function(quick_classifier, two_classes, link):
+    X, y = two_classes
+    model = quick_classifier(likelihood=Bernoulli(link), max_iter=10).fit(X, y)
+    mean, variance = model.latent_mean_and_variance(GRID)
+    z, w = np.polynomial.hermite_e.hermegauss(100)
+    f = mean[:, None] + np.sqrt(variance)[:, None] * z
+    p = expit(f) if link == "logit" else norm.cdf(f)
+    expected = np.sqrt((p - (p @ w / w.sum())[:, None]) ** 2 @ w / w.sum())
+    assert_allclose(model.predict_std(GRID)[:, 0], expected, rtol=1e-6)
+    far = model.predict_std(100.0 + GRID)
+    assert far.mean() > 1.5 * model.predict_std(X).mean()
 
 
 def test_the_order_of_the_classes_does_not_matter(quick_classifier, three_classes):

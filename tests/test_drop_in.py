@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgError
+from scipy.special import expit
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -447,8 +448,9 @@ def test_several_classes(multi_class, n_jobs, labels):
         assert_allclose(proba, theirs.predict_proba(QUERY_2), rtol=1e-6)
         assert_allclose(proba.sum(1), 1.0)
     else:
-        with pytest.raises(ValueError, match="one_vs_one"):
-            ours.predict_proba(QUERY_2)
+        for method in (ours.predict_proba, ours.predict_std):
+            with pytest.raises(ValueError, match="one_vs_one"):
+                method(QUERY_2)
     with pytest.raises(NotImplementedError):
         ours.log_marginal_likelihood(SMOOTH.theta, eval_gradient=True)
     with pytest.raises(ValueError, match="theta"):
@@ -476,6 +478,23 @@ def test_probabilities_are_of_the_second_class(labels):
     assert_allclose(model.predict_log_proba(QUERY_2), np.log(proba))
     assert model.predict(QUERY_2).dtype == y.dtype
     assert 0.8 < model.score(X, y) <= 1
+
+
+def test_standard_deviations_of_probabilities(labels):
+    """Of the sigmoid of draws from the latent posterior, or of its share of all classes'."""
+    X, two, three = labels
+    rng = np.random.default_rng(0)
+    model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, two)
+    mean, var = model.latent_mean_and_variance(QUERY_2)
+    f = mean + np.sqrt(var) * rng.standard_normal((200_000, len(mean)))
+    std = model.predict_std(QUERY_2)
+    assert_allclose(std, np.repeat(expit(f).std(0)[:, None], 2, 1), rtol=0.02)
+    model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, three)
+    moments = [b.latent_mean_and_variance(QUERY_2) for b in model.base_estimator_.estimators_]
+    mean, var = (np.stack(columns, 1) for columns in zip(*moments, strict=True))
+    f = mean + np.sqrt(var) * rng.standard_normal((100_000, *mean.shape))
+    p = expit(f) / expit(f).sum(-1, keepdims=True)
+    assert_allclose(model.predict_std(QUERY_2), p.std(0), rtol=0.03)
 
 
 def test_max_iter_predict_is_newtons(labels):
@@ -774,7 +793,7 @@ def test_predictions_do_not_depend_on_batches(ours, theirs, rows, labels, monkey
 
         def moments(rows, model=model):
             if ours is GaussianProcessClassifier:
-                return model.predict_proba(rows)
+                return np.hstack([model.predict_proba(rows), model.predict_std(rows)])
             return np.column_stack(model.predict(rows, return_std=True))
 
         whole = moments(query)
@@ -1128,8 +1147,9 @@ def test_kernels_that_compute_themselves_are_exact(rows, labels):
     """Also beyond max_exact, as the reason says; methods for many rows refuse them."""
     X, y = rows
     model = GaussianProcessRegressor(MyRBF(0.8), alpha=0.1, max_exact=10, optimizer=None)
-    with pytest.warns(UserWarning, match="all rows are in one matrix"):
+    with pytest.warns(UserWarning, match="all rows are in one matrix") as found:
         model.fit(X, y)
+    assert found[0].filename == __file__
     assert model.method_ == "exact"
     assert "object" in model.method_reason_
     for method in MANY:
@@ -1285,6 +1305,10 @@ def test_a_row_and_no_row(rows):
         ("optimizer", "adam"),
         ("n_restarts_optimizer", -1),
         ("n_restarts_optimizer", 1.5),
+        ("n_restarts_optimizer", True),
+        ("max_exact", True),
+        ("n_targets", True),
+        ("max_iter_predict", True),
         ("max_exact", 0),
         ("max_exact", "many"),
         ("method", "nystroem"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 from scipy.stats import kstest, laplace, norm, t
 from sklearn.base import BaseEstimator, clone
 from torch.testing import assert_close
@@ -609,9 +609,171 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
         y, q = example(likelihood, n_rows=9, n_components=2)
         whole = likelihood.log_predictive(y, q), likelihood.expected_log_prob(y, q)
         with monkeypatch.context() as context:
-            context.setattr("skgpstoch.likelihoods.classes.BLOCK_FLOATS", 2 * 512 * 3 * 2)
+            context.setattr("skgpstoch.likelihoods.probabilities.BLOCK_FLOATS", 2 * 512 * 3 * 2)
             blocks = likelihood.log_predictive(y, q), likelihood.expected_log_prob(y, q)
+            std_of_blocks = likelihood.probability_std(q)
         assert all(torch.equal(a, b) for a, b in zip(whole, blocks, strict=True))
+        assert torch.equal(likelihood.probability_std(q), std_of_blocks)
+
+
+# ---- how certain probabilities are ---------------------------------------------------------------
+
+CLASSES = {
+    "logit": lambda: Bernoulli("logit"),
+    "probit": lambda: Bernoulli("probit"),
+    "softmax of two": lambda: Categorical(2),
+    "softmax": lambda: Categorical(3),
+    "robustmax": lambda: Categorical(3, "robustmax", epsilon=0.05),
+    "one_vs_rest": lambda: OneVsRest(3),
+    "own": lambda: OwnLogistic(),
+    "own of three": lambda: OwnSoftmax(3),
+}
+
+
+class OwnLogistic(Bernoulli):
+    """Two classes that say nothing but log_prob."""
+
+    log_class_probs = Likelihood.log_class_probs
+    class_probabilities = Likelihood.class_probabilities
+
+
+class OwnSoftmax(Categorical):
+    """Several classes that say nothing but log_prob."""
+
+    log_class_probs = Likelihood.log_class_probs
+
+
+def class_example(likelihood, n_rows=7, n_components=1):
+    generator = torch.Generator().manual_seed(3)
+    shape = (n_components, n_rows, likelihood.n_latents(1))
+    mean = 2.0 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return Marginals(mean, 2.0 * torch.rand(shape, generator=generator, dtype=torch.float64))
+
+
+def central_variance(g, mean, var):
+    """∫ (g(f) − ∫gq)² q df by trapezoids, dense where g bends."""
+    std = math.sqrt(var)
+    f = np.unique(np.r_[mean + std * np.linspace(-12, 12, 8001), np.linspace(-60, 60, 60001)])
+    f = f[np.abs(f - mean) < 12 * std]
+    q = norm.pdf(f, mean, std)
+    value = g(f)
+    return np.trapezoid(np.square(value - np.trapezoid(value * q, f)) * q, f)
+
+
+@pytest.mark.parametrize(("name", "g"), [("logit", expit), ("probit", norm.cdf)])
+@pytest.mark.parametrize("mean", [0.0, 0.4, -3.0, 7.0, -30.0])
+@torch.no_grad()
+def test_variances_of_two_classes_are_integrals(name, g, mean):
+    for var in (1e-3, 0.1, 0.999, 1.0, 1.001, 4.0, 50.0, 1e4):
+        q = single(mean, var)
+        found = float(CLASSES[name]().class_probabilities(q).var)
+        if mean == -30.0 and name == "probit" and var < 4.0:
+            continue  # where Φ²q is, the grid is not
+        expected = central_variance(g, -abs(mean), var)  # where g has all its digits
+        assert found == pytest.approx(expected, rel=1e-6)
+        flipped = CLASSES[name]().class_probabilities(single(-mean, var))
+        assert float(flipped.var) == found
+        assert float(flipped.mean) == pytest.approx(1.0 - g_mean(name, q), abs=1e-12)
+
+
+def g_mean(name, q):
+    return float(CLASSES[name]().moments(q).mean)
+
+
+@pytest.mark.parametrize("mean", [0.0, 2.0, -40.0, 300.0])
+@torch.no_grad()
+def test_tiny_variances_are_those_of_the_slope(mean):
+    """g'(μ)²·v, to all digits, where neither moment of g has any left of their difference."""
+    slopes = {"logit": expit(mean) * expit(-mean), "probit": norm.pdf(mean)}
+    for name, slope in slopes.items():
+        for var in (1e-8, 1e-16, 1e-30):
+            found = float(CLASSES[name]().class_probabilities(single(mean, var)).var)
+            tolerance = 2e-5 if name == "probit" else 1e-7  # g''(μ)²v²
+            assert found == pytest.approx(slope**2 * var, rel=tolerance, abs=1e-300)
+
+
+@torch.no_grad()
+def test_a_very_uncertain_function_has_variances_of_a_coin():
+    for name in ("logit", "probit"):
+        q = Marginals(torch.zeros(1, 3, 1).double(), f64([1e6, 1e12, 1e30]).reshape(1, 3, 1))
+        std = CLASSES[name]().probability_std(q)
+        assert_close(std[1:], torch.full((2, 2), 0.5).double(), rtol=1e-5, atol=0.0)
+        assert ((std > 0.499) & (std <= 0.5)).all()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_variances_of_probabilities_are_those_of_draws(name):
+    likelihood = CLASSES[name]()
+    q = class_example(likelihood)
+    generator = torch.Generator().manual_seed(1)
+    n_draws = 200_000
+    z = torch.randn(n_draws, *q.mean.shape[1:], generator=generator, dtype=torch.float64)
+    p = likelihood.log_class_probs(q.mean[0] + q.var[0].sqrt() * z).exp()
+    assert_close(p.sum(-1), torch.ones_like(p[..., 0]))
+    mean, var = likelihood.class_probabilities(q)
+    if mean.shape[-1] == 1:
+        p = p[..., 1:]
+    error = p.std(0) / math.sqrt(n_draws)
+    quasi = 4e-3 if likelihood.n_latents(1) > 1 and "robustmax" not in name else 0.0
+    assert ((p.mean(0) - mean[0]).abs() <= 4.5 * error + quasi).all()
+    square = (p - mean[0]).square()
+    error = square.std(0) / math.sqrt(n_draws)
+    assert ((square.mean(0) - var[0]).abs() <= 5.0 * error + quasi).all()
+    if name != "one_vs_rest":  # whose probabilities are those of several models, normalised
+        expected = likelihood.moments(q).mean
+        assert_close(mean[..., -expected.shape[-1] :], expected, rtol=0.0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_softmax_of_two_classes_is_as_certain_as_logistic():
+    likelihood = Categorical(2)
+    q = class_example(likelihood, n_rows=50)
+    difference = Marginals(q.mean[..., 1:] - q.mean[..., :1], q.var.sum(-1, keepdim=True))
+    expected = Bernoulli().probability_std(difference)
+    found = likelihood.probability_std(q)
+    assert_close(found, expected, rtol=0.0, atol=5e-3)
+    assert torch.equal(found[:, 0], found[:, 1])
+    robust = Categorical(2, "robustmax", epsilon=0.01)
+    win = torch.special.ndtr(difference.mean[0] / difference.var[0].sqrt())
+    std = robust.probability_std(q)
+    assert_close(std, (0.98 * (win * (1.0 - win)).sqrt()).expand(-1, 2), rtol=0.0, atol=1e-3)
+    assert torch.equal(std[:, 0], std[:, 1])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_variances_of_a_mixture_are_within_and_between(name):
+    likelihood = CLASSES[name]()
+    q = class_example(likelihood, n_components=3)
+    mean, var = likelihood.class_probabilities(q)
+    expected = (var.mean(0) + (mean - mean.mean(0)).square().mean(0)).sqrt()
+    std = likelihood.probability_std(q)
+    assert std.shape == (7, max(2, likelihood.n_latents(1)))
+    assert_close(std, expected.expand_as(std))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_certainties_at_extremes(name):
+    """Finite, not negative and at most ½, and those of two classes the same."""
+    likelihood = CLASSES[name]()
+    means = f64([-1e6, -700.0, -1.0, 0.0, 1e-3, 40.0, 1e6])
+    variances = f64([0.0, 1e-300, 1e-20, 1.0, 1e3, 1e12])
+    mean, var = torch.cartesian_prod(means, variances).T[..., None]
+    C = likelihood.n_latents(1)
+    mean, var = mean * torch.linspace(1.0, -1.0, C).double(), var * 10.0 ** torch.arange(C).double()
+    if name == "robustmax":
+        var = var.clamp_min(1e-20)  # which quotients of deviations need
+    std = likelihood.probability_std(Marginals(mean[None], var[None]))
+    assert std.isfinite().all()
+    assert ((std >= 0.0) & (std <= 0.5)).all()
+    assert std.shape[1] > 2 or torch.equal(std[:, 0], std[:, 1])
+    one_by_one = [
+        likelihood.probability_std(Marginals(*(a[None, [i]] for a in (mean, var))))
+        for i in range(len(mean))
+    ]
+    assert_close(torch.cat(one_by_one), std, rtol=1e-12, atol=1e-300)
 
 
 @torch.no_grad()

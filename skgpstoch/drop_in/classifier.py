@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import N_JOBS
+from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
-from .laplace import BinaryLaplaceClassifier, Stop
-from .many_rows import choose, fixed, make_classifier
-from .parameters import DropInParameters
-from .shell import Shell
+from .base import DropIn, checked_theta
+from .laplace import BinaryLaplaceClassifier, Stop, predict_std_one_vs_rest
+from .many_rows import choose, make_classifier
+from .noise import fixed
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
+class GaussianProcessClassifier(ClassifierMixin, DropIn):
     """Gaussian-process classification as scikit-learn has it, and on any number of rows.
 
     The constructor, the attributes and the methods of
@@ -99,8 +98,10 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
     n_jobs: int | None = None
     method: str = "auto"
 
+    _default_kernel: ClassVar[sk.Kernel] = sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
+
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "max_iter_predict": [Interval(Integral, 1, None, closed="left")],
+        "max_iter_predict": [POSITIVE_INTEGER],
         "warm_start": ["boolean"],
         "multi_class": [StrOptions({"one_vs_rest", "one_vs_one"})],
         "n_jobs": N_JOBS,
@@ -150,9 +151,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
         else:
             self._fit_many(kernel, X, y)
         return self
-
-    def _default_kernel(self) -> sk.Kernel:
-        return sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed")
 
     def _fit_laplace(self, kernel: sk.Kernel, y: np.ndarray) -> None:
         binary = BinaryLaplaceClassifier(
@@ -217,7 +215,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
 
     @predicting()
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class.
+        """Predict the most probable class.
 
         Parameters
         ----------
@@ -234,7 +232,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
 
     @predicting()
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
@@ -252,15 +250,47 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
             With multi_class="one_vs_one", which has none.
         """
         X = self._query(X)
+        self._check_probabilities()
+        return self._placed(self.base_estimator_).predict_proba(X)
+
+    def _check_probabilities(self) -> None:
         if isinstance(self.base_estimator_, OneVsOneClassifier):
             raise ValueError(
                 "one_vs_one multi-class mode does not support predicting probability estimates. "
                 "Use one_vs_rest mode instead."
             )
-        return self._placed(self.base_estimator_).predict_proba(X)
+
+    @predicting()
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Return the standard deviation of each class's probability under the posterior.
+
+        The probability of a class is a function of f, which is uncertain: far from the training
+        rows this is large, although `predict_proba` may be as even near a boundary between classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+
+        Returns
+        -------
+        std : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
+
+        Raises
+        ------
+        ValueError
+            With multi_class="one_vs_one", which has no probabilities.
+        """
+        X = self._query(X)
+        self._check_probabilities()
+        base = self._placed(self.base_estimator_)
+        if isinstance(base, OneVsRestClassifier):
+            return predict_std_one_vs_rest(base.estimators_, X)
+        return base.predict_std(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of the probability of each class.
+        """Return the logarithm of the probability of each class.
 
         Parameters
         ----------
@@ -277,7 +307,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
 
     @predicting()
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latent function of two classes.
+        """Return mean and variance of the latent function of two classes.
 
         Parameters
         ----------
@@ -307,7 +337,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Laplace's approximation of the log marginal likelihood of the rows of the fit, in nats.
+        """Return Laplace's approximation of the log marginal likelihood of the rows of the fit.
 
         Of more than two classes, the mean of those of the classifiers.
 
@@ -340,7 +370,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
             )
         base = self.base_estimator_
         if self.n_classes_ == 2:
-            theta = self._checked_theta(theta, base.kernel_)
+            theta = checked_theta(theta, base.kernel_)
             return base.log_marginal_likelihood(theta, eval_gradient, clone_kernel)
         if eval_gradient:
             raise NotImplementedError(
@@ -349,7 +379,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropInParameters, Shell):
         theta, one = np.asarray(theta, dtype=np.float64), base.estimators_[0].kernel_
         if theta.size == one.n_dims:
             theta = np.tile(theta, len(base.estimators_))
-        parts = np.split(self._checked_theta(theta, self.kernel_), len(base.estimators_))
+        parts = np.split(checked_theta(theta, self.kernel_), len(base.estimators_))
         pairs = zip(base.estimators_, parts, strict=True)
         values = [b.log_marginal_likelihood(part, False, clone_kernel) for b, part in pairs]
         return float(np.mean(values))

@@ -15,7 +15,6 @@ others, is :class:`~skgpstoch.GaussianProcessRegressor`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,18 +23,18 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed
+from ..data.messages import warn
+from ..kernels.matrices import covariance_of
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..posteriors.exact import conditional_variance
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
-TINY = np.finfo(np.float64).tiny
-
-ROUNDING = 1e-8
-"""Share of the prior variance by which a variance may be negative without a word."""
+SMALLEST = np.finfo(np.float64).tiny
+NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word
 
 
 class ExactFit(NamedTuple):
-    """What is left of a fit: the kernel at θ̂, L (N, N), α (N, P), and the evidence in nats."""
+    """What a fit leaves: the kernel at θ̂, L (N, N), α (N, P), and the evidence in nats."""
 
     kernel: sk.Kernel
     L: np.ndarray
@@ -61,7 +60,7 @@ def fit(
 
 
 def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:
-    """L and α at the kernel's θ."""
+    """Return L and α at the kernel's θ."""
     factors = factorise(rows.covariance(kernel), *rows.tensors())
     if factors is None:
         raise NotPositiveDefiniteError(
@@ -77,13 +76,52 @@ def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:
     return ExactFit(kernel, L, alpha, value)
 
 
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+class PriorModel(NamedTuple):
+    """The model before a fit: f ~ GP(0, k) for every target."""
+
+    kernel: sk.Kernel
+    n_targets: int
+    device: torch.device
+
+    def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance, each (N*, P)."""
+        var = covariance_of(self.kernel, X[:1], self.device).diag(X).cpu().numpy()
+        return np.zeros((len(X), self.n_targets)), np.repeat(var[:, None], self.n_targets, 1)
+
+    def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean (N*, P) and covariance (N*, N*, P)."""
+        cov = covariance_of(self.kernel, X[:1], self.device).among(X).cpu().numpy()
+        return np.zeros((len(X), self.n_targets)), np.repeat(cov[..., None], self.n_targets, 2)
+
+
+class ExactModel(NamedTuple):
+    """f* with white noise, given the rows of a fit."""
+
+    fitted: ExactFit
+    rows: TrainingSet
+
+    def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance, each (N*, P)."""
+        mean, var = moments(self.fitted, self.rows, X, with_variance)
+        return mean, np.repeat(var[:, None], mean.shape[1], 1)
+
+    def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean (N*, P) and covariance (N*, N*, P)."""
+        mean, _ = moments(self.fitted, self.rows, X, with_variance=False)
+        cov = covariance(self.fitted, self.rows, X)
+        return mean, np.repeat(cov[..., None], mean.shape[1], 2)
+
+
 def moments(
     fitted: ExactFit, rows: TrainingSet, X: Any, with_variance: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (N*, P) and variance (N*,) of f* with white noise, by blocks of rows."""
+    """Return mean (N*, P) and variance (N*,), 0 unless it is asked for, by blocks of rows."""
     k = rows.covariance(fitted.kernel)
     L, alpha = (borrowed(a).to(k.device) for a in (fitted.L, fitted.alpha))
-    mean, var = np.empty((len(X), alpha.shape[1])), np.empty(len(X))
+    mean, var = np.empty((len(X), alpha.shape[1])), np.zeros(len(X))
     least = [0.0]
 
     def compute(block: slice) -> None:
@@ -92,21 +130,20 @@ def moments(
         if with_variance:
             prior = k.diag(X[block])
             of_block = conditional_variance(prior, L, K_star)
-            least.append(float((of_block / prior.clamp_min(TINY)).min()))
+            least.append(float((of_block / prior.clamp_min(SMALLEST)).min()))
             var[block] = of_block.clamp_min_(0.0).cpu().numpy()
 
     map_blocks(compute, len(X), k.block_rows)
-    if min(least) < -ROUNDING:
-        warnings.warn(
+    if min(least) < -NEGATIVE_SHARE:
+        warn(
             "Predicted variances smaller than 0. Setting those variances to 0: the covariance of "
-            "the training rows is all but singular. A larger alpha helps.",
-            stacklevel=4,
+            "the training rows is all but singular. A larger alpha helps."
         )
     return mean, var
 
 
 def covariance(fitted: ExactFit, rows: TrainingSet, X: Any) -> np.ndarray:
-    """Joint covariance of f* with white noise, (N*, N*): O(N*²) memory."""
+    """Return the joint covariance of f* with white noise, (N*, N*): O(N*²) memory."""
     k = rows.covariance(fitted.kernel)
     L = borrowed(fitted.L).to(k.device)
     V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)

@@ -8,6 +8,7 @@ Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed, prediction_device, random_numbers
 from ..kernels.matrices import Covariance, covariance_of
+from ..likelihoods import Bernoulli, OneVsRest
+from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..training.exact_search import maximise
 from .laplace_evidence import LaplaceEvidence, latent, probability
@@ -133,18 +136,23 @@ random_state, device
         return (value, gradient) if eval_gradient else value
 
     def predict(self, X: Any) -> np.ndarray:
-        """The more probable class of each row."""
+        """Predict the more probable class of each row."""
         mean, _ = self.latent_mean_and_variance(X)
         return np.where(mean > 0.0, self.classes_[1], self.classes_[0])
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of both classes, (n, 2)."""
+        """Return the probability of both classes, (n, 2)."""
         mean, var = (torch.from_numpy(a) for a in self.latent_mean_and_variance(X))
         p = probability(mean, var).numpy()
         return np.stack([1.0 - p, p], 1)
 
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Return the standard deviation of both classes' probabilities, (n, 2)."""
+        mean, var = (torch.from_numpy(a)[None, :, None] for a in self.latent_mean_and_variance(X))
+        return Bernoulli().probability_std(Marginals(mean, var)).numpy()
+
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latent function, each (n,), by blocks of rows."""
+        """Return mean and variance of the latent function, each (n,), by blocks of rows."""
         k = self._covariance(self.kernel_)
         residual = self.y_train_ - self.pi_
         L, W_sr, residual = (borrowed(a).to(k.device) for a in (self.L_, self.W_sr_, residual))
@@ -157,3 +165,10 @@ random_state, device
 
         map_blocks(compute, len(X), k.block_rows)
         return mean, var
+
+
+def predict_std_one_vs_rest(binary: Sequence[BinaryLaplaceClassifier], X: Any) -> np.ndarray:
+    """Return the standard deviation of each class's probability, of its share of all, (n, C)."""
+    pairs = [classifier.latent_mean_and_variance(X) for classifier in binary]
+    mean, var = (torch.from_numpy(np.stack(columns, 1)) for columns in zip(*pairs, strict=True))
+    return OneVsRest(len(binary)).probability_std(Marginals(mean[None], var[None])).numpy()

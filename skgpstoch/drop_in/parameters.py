@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
+
+from ..estimators.parameters import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,10 +69,10 @@ class DropInParameters:
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernel": [sk.Kernel, None],
         "optimizer": [StrOptions({"fmin_l_bfgs_b"}), callable, None],
-        "n_restarts_optimizer": [Interval(Integral, 0, None, closed="left")],
+        "n_restarts_optimizer": [NOT_NEGATIVE_INTEGER],
         "copy_X_train": ["boolean"],
         "random_state": ["random_state"],
-        "max_exact": [Interval(Integral, 1, None, closed="left")],
+        "max_exact": [POSITIVE_INTEGER],
         "device": [str, torch.device, None],
         "dtype": [StrOptions({"float32", "float64"})],
     }

@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
+from abc import ABCMeta, abstractmethod
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.stats import norm
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import random_numbers, readable
+from ..data.arrays import Scaling, random_numbers, readable
+from ..estimators.base import predicting
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import LOG_2PI
+from .base import DropIn
 
 
-class GaussianPredictions(ABC):
-    """Of any model that knows the moments of y at some rows, and jointly."""
+class Predictive(Protocol):
+    """A model that knows the moments of the (normalised) y, row by row and jointly."""
+
+    def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance, each (n, P); the latter is void unless it is asked for."""
+
+    def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean (n, P) and covariance (n, n, P)."""
+
+
+class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCMeta):
+    """Predictions of a model that knows the moments of y; a subclass says which model."""
 
     @abstractmethod
-    def _query(self, X: Any) -> Any:
-        """X, validated."""
+    def _model(self) -> tuple[Predictive, Scaling]:
+        """Return what predicts, and the units of y."""
 
-    @abstractmethod
+    @predicting()
     def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance, each (n, P), in the units of y."""
+        """Return mean and variance, each (n, P), in the units of y."""
+        X = self._validated(X, reset=False)
+        model, (offset, scale) = self._model()
+        mean, var = model.moments(X, with_variance)
+        return mean * scale + offset, var * np.square(scale)
 
-    @abstractmethod
+    @predicting()
     def _joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (n, P) and covariance (n, n, P), in the units of y."""
+        """Return mean (n, P) and covariance (n, n, P), in the units of y."""
+        X = self._validated(X, reset=False)
+        model, (offset, scale) = self._model()
+        mean, cov = model.joint(X)
+        return mean * scale + offset, cov * np.square(scale)
 
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of y, and if asked its standard deviation or joint covariance.
+        """Predict the mean of y, and if asked its standard deviation or joint covariance.
 
         The noise of a WhiteKernel is in both, and alpha in neither. A model that is not fitted
         predicts from the prior.
@@ -57,17 +78,16 @@ class GaussianPredictions(ABC):
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
-        X = self._query(X)
         if return_cov:
             mean, cov = self._joint(X)
-            return self._shaped(mean), self._shaped(cov)
+            return shaped(mean), shaped(cov)
         mean, var = self._moments(X, with_variance=return_std)
         if return_std:
-            return self._shaped(mean), self._shaped(np.sqrt(var))
-        return self._shaped(mean)
+            return shaped(mean), shaped(np.sqrt(var))
+        return shaped(mean)
 
     def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row.
+        """Predict the standard deviation of y at each row.
 
         Parameters
         ----------
@@ -79,10 +99,10 @@ class GaussianPredictions(ABC):
         y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
             As `predict` with `return_std` has it.
         """
-        return self._shaped(np.sqrt(self._moments(self._query(X), with_variance=True)[1]))
+        return shaped(np.sqrt(self._moments(X, with_variance=True)[1]))
 
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability.
+        """Predict the central interval that y is in with the given probability.
 
         Parameters
         ----------
@@ -97,12 +117,12 @@ class GaussianPredictions(ABC):
             Lower and upper end.
         """
         coverage = check_coverage(coverage)
-        mean, var = self._moments(self._query(X), with_variance=True)
+        mean, var = self._moments(X, with_variance=True)
         half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
-        return self._shaped(np.stack([mean - half, mean + half], 1))
+        return shaped(np.stack([mean - half, mean + half], 1))
 
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
-        """Joint draws of y at the rows of X, from the posterior or the prior.
+        """Draw y jointly at the rows of X, from the posterior or the prior.
 
         Parameters
         ----------
@@ -120,7 +140,7 @@ class GaussianPredictions(ABC):
         """
         n_samples = check_n_samples(n_samples)
         random_state = random_numbers(random_state)
-        mean, cov = self._joint(self._query(X))
+        mean, cov = self._joint(X)
         draws = [
             random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
             for p in range(mean.shape[1])
@@ -128,7 +148,9 @@ class GaussianPredictions(ABC):
         return draws[0] if len(draws) == 1 else np.stack(draws, 1)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density of each row's y, summed over targets, as `predict` has its mean and std.
+        """Return the log density of each row's y, summed over targets.
+
+        Mean and standard deviation are those of `predict`.
 
         Parameters
         ----------
@@ -142,7 +164,7 @@ class GaussianPredictions(ABC):
         log_density : ndarray of shape (n_samples,)
             Nats.
         """
-        mean, var = self._moments(self._query(X), with_variance=True)
+        mean, var = self._moments(X, with_variance=True)
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
         if y.size != mean.size:
             raise ValueError(f"y must have the shape {mean.shape} of predictions, got {y.shape}.")
@@ -150,7 +172,7 @@ class GaussianPredictions(ABC):
             z2 = np.square(y.reshape(mean.shape) - mean) / var
             return -0.5 * (LOG_2PI + np.log(var) + z2).sum(1)
 
-    @staticmethod
-    def _shaped(a: np.ndarray) -> np.ndarray:
-        """(n, ..., P) → as scikit-learn has it, one target without an axis of its own."""
-        return a[..., 0] if a.shape[-1] == 1 else a
+
+def shaped(a: np.ndarray) -> np.ndarray:
+    """Drop the axis of targets, the last, if there is one target: as scikit-learn has it."""
+    return a[..., 0] if a.shape[-1] == 1 else a

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
 from ..data.arrays import (
@@ -21,24 +20,15 @@ from ..data.arrays import (
     readable,
     resolve_device,
 )
-from ..estimators.base import fitting, predicting
+from ..estimators.base import fitting
 from ..estimators.docs import public_estimator
-from ..kernels.matrices import Covariance, covariance_of
+from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..training.exact_search import TrainingSet
 from . import exact
-from .many_rows import (
-    bound_at,
-    choose,
-    fitted_kernel,
-    make_regressor,
-    noise_of,
-    start_kernel,
-    trained_kernel,
-    without_alpha,
-)
-from .parameters import DropInParameters
-from .predictions import GaussianPredictions
-from .shell import Shell
+from .base import checked_theta
+from .many_rows import SparseModel, bound_at, choose, make_regressor, start_kernel
+from .noise import fitted_kernel, noise_of, trained_kernel, without_alpha
+from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has noise of its own, whose mean kernel_ has"
 EXACT_ONLY = ("L_", "alpha_")
@@ -50,13 +40,7 @@ MATRIX = (
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class GaussianProcessRegressor(
-    MultiOutputMixin,
-    RegressorMixin,
-    DropInParameters,
-    GaussianPredictions,
-    Shell,
-):
+class GaussianProcessRegressor(GaussianPredictor):
     """Gaussian-process regression as scikit-learn has it, and on any number of rows.
 
     The constructor, the attributes and the methods of
@@ -132,10 +116,12 @@ class GaussianProcessRegressor(
     n_targets: int | None = None
     method: str = "auto"
 
+    _default_kernel: ClassVar[sk.Kernel] = sk.ConstantKernel() * sk.RBF()
+
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "alpha": [NOT_NEGATIVE, "array-like"],
         "normalize_y": ["boolean"],
-        "n_targets": [Interval(Integral, 1, None, closed="left"), None],
+        "n_targets": [POSITIVE_INTEGER, None],
         "method": [StrOptions({"auto", "exact", "sgpr", "svgp", "solve", "scgd"})],
     }
 
@@ -170,7 +156,7 @@ class GaussianProcessRegressor(
         X, y = self._validated(X, y, multi_output=True, y_numeric=True)
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self._check_targets(Y)
-        alpha = self._noise_variance(len(Y))
+        alpha = noise_variance(self.alpha, len(Y))
         scaling = Scaling.standard(Y) if self.normalize_y else Scaling.identity(Y.shape[1])
         self._y_train_mean, self._y_train_std = scaling
         y = ((Y - scaling.offset) / scaling.scale).reshape(np.shape(y))
@@ -196,25 +182,6 @@ class GaussianProcessRegressor(
                 "The number of targets seen in `y` is different from the parameter `n_targets`. "
                 f"Got {Y.shape[1]} != {self.n_targets}."
             )
-
-    def _noise_variance(self, n_rows: int) -> np.ndarray:
-        """alpha, () or (n,)."""
-        alpha = check_array(
-            np.atleast_1d(readable(self.alpha)),
-            dtype=np.float64,
-            ensure_2d=False,
-            input_name="alpha",
-        )
-        if alpha.shape == (1,):
-            alpha = alpha[0]
-        elif alpha.shape != (n_rows,):
-            raise ValueError(
-                "alpha must be a scalar or an array with same number of entries as y, of shape "
-                f"({n_rows},), got {alpha.shape}."
-            )
-        if np.min(alpha) < 0.0:
-            raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")
-        return np.asarray(alpha)
 
     def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:
         fitted = exact.fit(kernel, rows, *search)
@@ -262,78 +229,35 @@ class GaussianProcessRegressor(
 
     # ---- predictions -------------------------------------------------------------------------
 
-    def _default_kernel(self) -> sk.Kernel:
-        return sk.ConstantKernel() * sk.RBF()
-
-    def _query(self, X: Any) -> Any:
-        return self._validated(X, reset=False)
-
     def _is_fitted(self) -> bool:
         return "X_train_" in vars(self)
 
-    def _rows(self) -> tuple[exact.ExactFit, TrainingSet]:
-        """What an exact fit left."""
+    def _model(self) -> tuple[Predictive, Scaling]:
+        if not self._is_fitted():
+            n_targets = self.n_targets or 1
+            device = prediction_device(self.device)
+            prior = exact.PriorModel(self._kernel(), n_targets, device)
+            return prior, Scaling.identity(n_targets)
+        scaling = Scaling(self._y_train_mean, self._y_train_std)
+        if self.estimator_ is None:
+            return self._exact_model(), scaling
+        noise = np.atleast_1d(self.estimator_.noise_variance_)
+        white = np.maximum(noise - self._noise.alpha, 0.0)  # σ² less alpha
+        return SparseModel(self._placed(self.estimator_), white), scaling
+
+    def _exact_model(self) -> exact.ExactModel:
+        """Return what an exact fit left, without the noise of its rows."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
-        return fitted, TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
-
-    def _prior(self, X: Any) -> Covariance:
-        return covariance_of(self._kernel(), X[:1], prediction_device(self.device))
-
-    @predicting()
-    def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance, each (n, P)."""
-        if not self._is_fitted():
-            n_targets = self.n_targets or 1
-            var = self._prior(X).diag(X).cpu().numpy()
-            return np.zeros((len(X), n_targets)), np.repeat(var[:, None], n_targets, 1)
-        if self.estimator_ is None:
-            mean, var = exact.moments(*self._rows(), X, with_variance)
-            var = np.repeat(var[:, None], mean.shape[1], 1)
-        else:
-            mean, std = self._columns(
-                self._placed(self.estimator_).predict(X, return_std=True, latent=True)
-            )
-            var = np.square(std) + self._white()
-        return self._in_units(mean), var * np.square(self._y_train_std)
-
-    @predicting()
-    def _joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (n, P) and covariance (n, n, P)."""
-        if not self._is_fitted():
-            n_targets = self.n_targets or 1
-            cov = self._prior(X).among(X).cpu().numpy()[..., None]
-            return np.zeros((len(X), n_targets)), np.repeat(cov, n_targets, 2)
-        if self.estimator_ is None:
-            fitted, rows = self._rows()
-            mean, _ = exact.moments(fitted, rows, X, with_variance=False)
-            cov = np.repeat(exact.covariance(fitted, rows, X)[..., None], mean.shape[1], 2)
-        else:
-            mean, cov = self._columns(
-                self._placed(self.estimator_).predict(X, return_cov=True, latent=True)
-            )
-            cov = cov.reshape(len(X), len(X), -1)
-            cov[np.diag_indices(len(X))] += self._white()
-        return self._in_units(mean), cov * np.square(self._y_train_std)
-
-    def _columns(self, moments: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        mean, other = moments
-        return mean.reshape(len(mean), -1), other.reshape(len(mean), -1)
-
-    def _white(self) -> np.ndarray:
-        """The variance of the WhiteKernel, which is σ² less alpha, (P,) or (1,)."""
-        noise = np.atleast_1d(self.estimator_.noise_variance_)
-        return np.maximum(noise - self._noise.alpha, 0.0)
-
-    def _in_units(self, mean: np.ndarray) -> np.ndarray:
-        return mean * self._y_train_std + self._y_train_mean
+        rows = TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
+        return exact.ExactModel(fitted, rows)
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Log marginal likelihood of the rows of the fit, of (normalised) y, in nats.
+        """Return the log marginal likelihood of the rows of the fit, of (normalised) y, in nats.
 
         Parameters
         ----------
@@ -357,7 +281,7 @@ class GaussianProcessRegressor(
             if eval_gradient:
                 raise ValueError("Gradient can only be evaluated for theta!=None")
             return self.log_marginal_likelihood_value_
-        theta = self._checked_theta(theta, self.kernel_)
+        theta = checked_theta(theta, self.kernel_)
         if not clone_kernel:
             self.kernel_.theta = theta
         value, gradient = self._evidence(theta, bool(eval_gradient))
@@ -366,11 +290,11 @@ class GaussianProcessRegressor(
     @torch.inference_mode(False)
     @torch.enable_grad()
     def _evidence(self, theta: np.ndarray, eval_gradient: bool) -> tuple[float, np.ndarray]:
-        """The log marginal likelihood at θ, or the bound on it, and its gradient."""
+        """Return the log marginal likelihood at θ, or the bound on it, and its gradient."""
         if self.estimator_ is None:
-            fitted, rows = self._rows()
-            rows = rows._replace(noise=self._noise_variance(len(rows.Y)))
-            return rows.evidence(fitted.kernel)(theta, eval_gradient)
+            rows = self._exact_model().rows
+            rows = rows._replace(noise=noise_variance(self.alpha, len(rows.Y)))
+            return rows.evidence(self.kernel_)(theta, eval_gradient)
         if self.method_ == "scgd":
             raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
         return bound_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
@@ -379,3 +303,26 @@ class GaussianProcessRegressor(
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         return tags
+
+
+def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
+    """Return alpha, () or (n,).
+
+    Raises
+    ------
+    ValueError
+        If it is not one number, or one for each row, none of them negative.
+    """
+    alpha = check_array(
+        np.atleast_1d(readable(alpha)), dtype=np.float64, ensure_2d=False, input_name="alpha"
+    )
+    if alpha.shape == (1,):
+        alpha = alpha[0]
+    elif alpha.shape != (n_rows,):
+        raise ValueError(
+            "alpha must be a scalar or an array with same number of entries as y, of shape "
+            f"({n_rows},), got {alpha.shape}."
+        )
+    if np.min(alpha) < 0.0:
+        raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")
+    return np.asarray(alpha)

@@ -110,6 +110,29 @@ class Classifier(ClassifierMixin, BaseGP):
             probability = np.hstack([1.0 - probability, probability])
         return probability / probability.sum(1, keepdims=True)
 
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Return the standard deviation of each class's probability under the posterior.
+
+        The probability of a class is a function of f, which is uncertain: far from the training
+        rows this is large, although `predict_proba` may be as even near a boundary between classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        std : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
+        """
+        rows, posterior = self._query(X)
+
+        def compute(block: slice) -> tuple[Tensor]:
+            return (posterior.likelihood.probability_std(posterior.marginals(rows[block])),)
+
+        return self._collect(len(rows), compute)[0]
+
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of the probability of each class.
 

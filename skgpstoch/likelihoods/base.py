@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes
+from .probabilities import PREDICTIVE_POINTS, in_blocks, moments_at_nodes
 from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -64,6 +65,30 @@ class Likelihood(nn.Module):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of y for each f."""
         raise NotImplementedError(f"{type(self).__name__} must define sample")
+
+    def log_class_probs(self, f: Tensor) -> Tensor:
+        """log p(y = c | f) of every class c, for classes: f (..., N, P) → (..., N, C).
+
+        C is P, or 2 where one latent function tells two classes apart.
+        """
+        codes = [f.new_full((f.shape[-2], 1), c) for c in range(max(2, f.shape[-1]))]
+        return torch.cat([self.log_prob(code, f) for code in codes], -1)
+
+    def class_probabilities(self, q: Marginals) -> Marginals:
+        """Mean and variance of p(y = c | f) of every class c, f ~ q, for classes: (S, N, C).
+
+        Of the second class alone, (S, N, 1), where a likelihood of two classes says so.
+        """
+        n_latents = q.mean.shape[-1]
+        floats = PREDICTIVE_POINTS * max(2, n_latents)
+        function = functools.partial(moments_at_nodes, self.log_class_probs)
+        return Marginals(*in_blocks(function, q, floats).tensor_split(2, -1))
+
+    def probability_std(self, q: Marginals) -> Tensor:
+        """Standard deviation of p(y = c | f) of every class c, over the whole mixture: (N, C)."""
+        _, var = self.class_probabilities(q).mixture_moments()
+        std = var.clamp_max(0.25).sqrt()  # rounding
+        return std.expand(-1, 2) if std.shape[1] == 1 else std
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""

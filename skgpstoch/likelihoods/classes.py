@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,25 +12,18 @@ from torch.nn import functional as F
 from ..data.rows import Rows
 from ..maths.gaussian import (
     Marginals,
-    log_half_moment,
     log_ndtr,
     log_root,
     quadrature_nodes,
     quasi_random_nodes,
 )
+from . import logistic
 from .base import Gradients, Likelihood, check_link, differentiate, mixture_log_mean, named
+from .probabilities import PREDICTIVE_POINTS, in_blocks, probit_variance
 from .rejection import Draws, accept_reject
-
-BLOCK_FLOATS = 2**22
-"""Numbers in an intermediate array of :class:`Categorical`, above which rows are taken in turn."""
-
 
 TRAINING_POINTS = 128
 """Quasi-random points of softmax's expected log-probabilities and gradients."""
-
-
-PREDICTIVE_POINTS = 512
-"""Quasi-random points of softmax's probabilities."""
 
 
 MODE_STEPS = 14
@@ -52,7 +43,7 @@ class Bernoulli(Likelihood):
     """P(y = 1) = g(f), y in {0, 1}: two classes.
 
     With the logit link every expectation is a sum of truncated normal moments, exact to rounding
-    whatever the mean and variance: in x = exp(−|f|) ≤ 1, Σ (−1)ᵏ cₖ xᵏ is 1/(1 + x) to 10⁻¹⁵.
+    whatever the mean and variance.
 
     Parameters
     ----------
@@ -97,14 +88,18 @@ class Bernoulli(Likelihood):
         """log E_q[g(f)] of each component: (S, N, P)."""
         if self.link == "probit":
             return log_ndtr(q.mean / (1.0 + q.var).sqrt())
-        positive, negative = _logistic_moments(q)  # (K, S, N, P), log E[xᵏ] on either side of 0
-        c = _alternating(q.mean)  # 1/(1 + x) where f > 0, x/(1 + x) where f < 0
-        return torch.logaddexp(_log_sum(c, positive[:-1]), _log_sum(c, negative[1:]))
+        return logistic.log_mean(q)
 
     def moments(self, q: Marginals) -> Marginals:
         """P(y = 1) and p(1 − p)."""
         p = self.log_means(q).exp()
         return Marginals(p, p * self.log_means(Marginals(-q.mean, q.var)).exp())
+
+    def class_probabilities(self, q: Marginals) -> Marginals:
+        """Mean and variance of g(f), exact to rounding: each (S, N, P)."""
+        variance = logistic.variance if self.link == "logit" else probit_variance
+        floats = q.mean.shape[-1] * len(logistic.NODES)
+        return Marginals(self.log_means(q).exp(), in_blocks(variance, q, floats))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """1 with probability g(f), else 0."""
@@ -115,28 +110,17 @@ class Bernoulli(Likelihood):
         """Quadrature with the probit link, exact with the logit link."""
         if self.link == "probit":
             return super().expected_log_prob(y, q)
-        return self._logit_expectations(y, q)[0].mean(0).sum(-1)
+        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
+        return logistic.log_expectations(signed)[0].mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """With the logit link E[±g(∓f)] and −½E[g(f)g(−f)]."""
         if self.link == "probit":
             return super().expected_gradients(y, q)
-        with torch.no_grad():
-            value, d_mean, d_var = self._logit_expectations(y, q)
-        return value[0].sum(-1), d_mean[0], d_var[0]
-
-    def _logit_expectations(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
-        """E[log p(y | f)] and its derivatives by mean and variance, each (S, N, P)."""
         sign = 2.0 * y - 1.0
-        signed = Marginals(sign * q.mean, q.var)
-        x = _logistic_moments(signed)
-        c, k = _alternating(q.mean), torch.arange(x.shape[1] - 1, device=q.mean.device)
-        both = torch.logaddexp(*x)
-        # log g(f) = min(f, 0) − log(1 + x),  g(f)·g(−f) = x/(1 + x)² = −x·d/dx 1/(1 + x)
-        value = _mean_negative_part(signed) - _combine(c / (k + 1), both[1:])
-        d_mean = _combine(c, x[0][1:]) + _combine(c, x[1][:-1])  # g(−f)
-        d_var = 0.5 * _combine((k * c)[1:], both[1:-1])
-        return value, sign * d_mean, d_var.clamp_max(0.0)
+        with torch.no_grad():
+            value, slope, d_var = logistic.log_expectations(Marginals(sign * q.mean, q.var))
+        return value[0].sum(-1), sign * slope[0], d_var[0]
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_q[g(±f)], in closed form."""
@@ -221,14 +205,34 @@ class Categorical(Likelihood):
         n_classes = q.mean.shape[-1]
         if self.link == "robustmax":
             function = functools.partial(_log_win, n_nodes=PREDICTIVE_NODES)
-            log_win = _in_blocks(function, q, PREDICTIVE_NODES * n_classes**2)
+            log_win = in_blocks(function, q, PREDICTIVE_NODES * n_classes**2)
             return self._log_share(log_win.softmax(-1), n_classes)
-        return _in_blocks(_log_mean_softmax, q, PREDICTIVE_POINTS * n_classes)
+        return in_blocks(_log_mean_softmax, q, PREDICTIVE_POINTS * n_classes)
 
     def moments(self, q: Marginals) -> Marginals:
         """P(y = c) of every class, and p(1 − p): each (S, N, C)."""
         p = self.log_means(q).exp()
         return Marginals(p, p * (1.0 - p))
+
+    def log_class_probs(self, f: Tensor) -> Tensor:
+        if self.link == "softmax":
+            return torch.log_softmax(f, -1)
+        return super().log_class_probs(f)
+
+    def class_probabilities(self, q: Marginals) -> Marginals:
+        """Of softmax at the points of :meth:`moments`; of robustmax in closed form.
+
+        With robustmax p(c | f) has two values, the greater one with probability w = P(f_c wins).
+        """
+        if self.link == "softmax":
+            return super().class_probabilities(q)
+        n_classes = q.mean.shape[-1]
+        function = functools.partial(_log_win, n_nodes=PREDICTIVE_NODES)
+        win = in_blocks(function, q, PREDICTIVE_NODES * n_classes**2).softmax(-1)
+        itself = torch.eye(n_classes, dtype=torch.bool, device=win.device)
+        lose = win[..., None, :].masked_fill(itself, 0.0).sum(-1)  # 1 − w, with all its digits
+        contrast = 1.0 - self.epsilon - self.epsilon / (n_classes - 1)
+        return Marginals(self._log_share(win, n_classes).exp(), contrast**2 * (win * lose))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Codes, (..., N, 1): the class whose f plus Gumbel noise is greatest."""
@@ -242,7 +246,7 @@ class Categorical(Likelihood):
         """μ_y − E_q[log Σ exp f_c], or log(1 − ε)·w + log(ε/(C − 1))·(1 − w), w = P(f_y wins)."""
         n_classes = q.mean.shape[-1]
         if self.link == "softmax":
-            expected = _in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[..., :1]
+            expected = in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[..., :1]
             return (_of_class(y, q.mean) - expected).mean(0)[:, 0]
         win = _log_win(q, TRAINING_NODES, y).exp()  # (S, N, 1)
         lose, gain = (self._log_share(torch.full_like(win, w), n_classes) for w in (0.0, 1.0))
@@ -254,7 +258,7 @@ class Categorical(Likelihood):
             return super().expected_gradients(y, q)
         n_classes = q.mean.shape[-1]
         with torch.no_grad():
-            means = _in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[0]
+            means = in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[0]
             log_sum, p, spread = means.split([1, n_classes, n_classes], -1)
             value = _of_class(y, q.mean[0]) - log_sum
             target = F.one_hot(y[:, 0].long(), n_classes).to(p.dtype)
@@ -277,7 +281,7 @@ class Categorical(Likelihood):
 
             return differentiate(self, log_share, y, q)
         with torch.no_grad():
-            means = _in_blocks(_softmax_product_means, q, TRAINING_POINTS * n_classes, y)[0]
+            means = in_blocks(_softmax_product_means, q, TRAINING_POINTS * n_classes, y)[0]
             value, first, second = means.split([1, n_classes, n_classes], -1)
         return value[:, 0], first, 0.5 * second
 
@@ -316,62 +320,9 @@ class Categorical(Likelihood):
         return log_counts - log_counts.mean()
 
 
-@functools.cache
-def _alternating_coefficients(n_terms: int) -> np.ndarray:
-    """(−1)ᵏcₖ of Σ (−1)ᵏcₖxᵏ ≈ 1/(1 + x), to 5.8^−n on [0, 1]: Cohen et al., algorithm 1."""
-    d = math.cosh(n_terms * math.acosh(3.0))
-    b, c, coefficients = -1.0, -d, []
-    for k in range(n_terms):
-        c = b - c
-        coefficients.append(c / d)
-        b *= (k + n_terms) * (k - n_terms) / ((k + 0.5) * (k + 1.0))
-    return np.array(coefficients)
-
-
-def _alternating(like: Tensor) -> Tensor:
-    return torch.as_tensor(_alternating_coefficients(20), dtype=like.dtype, device=like.device)
-
-
-def _logistic_moments(q: Marginals) -> Tensor:
-    """log E[xᵏ·1(f > 0)] and log E[xᵏ·1(f < 0)], x = exp(−|f|), k ≤ 20: (2, 21, S, N, P)."""
-    k = torch.arange(21, dtype=q.mean.dtype, device=q.mean.device).view(-1, 1, 1, 1)
-    return log_half_moment(torch.stack([q.mean, -q.mean])[:, None], q.var, k)
-
-
-def _combine(coefficients: Tensor, log_terms: Tensor) -> Tensor:
-    """Σ coefficientₖ·exp(log_termₖ) over the leading axis."""
-    return torch.tensordot(coefficients, log_terms.exp(), 1)
-
-
-def _log_sum(coefficients: Tensor, log_terms: Tensor) -> Tensor:
-    """The logarithm of that, the first term being the greatest and the sum positive."""
-    first = log_terms[0]
-    return first + _combine(coefficients, log_terms - first).log()
-
-
-def _mean_negative_part(q: Marginals) -> Tensor:
-    """E[min(f, 0)] = −√v·(φ(z) − z·Φ(−z)), z = μ/√v."""
-    std = q.var.sqrt()
-    z = q.mean / std
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-    return q.mean * torch.special.ndtr(-z) - std * density
-
-
 def _of_class(y: Tensor, values: Tensor) -> Tensor:
     """The entry of values (..., N, C) of each row's class y (N, 1): (..., N, 1)."""
     return values.gather(-1, y.long().expand(*values.shape[:-1], 1))
-
-
-def _in_blocks(
-    function: Callable[..., Tensor], q: Marginals, floats: int, y: Tensor | None = None
-) -> Tensor:
-    """function(q) or function(q, y), (S, N, ·), in blocks of rows if each needs so many numbers."""
-    n_rows = max(1, BLOCK_FLOATS // (floats * len(q.mean)))
-    blocks = [Marginals(*b) for b in zip(*(a.split(n_rows, 1) for a in q), strict=True)]
-    if y is None:
-        return torch.cat([function(block) for block in blocks], 1)
-    pairs = zip(blocks, y.split(n_rows), strict=True)
-    return torch.cat([function(block, of_block) for block, of_block in pairs], 1)
 
 
 def _log_mean_softmax(q: Marginals) -> Tensor:

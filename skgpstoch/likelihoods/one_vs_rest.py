@@ -70,6 +70,10 @@ class OneVsRest(Likelihood):
         log_p = torch.log_softmax(self.one.log_means(q), -1)  # (S, N, C)
         return mixture_log_mean((log_p * self.indicators(y)).sum(-1))
 
+    def log_class_probs(self, f: Tensor) -> Tensor:
+        """log of g(f_c)/Σ g(f_j)."""
+        return torch.log_softmax(F.logsigmoid(f), -1)
+
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A code for each row of f (..., N, C): (..., N, 1)."""
         p = torch.softmax(F.logsigmoid(f), -1)

@@ -1,0 +1,67 @@
+"""What both drop-ins do with what users give them: validation, and where to compute."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.gaussian_process import kernels as sk
+from sklearn.utils.validation import validate_data
+
+from ..data.arrays import readable, resolve_device
+from ..estimators.base import refuse_booleans, validate_inputs
+from .parameters import DropInParameters
+
+
+class DropIn(DropInParameters, BaseEstimator):
+    """A kernel, rows that are kept, and where to compute."""
+
+    _default_kernel: ClassVar[sk.Kernel]  # what kernel=None stands for
+
+    def _kernel(self) -> sk.Kernel:
+        """Return the kernel before the fit."""
+        return clone(self._default_kernel) if self.kernel is None else self.kernel
+
+    def _check_parameters(self) -> None:
+        self._validate_params()
+        refuse_booleans(self)
+        resolve_device(self.device)
+        if isinstance(self.kernel, sk.CompoundKernel):
+            raise ValueError("kernel cannot be a CompoundKernel")
+
+    def _validated(self, X: Any, *y: Any, **options: Any) -> Any:
+        """Return X, or X and y, as the kernel takes them."""
+        if self._kernel().requires_vector_input:
+            return validate_inputs(self, X, *y, **options)
+        given = map(readable, (X, *y))
+        return validate_data(self, *given, ensure_2d=False, dtype=None, **options)
+
+    def _keep(self, X: Any, y: np.ndarray) -> None:
+        """Keep the rows, for predictions and for users."""
+        self.X_train_ = np.copy(X) if self.copy_X_train else X
+        self.y_train_ = np.copy(y) if self.copy_X_train else y
+
+    def _placed(self, estimator: Any) -> Any:
+        """Let an estimator inside this one, and those inside it, predict where this one does."""
+        for inner in (estimator, *getattr(estimator, "estimators_", ())):
+            if hasattr(inner, "device"):
+                inner.device = self.device
+        return estimator
+
+
+def checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
+    """Return θ for a kernel, as an array.
+
+    Raises
+    ------
+    ValueError
+        If it has not as many numbers as the kernel has free hyper-parameters.
+    """
+    theta = np.asarray(theta, dtype=np.float64)
+    if theta.shape != (kernel.n_dims,):
+        raise ValueError(
+            f"theta must have the shape ({kernel.n_dims},), one log-hyper-parameter for each "
+            f"that is free in {kernel}, got {theta.shape}."
+        )
+    return theta

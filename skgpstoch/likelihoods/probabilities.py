@@ -1,0 +1,77 @@
+"""How certain the probabilities of classes are: moments of p(y = c | f) under q(f)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..maths.gaussian import Marginals, quadrature_nodes, quasi_random_nodes
+
+BLOCK_FLOATS = 2**22
+"""Numbers in an intermediate array, above which rows are taken in turn."""
+
+PREDICTIVE_POINTS = 512
+"""Quasi-random points of the probabilities of classes with a latent function each."""
+
+
+def in_blocks(
+    function: Callable[..., Tensor], q: Marginals, floats: int, y: Tensor | None = None
+) -> Tensor:
+    """Call function(q) or function(q, y), (S, N, ·), in blocks if a row needs so many numbers."""
+    n_rows = max(1, BLOCK_FLOATS // (floats * len(q.mean)))
+    blocks = [Marginals(*b) for b in zip(*(a.split(n_rows, 1) for a in q), strict=True)]
+    if y is None:
+        return torch.cat([function(block) for block in blocks], 1)
+    pairs = zip(blocks, y.split(n_rows), strict=True)
+    return torch.cat([function(block, of_block) for block, of_block in pairs], 1)
+
+
+def moments_at_nodes(log_probs: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:
+    """Return mean and variance of each class's probability, side by side: (S, N, 2C).
+
+    Parameters
+    ----------
+    log_probs : callable
+        f (K, S, N, P) ↦ log p(y = c | f) of every class, (K, S, N, C).
+    q : Marginals of shape (S, N, P)
+        q(f); with one latent function a quadrature, else an average over quasi-random points.
+    """
+    if q.mean.shape[-1] == 1:
+        f, log_weights = quadrature_nodes(q)
+        weights = log_weights.exp()[:, 0, 0, 0]
+    else:
+        f = quasi_random_nodes(q, PREDICTIVE_POINTS).movedim(-1, 0)
+        weights = f.new_full((len(f),), 1.0 / len(f))
+    p = log_probs(f).exp().movedim(0, -1).contiguous()  # (S, N, C, K)
+    mean = (weights * p).sum(-1)
+    deviation = p - mean[..., None]
+    # A probability near 1 has lost the digits of its deviations, which others have.
+    top = torch.nn.functional.one_hot(mean.argmax(-1), mean.shape[-1]).bool()[..., None]
+    others = deviation.masked_fill(top, 0.0).sum(-2, keepdim=True)
+    deviation = torch.where(top, -others, deviation)
+    return torch.cat([mean, (weights * deviation.square()).sum(-1)], -1)
+
+
+@functools.cache
+def _legendre(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
+    return 0.5 * (nodes + 1.0), 0.5 * weights  # on [0, 1]
+
+
+def probit_variance(q: Marginals, n_nodes: int = 64) -> Tensor:
+    """Return Var[Φ(f)], (S, N, P).
+
+    It is the covariance of two indicators, of normal variables of correlation ρ = v/(1 + v) below
+    a = μ/√(1 + v). By Plackett's identity that is ∫ exp(−a²/(1 + sin t)) dt/2π from 0 to arcsin ρ,
+    of which no part is negative.
+    """
+    nodes, weights = (torch.as_tensor(a).to(q.mean) for a in _legendre(n_nodes))
+    a2 = q.mean.square() / (1.0 + q.var)
+    angle = torch.atan2(q.var, (1.0 + 2.0 * q.var).sqrt())  # arcsin ρ
+    density = torch.exp(-a2[..., None] / (1.0 + torch.sin(angle[..., None] * nodes)))
+    return angle * (weights * density).sum(-1) / (2.0 * math.pi)

@@ -15,9 +15,7 @@ from ..losses import Loss
 from ..objectives.ensemble import MANY_ROWS
 from ..training.optimizers import SCHEDULES, Schedule, constant
 
-MEMBER_ROWS = 10_000  # up to which several networks are joined
 USUAL_BATCH = 512  # rows of a minibatch
-WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 FEW_ROWS = 1000  # up to which, too, "auto" maximises the bound of all rows
 FEW_POINTS = 20
@@ -92,76 +90,6 @@ class Plan:
 
 EXACTLY = Plan("", "float64", 1, 1, constant, math.inf, 0.0, holds_out=False, evaluates=False)
 """Of predictions: nothing is trained, in float64."""
-
-
-# ---- finite features -------------------------------------------------------------------------
-
-
-def finite_batch(p: Any, n_rows: int) -> int:
-    """Rows of a minibatch."""
-    auto = int(np.clip(n_rows // 64, 128, 512))
-    return min(auto if p.batch_size == "auto" else int(p.batch_size), n_rows)
-
-
-def finite_plan(p: Any, n_rows: int, n_folds: int = 1, streams: bool = False) -> Plan:
-    """For parameters p of a regressor with finite features.
-
-    Parameters
-    ----------
-    p : FiniteParameters and TrainingParameters
-        The estimator's.
-    n_rows : int
-        Distinct rows.
-    n_folds : int, default=1
-        K, from :func:`n_members`.
-    streams : bool, default=False
-        Whether these are a chunk of more.
-    """
-    folds = Folds(n_folds)
-    if p.early_stopping and not streams:
-        folds = Folds.of(n_rows, p.validation_fraction, n_folds)
-    n_trained = n_rows - folds.n_untrained
-    b = finite_batch(p, n_trained)
-    if p.max_iter == "auto":
-        fewest = np.clip(3 * n_trained, 200, 1000)
-        max_iter = epochs(int(np.clip(n_trained, fewest, 8000)), n_trained, b)
-    else:
-        max_iter = int(p.max_iter)
-    return Plan(
-        solver=p.solver,
-        dtype=p.dtype,
-        max_iter=max_iter,
-        batch_size=b,
-        schedule=SCHEDULES[p.learning_rate],
-        rate=p.learning_rate_init,
-        patience=p.n_iter_no_change or math.inf,
-        tol=p.tol,
-        holds_out=bool(p.early_stopping),
-        evaluates=True,
-        folds=folds,
-        window_rows=WINDOW_STEPS * finite_batch(p, n_rows),
-    )
-
-
-def n_members(p: Any, n_rows: int, has_layers: bool, most: int) -> int:
-    """K: few rows leave time for several networks, each validated on a fold of its own.
-
-    Raises
-    ------
-    ValueError
-        If several are asked for where there is no network of ours.
-    """
-    networks = p.feature_map is None and has_layers
-    if p.n_estimators != "auto":
-        if not networks and int(p.n_estimators) > 1:
-            raise ValueError(
-                f"n_estimators={p.n_estimators} needs networks to be joined: "
-                "hidden_layer_sizes, and feature_map=None."
-            )
-        return int(p.n_estimators)
-    if not networks or p.kernel is not None or not p.early_stopping:
-        return 1
-    return max(1, min(most, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:

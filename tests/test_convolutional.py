@@ -1,5 +1,6 @@
 """Estimators of images: what they share with the family, what is theirs, and wrong uses."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -141,7 +142,7 @@ def test_channels():
      (2, (1, 2, 1), (1, 2), 1), (1, (1, 1, 1), (1, 1), 1), (40, (1, 40, 1), (1, 5), 1)],
 )  # fmt: skip
 def test_what_auto_comes_to(n, shape, patch, stride):
-    geometry = ConvolutionalGPRegressor()._geometry(n)
+    geometry = ConvolutionalGPRegressor()._recipe().features.geometry(n)
     assert geometry[:3] == (shape, patch, stride)
     assert geometry.n_patches <= 200
 
@@ -193,7 +194,7 @@ def test_warm_start_and_streams(digits):
     assert model.fit(X, y).log_marginal_likelihood_value_ > before
     with pytest.raises(ValueError, match="stride=2"):
         model.set_params(stride=2).fit(X, y)
-    with pytest.raises(ValueError, match="patches and kernels as they were"):
+    with pytest.raises(ValueError, match="patch_weights='uniform'"):
         model.set_params(stride="auto", patch_weights="uniform").fit(X, y)
     with pytest.raises(ValueError, match="patch_weights"):
         model.partial_fit(X, y)
@@ -283,7 +284,8 @@ def test_images_far_from_all_others(digits):
     ],
 )
 def test_auto_stride_ends_and_leaves_no_gaps(n_features, params, stride):
-    assert ConvolutionalGPRegressor(**params)._geometry(n_features).stride == stride
+    patches = ConvolutionalGPRegressor(**params)._recipe().features
+    assert patches.geometry(n_features).stride == stride
 
 
 def test_too_many_patches_are_refused():
@@ -357,8 +359,11 @@ def test_regression_with_hidden_images_goes_on(digits):
     assert_allclose(mean, same)
     assert_allclose(std, np.sqrt(np.diag(cov)))
     assert model.sample_y(X[:5], 3).shape == (5, 3)
-    with pytest.raises(ValueError, match="hidden_channels=3"):
-        model.set_params(hidden_channels=3).fit(X, y)
+    for name, value in {"hidden_channels": 3, "kernel": sk.RBF()}.items():
+        with pytest.raises(ValueError, match=f"{name}="):
+            copy.deepcopy(model).set_params(**{name: value}).fit(X, y)
+    with pytest.raises(ValueError, match="noise must be 'constant' with hidden_channels"):
+        clone(model).set_params(noise="input").fit(X, y)
     shallow = clone(model).set_params(hidden_channels=()).fit(X, y)
     assert not hasattr(shallow, "hidden_layers_")
 
@@ -388,7 +393,7 @@ def test_minibatches_count_hidden_patches(side, hidden_channels, most):
         patched.setattr(PatchLayer, "draws", watched)
         model.fit(X, X[:, 0])
     assert max(seen) == (65 if most < 130 else 130)  # two minibatches, or one
-    assert model._batch_needed() == most
+    assert model._recipe().features.minibatch_needed(side * side) == most
 
 
 def test_weights_are_repetitions(digits):
@@ -409,6 +414,10 @@ def test_weights_are_repetitions(digits):
         ({"patch_shape": (0, 3)}, "patch_shape must be positive integers"),
         ({"patch_shape": (3, 3, 1)}, "patch_shape must be two numbers"),
         ({"stride": 0}, "'stride' parameter"),
+        ({"stride": True}, "'stride' parameter"),
+        ({"hidden_channels": True}, "'hidden_channels' parameter"),
+        ({"hidden_channels": [2], "hidden_stride": True}, "'hidden_stride' parameter"),
+        ({"patch_shape": (True, 3)}, "patch_shape must be positive integers"),
         ({"channels": "both"}, "'channels' parameter"),
         ({"posterior": "exact"}, "'posterior' parameter"),
         ({"location_kernel": sk.PairwiseKernel()}, "location_kernel: kernel must be an expression"),

@@ -403,6 +403,9 @@ def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
     ("params", "message"),
     [
         ({"n_layers": 0}, "n_layers"),
+        ({"n_layers": True}, "'n_layers' parameter"),
+        ({"hidden_dims": True}, "'hidden_dims' parameter"),
+        ({"n_samples": True}, "'n_samples' parameter"),
         ({"hidden_dims": [3, 3]}, "hidden_dims must be a positive integer or 1 of them"),
         ({"hidden_dims": [[3]]}, "hidden_dims must be positive integers"),
         ({"hidden_dims": [2.5]}, "hidden_dims"),
@@ -411,6 +414,7 @@ def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
         ({"solver": "lbfgs"}, "solver"),
         ({"mean_function": "constant"}, "mean_function"),
         ({"n_inducing": 1000}, "n_inducing"),
+        ({"n_orthogonal": 5}, "n_orthogonal must be left as it is with posterior='svgp'"),
     ],
     ids=str,
 )
@@ -495,6 +499,11 @@ def test_rows_left_out_are_those_of_fits_without_them(data):
 def test_held_out_squares_are_of_the_mean_of_the_mixture():
     q = Marginals(torch.tensor([[[1.0]], [[-1.0]]]).double(), torch.full((2, 1, 1), 0.1).double())
     assert Gaussian().squared_error(torch.zeros(1, 1).double(), q) == 0.0
+
+
+def test_deep_models_have_constant_noise():
+    with pytest.raises(TypeError, match="'noise'"):
+        DeepGPRegressor(noise="input")
 
 
 def test_hidden_needs_a_fit(step):

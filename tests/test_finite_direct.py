@@ -14,7 +14,6 @@ from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 from torch.testing import assert_close
 
 from skgpstoch import (
-    DeepGPRegressor,
     DLMClassifier,
     DLMRegressor,
     SCGDGaussianProcessRegressor,
@@ -423,11 +422,6 @@ def test_parameters_that_do_not_agree(params, message, funnel):
     model = finite(**{"warm_start": False, **params})
     with pytest.raises(ValueError, match=message):
         model.fit(X, y).fit(X, y)
-
-
-def test_deep_models_have_constant_noise(funnel):
-    with pytest.raises(ValueError, match="noise must be 'constant' in deep models"):
-        DeepGPRegressor(noise="input").fit(*funnel)
 
 
 def test_no_streams(funnel):

@@ -225,12 +225,12 @@ def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -
             learns_weights=p.patch_weights == "learned",
             location_kernel=p.location_kernel,
             global_kernel=p.global_kernel,
-            hidden=HiddenImages(
-                channels=p.hidden_channels,
-                patch_shape=p.hidden_patch_shape,
-                stride=p.hidden_stride,
-                shares_weights=p.patch_correlation == "weights",
-                draws=Draws(p.n_samples, p.n_predict_samples),
+            hidden=HiddenImages.of(
+                p.hidden_channels,
+                p.hidden_patch_shape,
+                p.hidden_stride,
+                p.patch_correlation == "weights",
+                Draws(p.n_samples, p.n_predict_samples),
             ),
         ),
         mean=p.mean,

@@ -23,7 +23,7 @@ from ..features.patches import Geometry, PatchCovariances
 from ..maths.linalg import BLOCK_ROWS
 from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
-from .inducing import InducingBuilder, both_kinds, centres_of_clusters, make_features
+from .inducing import InducingBuilder, centres_of_clusters, make_features
 from .layers import (
     NARROWEST,
     NOISE,
@@ -62,7 +62,7 @@ class HiddenImages:
     ----------
     draws : Draws
         Of these layers.
-    channels : int or array-like of int, default=()
+    channels : tuple of int
         Of the images that every inner layer makes.
     patch_shape : tuple of int, int or "auto", default="auto"
         Of the patches that inner layers look at.
@@ -73,19 +73,29 @@ class HiddenImages:
     """
 
     draws: Draws
-    channels: Any = ()
+    channels: tuple[int, ...]
     patch_shape: Any = "auto"
     stride: int = 1
     shares_weights: bool = True
 
-    def n_channels(self) -> tuple[int, ...]:
-        """Return the channels of every inner layer."""
-        return positive_integers("hidden_channels", self.channels)
+    @classmethod
+    def of(
+        cls, channels: Any, patch_shape: Any, stride: int, shares_weights: bool, draws: Draws
+    ) -> HiddenImages | None:
+        """Return the layers that parameters ask for, or None."""
+        channels = positive_integers("hidden_channels", channels)
+        if not channels:
+            return None
+        return cls(
+            draws=draws,
+            channels=channels,
+            patch_shape=patch_shape,
+            stride=stride,
+            shares_weights=shares_weights,
+        )
 
     def check(self, last: InducingBuilder) -> None:
         """Raise a ValueError where parameters are not for hidden images."""
-        if not self.n_channels():
-            return
         self.draws.check()
         for name, points, methods in (
             ("inducing_points", last.points, "'kmeans' or 'random'"),
@@ -100,21 +110,20 @@ class HiddenImages:
     def geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
         """Return the patches that inner layers look at, the first of images of this shape."""
         found = []
-        for n_channels in self.n_channels():
+        for n_channels in self.channels:
             patch = image_patches("hidden_patch_shape", self.patch_shape, image[:2])
             found.append(Geometry(image, patch, int(self.stride)))
             image = (*found[-1].grid, n_channels)
         return found
 
     def last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the shape of what the last layer is given: images, if there are no others."""
-        geometries = self.geometries(image)
-        return (*geometries[-1].grid, self.n_channels()[-1]) if geometries else image
+        """Return the shape of what the last layer is given."""
+        return *self.geometries(image)[-1].grid, self.channels[-1]
 
-    def batch_needed(self, image: tuple[int, int, int]) -> int | None:
+    def batch_needed(self, image: tuple[int, int, int]) -> int:
         """Return how many images have no more patches in an inner layer than they should."""
-        counts = [geometry.n_patches for geometry in self.geometries(image)]
-        return min(USUAL_BATCH, max(1, STEP_PATCHES // max(counts))) if counts else None
+        most = max(geometry.n_patches for geometry in self.geometries(image))
+        return min(USUAL_BATCH, max(1, STEP_PATCHES // most))
 
     # ---- layers ------------------------------------------------------------------------------
 
@@ -123,11 +132,10 @@ class HiddenImages:
     ) -> tuple[list[PatchLayer], Images]:
         """Make the layers, before training, and what the last layer is given."""
         X, rows, plan = problem.X, problem.rows, problem.plan
-        layers, geometries = [], self.geometries(image)
         most = max(START_IMAGES, 20 * (plan.n_inducing + plan.n_orthogonal))
-        some = slice(None, most if geometries else None)  # rows are in random order
-        images = Images(X[some], X[some], rows[some])
-        for geometry, n_channels in zip(geometries, self.n_channels(), strict=True):
+        images = Images(X[:most], X[:most], rows[:most])  # rows are in random order
+        layers: list[PatchLayer] = []
+        for geometry, n_channels in zip(self.geometries(image), self.channels, strict=True):
             layers.append(self.layer(images, problem, geometry, n_channels, last))
             images = after(images, layers[-1], problem.generator)
         check_draws_of_layers("hidden_channels", self.channels, layers)
@@ -142,7 +150,7 @@ class HiddenImages:
         last: InducingBuilder,
     ) -> PatchLayer:
         """Make a layer above images, with as many points as the last one, chosen alike."""
-        X, plan, generator = images.varied, problem.plan, problem.generator
+        X = images.varied
         some = patches_of_some(X, geometry)
         variance = float(some.var(0, correction=0).mean().clamp_min(1e-12))
         scale, least = median_distance(some), NARROWEST * variance**0.5
@@ -150,10 +158,11 @@ class HiddenImages:
         unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry)
 
         def choose(n_points: int) -> Tensor:
-            return choose_patches(last.method, unscaled.to(X.device), X, n_points, generator)
+            covariances = unscaled.to(X.device)
+            return choose_patches(last.method, covariances, X, n_points, problem.generator)
 
-        sizes, n = (plan.n_inducing, plan.n_orthogonal), len(X) * geometry.n_patches
-        points, others = both_kinds(choose, sizes, (None, None), n, generator)
+        n = len(X) * geometry.n_patches
+        points, others = last.start_points(choose, (None, None), n, problem)
         n_points = len(points) + (0 if others is None else len(others))
         root, start = beginning(problem.rows.n_effective, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))

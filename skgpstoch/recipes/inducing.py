@@ -155,9 +155,17 @@ class InducingBuilder:
 
     # ---- features ----------------------------------------------------------------------------
 
-    def shuffles(self, generator: torch.Generator) -> torch.Generator | None:
-        """Return what divides points into the two kinds; None where the first ones are Z."""
-        return None if self.method == "conditional_variance" else generator
+    def start_points(
+        self,
+        choose: Callable[[int], Tensor],
+        given: Sequence[Tensor | None],
+        n_rows: int,
+        problem: Problem,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Z and O as :func:`both_kinds` does, as many as are planned."""
+        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
+        best_first = self.method == "conditional_variance"
+        return both_kinds(choose, sizes, given, n_rows, None if best_first else problem.generator)
 
     def given_points(self, problem: Problem, fitted: SparseModel | None) -> list[Tensor | None]:
         """Return Z and O where they are known: those of the last fit, or the parameters'."""
@@ -217,8 +225,7 @@ class InducingPoints(InducingBuilder):
             return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
 
         given = self.given_points(problem, fitted)
-        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
-        points, others = both_kinds(choose, sizes, given, len(X), self.shuffles(generator))
+        points, others = self.start_points(choose, given, len(X), problem)
         arguments = (kernel, network, points, input_unit(X, rows), width)
         return make_features(arguments, others, n_latents, self.is_decoupled)
 

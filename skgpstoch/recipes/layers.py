@@ -27,8 +27,6 @@ from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
 from .inducing import (
     InducingBuilder,
-    both_kinds,
-    choose_points,
     input_unit,
     make_features,
     make_kernel,
@@ -190,9 +188,7 @@ class Layers(InducingBuilder):
             kernel = make_kernel(None, identity, X, rows, most)
             return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
 
-        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
-        given = self.given_points(problem, None)
-        return list(both_kinds(choose, sizes, given, len(X), self.shuffles(generator)))
+        return list(self.start_points(choose, self.given_points(problem, None), len(X), problem))
 
     def inner_layer(
         self, H: Tensor, rows: Rows, points: Sequence[Tensor | None], W: Tensor

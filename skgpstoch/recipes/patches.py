@@ -75,7 +75,7 @@ class Patches(InducingBuilder):
 
     Parameters
     ----------
-    hidden : HiddenImages
+    hidden : HiddenImages or None, default=None
         Layers below.
     image_shape : tuple of int or "auto", default="auto"
         Of the images that rows of X are.
@@ -93,7 +93,7 @@ class Patches(InducingBuilder):
         Of the function of whole images.
     """
 
-    hidden: HiddenImages
+    hidden: HiddenImages | None = None
     image_shape: Any = "auto"
     patch_shape: Any = "auto"
     stride: int | str = "auto"
@@ -112,7 +112,9 @@ class Patches(InducingBuilder):
         ValueError
             If shapes do not agree.
         """
-        image = self.hidden.last_images(as_image(self.image_shape, n_features))
+        image = as_image(self.image_shape, n_features)
+        if self.hidden is not None:
+            image = self.hidden.last_images(image)
         patch = image_patches("patch_shape", self.patch_shape, image[:2])
         stride = 1 if self.stride == "auto" else int(self.stride)
         geometry = Geometry(image, patch, stride, self.by_channel)
@@ -128,11 +130,13 @@ class Patches(InducingBuilder):
 
     def check(self, n_features: int) -> None:
         super().check(n_features)
-        self.hidden.check(self)
+        if self.hidden is not None:
+            self.hidden.check(self)
 
     def batch_needed(self, n_features: int) -> int | None:
-        needed = self.hidden.batch_needed(as_image(self.image_shape, n_features))
-        return super().batch_needed(n_features) if needed is None else needed
+        if self.hidden is None:
+            return super().batch_needed(n_features)
+        return self.hidden.batch_needed(as_image(self.image_shape, n_features))
 
     def n_points(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
@@ -169,25 +173,36 @@ class Patches(InducingBuilder):
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> Any:
-        X, most = problem.X, likelihood.most_prior_variance
-        if fitted is not None and isinstance(fitted.features, DeepFeatures):
-            features = fitted_layers(fitted, problem, ("kernel", "posterior", *OF_PATCHES))
+        X, rows, start = problem.X, problem.rows, problem.start
+        if start is not None:
+            start.check_unchanged(OF_PATCHES)
+        most, parts = likelihood.most_prior_variance, []
+        if self.hidden is None:
+            if fitted is not None:
+                parts = parts_of(fitted.features)
+            return self.last_layer(Images(X, X, rows), problem, n_latents, most, parts)
+        if fitted is not None:
+            features = fitted_layers(fitted, problem, ("kernel", "posterior"))
             n_draws = len(X) * features.inner[0].n_patches
             return features.with_draws(*self.hidden.draws.of(n_draws))
-        if problem.start is not None:
-            problem.start.check_unchanged(OF_PATCHES)
-        image = as_image(self.image_shape, X.shape[1])
-        layers, images = self.hidden.build(problem, image, self)
-        parts = [] if fitted is None else parts_of(fitted.features)
-        local = self.responses(images, problem, n_latents, most, parts[:1])
-        last: Any = local
-        if self.global_kernel is not None:
-            last = SumFeatures(
-                [local, self.whole_images(images, problem, n_latents, most, local, parts[1:])]
-            )
-        if not layers:
-            return last
+        layers, images = self.hidden.build(problem, as_image(self.image_shape, X.shape[1]), self)
+        last = self.last_layer(images, problem, n_latents, most, parts)
         return DeepFeatures(layers, last, *self.hidden.draws.of(len(X) * layers[0].n_patches))
+
+    def last_layer(
+        self,
+        images: Images,
+        problem: Problem,
+        n_latents: int,
+        most: float,
+        parts: list[InducingFeatures],
+    ) -> InducingFeatures | SumFeatures:
+        """Make P of f as a function of images, of which `parts` may have been fitted before."""
+        local = self.responses(images, problem, n_latents, most, parts[:1])
+        if self.global_kernel is None:
+            return local
+        whole = self.whole_images(images, problem, n_latents, most, local, parts[1:])
+        return SumFeatures([local, whole])
 
     def responses(
         self,
@@ -211,8 +226,8 @@ class Patches(InducingBuilder):
         def choose(n_points: int) -> Tensor:
             return choose_patches(self.method, covariances, X, n_points, problem.generator)
 
-        sizes, n = (problem.plan.n_inducing, problem.plan.n_orthogonal), len(X) * geometry.n_patches
-        points, others = both_kinds(choose, sizes, given, n, problem.generator)
+        n = len(X) * geometry.n_patches
+        points, others = self.start_points(choose, given, n, problem)
         unit = covariances.unit(points)
         arguments = (covariances, nn.Identity(), points, unit, geometry.size)
         return make_features(arguments, others, n_latents, self.is_decoupled)

@@ -27,6 +27,7 @@ from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
 from .inducing import (
     InducingBuilder,
+    choose_points,
     input_unit,
     make_features,
     make_kernel,

@@ -27,9 +27,7 @@ from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.conjugate_gradients import conjugate_gradients
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
-from skgpstoch.methods.gpcv import admm as gpcv
-from skgpstoch.methods.gpcv.admm import fold_loss as hold_out
-from skgpstoch.methods.gpcv.admm import iterative, multipliers
+from skgpstoch.methods.gpcv import admm, fold_loss, iterative, multipliers
 from skgpstoch.methods.gpcv.fold_loss import Fold, FoldLoss
 from skgpstoch.methods.gpcv.iterative import IterativePosterior
 from skgpstoch.posteriors.exact import ExactPosterior
@@ -160,9 +158,9 @@ def test_gradient_is_that_of_the_lagrangian(keeps, small_blocks):
 @pytest.mark.parametrize("dense_rows", [0, 500])
 @pytest.mark.parametrize("squared", [0, 60])
 def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_blocks, monkeypatch):
-    monkeypatch.setattr(hold_out, "DENSE", dense_rows)
+    monkeypatch.setattr(fold_loss, "DENSE", dense_rows)
     monkeypatch.setattr(
-        hold_out, "SQUARED", {True: squared, False: squared}
+        fold_loss, "SQUARED", {True: squared, False: squared}
     )  # 0: by the errors of rows held out
     problem = make_problem(keeps)
     dual, rho = normal(14, 2, seed=6), 3.0
@@ -178,8 +176,8 @@ def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_b
 @pytest.mark.parametrize("dense_rows", [0, 500])
 def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
     """The square of C has twice the digits that there are: by its parts, least squares have not."""
-    monkeypatch.setattr(hold_out, "DENSE", dense_rows)
-    monkeypatch.setattr(hold_out, "RANK", {True: 20, False: 20})
+    monkeypatch.setattr(fold_loss, "DENSE", dense_rows)
+    monkeypatch.setattr(fold_loss, "RANK", {True: 20, False: 20})
     X, y, rho = normal(300, 2), normal(300, 1, seed=1), 100.0
     fold = Fold(X, torch.sin(2.0 * X[:, :1]) + 0.01 * y, torch.ones(300, 1, dtype=F64), 220)
     kernel = sk.Matern(1.0, nu=1.5)
@@ -210,10 +208,10 @@ def test_products_of_float32_are_close(shape, small_blocks):
 
 
 def test_systems_that_do_not_end_are_reported(monkeypatch, sine):
-    monkeypatch.setattr(hold_out, "DENSE", 0)
-    monkeypatch.setattr(hold_out, "RANK", {True: 1, False: 1})
+    monkeypatch.setattr(fold_loss, "DENSE", 0)
+    monkeypatch.setattr(fold_loss, "RANK", {True: 1, False: 1})
     monkeypatch.setattr(
-        hold_out,
+        fold_loss,
         "conjugate_gradients",
         lambda *args, **_: conjugate_gradients(*args[:4], tol=1e-12, max_iter=2),
     )
@@ -399,13 +397,13 @@ def test_a_singular_covariance_of_many_rows_says_so(monkeypatch):
 def test_splitters_know_rows_by_their_numbers(monkeypatch, sine):
     X, y = sine
     seen = []
-    original = hold_out.Fold.__new__
+    original = fold_loss.Fold.__new__
 
     def spy(cls, *args):
         seen.append(args)
         return original(cls, *args)
 
-    monkeypatch.setattr(hold_out.Fold, "__new__", spy)
+    monkeypatch.setattr(fold_loss.Fold, "__new__", spy)
     X = np.r_[X, X[:10]]  # rows that are the same stay apart
     y = np.r_[y, y[:10]]
     splitter = TimeSeriesSplit(3)
@@ -753,7 +751,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         whole = ADMMGaussianProcessRegressor(**{**options, "checkpoint_dir": None}).fit(*sine)
-        calls, original = [], gpcv.iterate
+        calls, original = [], admm.iterate
 
         def third_dies(*args):
             calls.append(0)
@@ -762,7 +760,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
             return original(*args)
 
         monkeypatch.setattr("skgpstoch.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
-        monkeypatch.setattr(gpcv, "iterate", third_dies)
+        monkeypatch.setattr(admm, "iterate", third_dies)
         with pytest.raises(RuntimeError, match="killed"):
             ADMMGaussianProcessRegressor(**options).fit(*sine)
         resumed = ADMMGaussianProcessRegressor(**options).fit(*sine)
@@ -772,7 +770,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
 
 
 def test_ctrl_c_leaves_a_usable_model(sine, monkeypatch):
-    calls, original = [], gpcv.iterate
+    calls, original = [], admm.iterate
 
     def second_is_interrupted(*args):
         calls.append(0)
@@ -780,7 +778,7 @@ def test_ctrl_c_leaves_a_usable_model(sine, monkeypatch):
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(gpcv, "iterate", second_is_interrupted)
+    monkeypatch.setattr(admm, "iterate", second_is_interrupted)
     with pytest.warns(ConvergenceWarning, match="interrupted after 1 of 100"):
         model = ADMMGaussianProcessRegressor(random_state=0, tol=1e-9).fit(*sine)
     assert model.score(*sine) > 0.9

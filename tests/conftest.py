@@ -1,7 +1,7 @@
 """One thread, no drawing on screens, and what several test modules share; what keeps tests quick.
 
 Families. A promise that a family's common code keeps is tested with one class of the family, or
-with COVERING, three classes of the sparse family that have all its parts among them. What depends
+with COVERING, two classes of the sparse family that have all its parts between them. What depends
 on a method's own objective is marked every_finite, every_regressor and so on.
 
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
@@ -62,7 +62,7 @@ BOUNDS = [cls for cls in SPARSE_REGRESSORS if cls not in [*DIRECT, skgpstoch.FIT
 
 FINITE_ONE = skgpstoch.SCGDGaussianProcessRegressor
 SPARSE_ONE = skgpstoch.SVGPRegressor
-COVERING = [SPARSE_ONE, skgpstoch.SolveGPRegressor, skgpstoch.DLMClassifier]
+COVERING = [skgpstoch.SolveGPRegressor, skgpstoch.DLMClassifier]
 
 QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
 QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}

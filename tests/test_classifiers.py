@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import DIRECT, every_classifier, fitted_once
+from conftest import every_classifier, fitted_once
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -45,7 +45,6 @@ def fitted(quick_classifier, labelled):
 
 
 # ------------------------------------------------------------------------------------- accuracy
-@every_classifier
 def test_boundaries_are_learned(quick_classifier, labelled):
     X, y = labelled
     model = quick_classifier(max_iter=30, n_inducing=20).fit(X[:150], y[:150])
@@ -82,7 +81,7 @@ def test_iris(quick_classifier):
     assert log_loss(y_test, model.predict_proba(test)) < 0.3
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "softmax", "robustmax", Bernoulli("probit")])
+@pytest.mark.parametrize("likelihood", ["softmax", "robustmax"])
 def test_likelihoods_of_two_classes(quick_classifier, two_classes, likelihood):
     X, y = two_classes
     model = quick_classifier(likelihood=likelihood, max_iter=30).fit(X, y)
@@ -117,12 +116,9 @@ def fixed_kernel(variance):
 @pytest.mark.parametrize(
     "names",
     [
-        ["b", "a"],
         ["yes", "no"],
         [True, False],
-        [0, 1],
         [-1, 1],
-        [3, 7],
         [2.0, 1.0],
         ["z", "a", "m"],
         [10, -5, 3],
@@ -163,7 +159,8 @@ def test_labels(quick_classifier, sine, names):
 )
 def test_containers_of_labels(quick_classifier, two_classes, convert):
     X, y = two_classes
-    model, reference = (quick_classifier(max_iter=2).fit(X, labels) for labels in (convert(y), y))
+    reference = fitted_once(quick_classifier(max_iter=2), X, y)
+    model = quick_classifier(max_iter=2).fit(X, convert(y))
     assert_array_equal(model.classes_, reference.classes_)
     assert_array_equal(model.predict_proba(X), reference.predict_proba(X))
     assert model.score(X, convert(y)) == reference.score(X, y)
@@ -373,8 +370,15 @@ def test_probabilities_are_calibrated(quick_classifier):
 
 
 # ----------------------------------------------------------------------------- difficult data
-@pytest.mark.parametrize("likelihood", ["bernoulli", "softmax", "robustmax", Bernoulli("probit")])
-@pytest.mark.parametrize("solver", ["natural", "adam"])
+@pytest.mark.parametrize(
+    ("likelihood", "solver"),
+    [
+        ("bernoulli", "adam"),
+        ("softmax", "natural"),
+        ("robustmax", "natural"),
+        (Bernoulli("probit"), "natural"),
+    ],
+)
 def test_separable_classes(quick_classifier, likelihood, solver):
     X = np.concatenate([np.full((50, 2), -1.0), np.full((50, 2), 1.0)])
     X += 0.01 * np.random.default_rng(0).standard_normal(X.shape)
@@ -414,7 +418,6 @@ def test_many_classes(quick_classifier, sine):
 
 
 # --------------------------------------------------------------------------------------- streams
-@every_classifier
 def test_classes_missing_from_chunks(quick_classifier, three_classes):
     X, y = three_classes
     order = np.argsort(y, kind="stable")  # a class after the other
@@ -426,7 +429,7 @@ def test_classes_missing_from_chunks(quick_classifier, three_classes):
     assert np.isfinite(model.predict_log_proba(X)).all()
     for _ in range(5):
         model.partial_fit(X, y)
-    assert model.score(X, y) > (0.35 if type(model) in DIRECT else 0.5)
+    assert model.score(X, y) > 0.5
 
 
 def test_rows_of_a_single_class(quick_classifier, two_classes):
@@ -554,7 +557,7 @@ def test_the_container_does_not_matter(quick_classifier, two_classes, tmp_path, 
     X, y = two_classes
     converted = convert(X, tmp_path)
     model = quick_classifier(max_iter=2).fit(converted, y)
-    reference = quick_classifier(max_iter=2).fit(X, y)
+    reference = fitted_once(quick_classifier(max_iter=2), X, y)
     assert_allclose(model.predict_proba(converted), reference.predict_proba(X), atol=1e-6)
     assert_array_equal(np.asarray(converted, dtype=float), X)
 

@@ -29,6 +29,7 @@ import torch
 from sklearn.base import is_classifier, is_regressor
 
 import skgpstoch
+import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
 
 # What collection makes stays: to look through it again and again takes seconds.
@@ -151,6 +152,15 @@ def seeded():
 def few_iterations(monkeypatch):
     """Epochs of solver="lbfgs" of two iterations, not ten: each is a search for the best q(w)."""
     monkeypatch.setattr(skgpstoch.training.optimizers, "LBFGS_ITERATIONS", 2)
+
+
+@pytest.fixture
+def few_newton_steps(monkeypatch):
+    """Two to the best q(w) of a likelihood that has no closed form, where any will do."""
+    newton = skgpstoch.objectives.optimal_q.damped_newton
+    monkeypatch.setattr(
+        skgpstoch.objectives.optimal_q, "damped_newton", lambda *args: newton(*args[:-1], 2)
+    )
 
 
 @pytest.fixture(params=[FINITE_ONE, SPARSE_ONE], ids=named)

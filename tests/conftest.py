@@ -39,7 +39,7 @@ torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 PUBLIC = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
-OF_OTHERS = [  # estimators around others: tests/test_automatic.py
+OF_OTHERS = [  # estimators around others: tests/test_ensembles.py
     skgpstoch.AutoGaussianProcessClassifier,
     skgpstoch.AutoGaussianProcessRegressor,
     skgpstoch.ConstantVarianceRegressor,

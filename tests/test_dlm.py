@@ -13,13 +13,13 @@ import torch
 from conftest import DIRECT, constructor, fitted_once, named, on_each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal
+from shared import GRID, Calls, constant_density, global_state, kill, labelled, results
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from test_sparse_estimators import GRID, constant_density, global_state, kill, labelled, results
 from torch import nn
 
 from skgpstoch import (
@@ -692,16 +692,6 @@ def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_processes_give_the_same_bits_and_share_a_checkpoint_dir(sine, tmp_path):
-    module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
-    params = {"beta": BETAS, "hyperparameters": "fixed", "feature_map": module, "max_iter": 3}
-    one = quick(**params).fit(*sine)
-    two = quick(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*sine)
-    assert_array_equal(one.validation_scores_, two.validation_scores_)
-    assert_array_equal(results(one), results(two))
-    assert one.loss_curve_ == two.loss_curve_
-
-
 class Faulty(nn.Module):
     """A network that raises an error in the given batch of all trainings, counted from 1."""
 
@@ -951,7 +941,6 @@ def test_pipelines(quick_direct, sine):
 
 def test_callbacks_see_every_epoch_of_a_choice(sine):
     pytest.importorskip("sklearn.callback")
-    from test_classifiers import Calls
 
     calls = Calls()
     model = quick(beta=[0.1, 1.0], max_iter=2).set_callbacks(calls).fit(*sine)

@@ -10,14 +10,13 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import joblib
 import numpy as np
 import pytest
+import shared
 import torch
 from conftest import (
     FINITE,
     FINITE_ONE,
-    SPARSE_ONE,
     SPARSE_REGRESSORS,
     constructor,
     every_finite,
@@ -260,23 +259,6 @@ def test_random_state_objects(quick, sine):
     assert_array_equal(models[0].predict(GRID), models[1].predict(GRID))
     again = models[0].fit(*sine)  # the object has moved on
     assert not np.array_equal(again.predict(GRID), models[1].predict(GRID))
-
-
-def fit_predict(model, X, y, grid):
-    torch.set_num_threads(1)
-    return everything_of(model.fit(X, y), grid)
-
-
-def test_other_processes_get_the_same_bits(quick_finite, sine):
-    X, y = sine
-    models = [quick_finite(), quick_finite(**FOURIER), quick_finite(n_estimators=2)]
-    models.append(constructor(SPARSE_ONE)())
-    models = [model.set_params(max_iter=5) for model in models]
-    there = joblib.Parallel(n_jobs=2)(
-        joblib.delayed(fit_predict)(clone(model), X, y, GRID) for model in models
-    )
-    for model, expected in zip(models, there, strict=True):
-        assert_array_equal(everything_of(model.fit(X, y), GRID), expected)
 
 
 def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
@@ -846,28 +828,12 @@ def test_checkpoints_are_not_written_all_the_time(quick, sine, tmp_path, monkeyp
     assert len(written) <= 1
 
 
-def victim(folder):
-    """A fit of some seconds."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, (2000, 2))
-    model = SCGDGaussianProcessRegressor(
-        hidden_layer_sizes=(8,),
-        n_estimators=1,
-        max_iter=25,
-        batch_size=64,
-        random_state=0,
-        checkpoint_dir=folder,
-        verbose=1,
-    )
-    return model, X, np.sin(X[:, 0])
-
-
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 import skgpstoch.training.checkpoint
 import skgpstoch.training.loop
-from test_reliability import victim
+from shared import victim
 torch.set_num_threads(1)
 skgpstoch.training.checkpoint.CHECKPOINT_SECONDS = 0.0
 model, X, y = victim(sys.argv[2])
@@ -877,19 +843,19 @@ model.fit(X, y)
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsys):
-    command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(__file__), str(tmp_path)]
+    command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(shared.__file__), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("Epoch 6:"):
                 process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert [path.suffix for path in tmp_path.iterdir()].count(".pt") == 1
-    model, X, y = victim(tmp_path)
+    model, X, y = shared.victim(tmp_path)
     model.fit(X, y)
     first = int(capsys.readouterr().out.split(":")[0].split()[1])
     assert 5 < first <= 25
     assert not list(tmp_path.glob("*.pt"))
-    assert_same_fit(model, victim(None)[0].fit(X, y))
+    assert_same_fit(model, shared.victim(None)[0].fit(X, y))
 
 
 # ----------------------------------------------------------------------------- non-finite training

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
 from scipy.stats import norm
+from shared import Calls
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_moons
@@ -672,32 +673,6 @@ def test_early_stopping(quick_classifier, labelled, early_stopping):
 
 
 # ----------------------------------------------------------------------- callbacks and Ctrl-C
-class Calls:
-    """A callback of scikit-learn that acts at the end of an epoch."""
-
-    max_propagation_depth = None
-
-    def __init__(self, action=None, epoch=None):
-        self.action, self.epoch, self.seen = action, epoch, []
-
-    def setup(self, estimator, context):
-        self.seen.append("setup")
-
-    def on_fit_task_begin(self, estimator, context):
-        pass
-
-    def on_fit_task_end(self, estimator, context):
-        if context.task_name == "epoch":
-            self.seen.append(context.task_id)
-            assert np.isfinite(estimator.loss_curve_[-1])
-        if context.task_name == "epoch" and context.task_id == self.epoch:
-            raise self.action
-        return False
-
-    def teardown(self, estimator, context):
-        self.seen.append("teardown")
-
-
 def test_callbacks_are_told_of_every_epoch(quick_classifier, labelled):
     pytest.importorskip("sklearn.callback")
     calls = Calls()

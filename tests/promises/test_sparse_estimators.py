@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -24,7 +23,8 @@ from conftest import (
     on_each,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import norm, poisson
+from scipy.stats import poisson
+from shared import GRID, constant_density, global_state, kill, labelled, results
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import (
@@ -42,8 +42,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-import skgpstoch.training.checkpoint
-import skgpstoch.training.loop
 from skgpstoch import (
     DLMClassifier,
     SolveGPClassifier,
@@ -55,7 +53,6 @@ from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poi
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
-GRID = np.column_stack([np.linspace(-2.9, 2.9, 40), np.zeros(40)])
 ORTHOGONAL = (SolveGPRegressor, SolveGPClassifier)
 
 
@@ -66,7 +63,7 @@ every_sparse = on_each("sparse", SPARSE)
 def sparse(request):
     """A class of the family, with inducing points of both kinds.
 
-    SVGPRegressor is in tests/promises/test_reliability.py, classes are in test_classifiers.py.
+    SVGPRegressor is in test_reliability.py, classes are in test_classifiers.py and test_dlm.py.
     """
     return request.param
 
@@ -81,22 +78,6 @@ def quick_any(sparse):
         return constructor(sparse)(**params)
 
     return construct
-
-
-def labelled(model, sine):
-    """Rows, and numbers or labels for the estimator."""
-    X, y = sine
-    return (X, np.where(y > 0.0, "up", "down")) if is_classifier(model) else (X, y)
-
-
-def results(model, X=GRID):
-    """All that a model predicts, as one array."""
-    if is_classifier(model):
-        parts = (model.predict_proba(X), *model.latent_mean_and_variance(X))
-    else:
-        std, draws = model.predict_std(X), model.sample_y(X, 2, random_state=3)
-        parts = (model.predict(X), std, draws)
-    return np.concatenate([part.reshape(len(X), -1) for part in parts], axis=1)
 
 
 # ----------------------------------------------------------------------------------- combinations
@@ -198,16 +179,6 @@ def targets_for(params, small):
     if isinstance(likelihood, Bernoulli) or likelihood == "bernoulli":
         return small["two"]
     return small["three"] if likelihood in ("softmax", "robustmax") else small["numbers"]
-
-
-def constant_density(y):
-    """Mean log density of the best constant prediction."""
-    if y.dtype.kind in "Ui" and len(np.unique(y)) <= 3:
-        share = np.unique(y, return_counts=True)[1] / len(y)
-        return (share * np.log(share)).sum()
-    if y.dtype.kind == "i":
-        return poisson.logpmf(y, y.mean()).mean()
-    return norm.logpdf(y, y.mean(), y.std()).mean()
 
 
 few_iterations = pytest.mark.usefixtures("few_iterations")
@@ -866,21 +837,6 @@ def test_constructor_parameters_are_the_users(quick_any, sine):
     assert all(p.requires_grad for p in given["likelihood"].parameters())
 
 
-def global_state():
-    generator = np.random.mtrand._rand.get_state()
-    return {
-        "numpy": (generator[1].tolist(), *generator[2:]),
-        "torch": torch.get_rng_state().tolist(),
-        "dtype": torch.get_default_dtype(),
-        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
-        "gradients": torch.is_grad_enabled(),
-        "errors": np.geterr(),
-        "filters": list(warnings.filters),
-        "environment": dict(os.environ),
-        "directory": sorted(os.listdir()),
-    }
-
-
 SLOW = ("collapsed", "lbfgs")  # or impossible, for classes
 KINDS = {
     "default": {},
@@ -1007,28 +963,6 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick_any, sine, before, m
     else:
         with pytest.raises(NotFittedError):
             model.predict(X)
-
-
-class Killed(BaseException):
-    """Stands for the end of the process: nothing may catch it."""
-
-
-def kill(model, data, epoch, monkeypatch, **known):
-    """The process dies right after the checkpoint of an epoch was written."""
-    save, count = skgpstoch.training.checkpoint.Checkpoint.save, [0]
-
-    def dying(self, state):
-        save(self, state)
-        count[0] += 1
-        if count[0] == epoch:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(skgpstoch.training.checkpoint, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(skgpstoch.training.checkpoint.Checkpoint, "save", dying)
-        with pytest.raises(Killed):
-            model.fit(*data, **known)
-    assert not hasattr(model, "posterior_")
 
 
 RESUMED = {

@@ -56,7 +56,5 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-for _name in [
-    n for n in __all__ if n in globals()
-]:  # pickles name the public path, wherever a class lives
+for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__

@@ -46,8 +46,10 @@ def bars():
     return X.reshape(240, 80), y
 
 
-@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
-@pytest.mark.parametrize("global_kernel", ["auto", None])
+@pytest.mark.parametrize(
+    ("posterior", "global_kernel"),
+    [("svgp", "auto"), ("svgp", None), ("solve", "auto"), ("odvgp", None)],
+)
 def test_digits(posterior, global_kernel, digits):
     X, y, X_new, y_new = digits
     options = {"posterior": posterior, "global_kernel": global_kernel, **QUICK, "max_iter": 20}
@@ -61,8 +63,7 @@ def test_digits(posterior, global_kernel, digits):
     assert hasattr(model, "orthogonal_points_") == (posterior != "svgp")
 
 
-@pytest.mark.parametrize("solver", ["natural", "adam"])
-@pytest.mark.parametrize("loss", ["elbo", "log"])
+@pytest.mark.parametrize(("solver", "loss"), [("natural", "log"), ("adam", "elbo")])
 def test_solvers_and_losses(solver, loss, digits):
     X, y, X_new, y_new = digits
     model = ConvolutionalGPClassifier(solver=solver, loss=loss, **{**QUICK, "max_iter": 25})
@@ -182,9 +183,9 @@ def test_covariances_and_draws(bars):
 def test_sklearn_composes(digits):
     X, y, _, _ = digits
     model = make_pipeline(MinMaxScaler(), ConvolutionalGPClassifier(**{**QUICK, "max_iter": 5}))
-    assert cross_val_score(model, X[:120], y[:120], cv=2).min() > 0.7
+    assert cross_val_score(model, X[:60], y[:60], cv=2).min() > 0.7
     grid = GridSearchCV(model, {"convolutionalgpclassifier__stride": [1, 2]}, cv=2)
-    assert grid.fit(X[:120], y[:120]).best_score_ > 0.7
+    assert grid.fit(X[:60], y[:60]).best_score_ > 0.7
 
 
 def test_warm_start_and_streams(digits):
@@ -217,7 +218,7 @@ def test_a_warm_start_has_the_geometry_that_it_had():
 
 @pytest.mark.parametrize("posterior", ["solve", "odvgp"])
 def test_a_warm_start_with_orthogonal_patches(posterior, digits):
-    X, y, _, _ = digits
+    X, y, _, _ = (part[:60] for part in digits)
     model = ConvolutionalGPClassifier(warm_start=True, posterior=posterior, **QUICK).fit(X, y)
     before = model.log_marginal_likelihood_value_
     assert model.fit(X, y).log_marginal_likelihood_value_ > before
@@ -245,8 +246,9 @@ def test_places_tell_the_same_patches_apart():
     assert model.score(X[150:].reshape(50, -1), y[150:]) > 0.5
 
 
-@pytest.mark.parametrize("posterior", ["svgp", "solve", "odvgp"])
-@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize(
+    ("posterior", "whiten"), [("svgp", False), ("svgp", True), ("solve", True), ("odvgp", False)]
+)
 def test_images_that_are_all_the_same(posterior, whiten):
     X, y = np.ones((20, 36)), np.arange(20) % 2
     model = ConvolutionalGPClassifier(posterior=posterior, whiten=whiten, **QUICK).fit(X, y)
@@ -339,7 +341,7 @@ def test_hidden_images(hidden, digits):
     ids=str,
 )
 def test_choices_of_hidden_images(params, digits):
-    X, y, X_new, y_new = (part[:50] for part in digits)
+    X, y, X_new, y_new = (part[:40] for part in digits)
     model = ConvolutionalGPClassifier(**{**HIDDEN, "max_iter": 2, **params}).fit(X, y)
     assert model.score(X_new, y_new) > 0.5
     again = clone(model).fit(X, y)
@@ -347,7 +349,7 @@ def test_choices_of_hidden_images(params, digits):
 
 
 def test_regression_with_hidden_images_goes_on(digits):
-    X, y, _, _ = (part[:100] for part in digits)
+    X, y, _, _ = (part[:40] for part in digits)
     model = ConvolutionalGPRegressor(**HIDDEN, warm_start=True, hidden_patch_shape=(3, 3))
     model.fit(X, y)
     before = model.log_marginal_likelihood_value_

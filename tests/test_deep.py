@@ -388,7 +388,7 @@ def test_every_choice_fits(step, params):
 def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
     X, y = step
     y = y > 0 if cls is DeepGPClassifier else y
-    one, other = (cls(**QUICK, warm_start=True).fit(X, y) for _ in range(2))
+    one, other = (cls(**{**QUICK, "max_iter": 10}, warm_start=True).fit(X, y) for _ in range(2))
     assert_array_equal(one.loss_curve_, other.loss_curve_)
     before = one.loss_curve_[-1]
     assert one.fit(X, y).loss_curve_[0] < other.loss_curve_[0]
@@ -429,7 +429,6 @@ def test_wrong_parameters_are_named(step, params, message):
         ([0, 1], {"hidden_dims": 4}),
         ([0, 1], {"n_layers": 3, "hidden_dims": [1, 2]}),
         ([0, 1, 2, 2, 2], {}),
-        ([0, 1], {"mean_function": "zero"}),
         ([0, 1], {"mean_function": "zero", "n_layers": 3}),
     ],
     ids=str,
@@ -444,7 +443,7 @@ def test_functions_without_an_input_of_their_own_do_no_harm(step, columns, param
 def test_a_constant_is_a_constant(step):
     _, y = step
     X = np.ones((120, 3))
-    model = DeepGPRegressor(**{**QUICK, "max_iter": 200}).fit(X, y)
+    model = DeepGPRegressor(**{**QUICK, "max_iter": 120}).fit(X, y)
     mean, std = model.predict(X[:2], return_std=True)
     assert_allclose(mean, y.mean(), atol=0.1)
     assert_allclose(std, y.std(), rtol=0.1)

@@ -90,7 +90,7 @@ def test_fourier_features_converge_to_the_kernel(kernel, X):
     assert 5 < few / many < 20  # a hundred times the features: a tenth of the error
 
 
-@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize("m", [1, 5])
 @pytest.mark.parametrize("kernel", [sk.RBF(1.3), 2.0 * sk.Matern(1.0, nu=0.5)], ids=str)
 def test_fourier_features_are_unbiased_for_any_number_of_them(kernel, m, X):
     draws = torch.stack([gram(make_map(kernel, m, seed), X) for seed in range(400)])

@@ -17,7 +17,6 @@ from skgpstoch import (
     DLMClassifier,
     DLMRegressor,
     SCGDGaussianProcessRegressor,
-    SolveGPRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Rows
@@ -381,7 +380,7 @@ def test_classes(funnel):
 # ---- the sparse family -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [SVGPRegressor, SolveGPRegressor, DLMRegressor])
+@pytest.mark.parametrize("make", [SVGPRegressor, DLMRegressor])
 def test_sparse_processes_have_noise_of_inputs(make, funnel):
     model = make(noise="input", n_inducing=10, max_iter=25, random_state=0).fit(*funnel)
     std = model.predict_std([[-2.5], [2.5]])

@@ -291,12 +291,12 @@ def test_fits_end_at_the_least_error(scheme, sine):
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
 def test_steps_of_the_paper_go_downhill(scheme, sine):
     """One hyper-parameter after another at fixed weights, which hardly let it move."""
-    sine = tuple(a[:60] for a in sine)
+    sine = tuple(a[:40] for a in sine)
     kernel = sk.ConstantKernel(0.7) * sk.RBF(1.2)
     options = {"cv": list(KFold(3).split(sine[0])), "solver": "coordinate", "rho": 5.0}
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         model = ADMMGaussianProcessRegressor(
-            kernel, scheme=scheme, max_iter=3, **options, **{**FIXED_NOISE, "tol": 0.0}
+            kernel, scheme=scheme, max_iter=2, **options, **{**FIXED_NOISE, "tol": 0.0}
         ).fit(*sine)
     assert np.all(np.diff(model.loss_curve_) < 0.0)
     assert model.history_["gap"][-1].max() < 1e-2
@@ -522,15 +522,13 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
     assert clone(fits[0]).get_params() == fits[0].get_params()
 
 
-@pytest.mark.parametrize(
-    ("backend", "scheme"), [("threading", "naive"), ("threading", "consensus"), ("loky", "naive")]
-)
-def test_jobs_give_the_same_model(scheme, backend, sine):
+@pytest.mark.parametrize("scheme", ["naive", "consensus"])
+def test_jobs_give_the_same_model(scheme, sine):
     options = {"scheme": scheme, "random_state": 0, "max_iter": 3, "tol": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         alone = ADMMGaussianProcessRegressor(**options).fit(*sine)
-        with joblib.parallel_config(backend, n_jobs=2):
+        with joblib.parallel_config("threading", n_jobs=2):
             model = ADMMGaussianProcessRegressor(**options).fit(*sine)
     assert_allclose(model.predict(sine[0]), alone.predict(sine[0]), rtol=1e-6)
 

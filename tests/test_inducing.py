@@ -7,9 +7,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 from torch.testing import assert_close
 
 from skgpstoch.features.inducing import InducingFeatures, whiten
-from skgpstoch.recipes.inducing import INITIALIZATIONS, choose_points, largest_conditional_variances
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.maths.linalg import inverse_cholesky
+from skgpstoch.recipes.inducing import INITIALIZATIONS, choose_points, largest_conditional_variances
 
 F64 = torch.float64
 IDENTITY = torch.nn.Identity()

@@ -259,20 +259,6 @@ def test_coverage_errors_of_several_outputs_do_not_cancel():
     assert make_coverage_scorer(0.5)(_Constant([1.0, 1.0]), y, y) > -0.05
 
 
-def test_scorers_work_in_parallel_searches(data):
-    """Loky pickles the scorers and the search ranks by them."""
-    pipeline = make_pipeline(StandardScaler(), BayesianRidge())
-    scoring = {"nlpd": neg_log_predictive_density_scorer, "coverage": make_coverage_scorer(0.9)}
-    grid = {"bayesianridge__lambda_init": [None, 1e-3], "bayesianridge__max_iter": [1, 300]}
-    search = GridSearchCV(pipeline, grid, scoring=scoring, refit="nlpd", cv=3, n_jobs=2)
-    search.fit(*data)
-    nlpd, coverage = (search.cv_results_[f"mean_test_{name}"] for name in scoring)
-    assert search.best_index_ == nlpd.argmax()
-    assert np.all((coverage <= 0) & (coverage >= -1))
-    serial = cross_val_score(search.best_estimator_, *data, scoring=scoring["nlpd"], cv=3)
-    assert serial.mean() == pytest.approx(search.best_score_, rel=1e-12)
-
-
 def test_scorers_work_in_nested_cross_validation_and_weighted_search(data):
     X, y = data
     search = GridSearchCV(

@@ -94,8 +94,7 @@ def test_precisions_noise_and_weights_are_stationary(sinc):
 
 
 # ---- attributes
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("own_kernel", [True, False])
+@pytest.mark.parametrize(("dtype", "own_kernel"), [("float32", True), ("float64", False)])
 def test_attributes_are_the_mean(dtype, own_kernel, sinc):
     X, y = sinc[0] + 3.0, 5.0 * sinc[1] - 7.0
     options = {**QUICK, "kernel": KERNEL if own_kernel else None}

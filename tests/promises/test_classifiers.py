@@ -9,11 +9,12 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import DIRECT, ESTIMATORS, constructor, every_classifier, fitted_once, named
+from conftest import ESTIMATORS, constructor, every_classifier, fitted_once, named
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
 from scipy.stats import norm
+from shared import Calls
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_moons
@@ -45,7 +46,6 @@ def fitted(quick_classifier, labelled):
 
 
 # ------------------------------------------------------------------------------------- accuracy
-@every_classifier
 def test_boundaries_are_learned(quick_classifier, labelled):
     X, y = labelled
     model = quick_classifier(max_iter=30, n_inducing=20).fit(X[:150], y[:150])
@@ -82,7 +82,7 @@ def test_iris(quick_classifier):
     assert log_loss(y_test, model.predict_proba(test)) < 0.3
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "softmax", "robustmax", Bernoulli("probit")])
+@pytest.mark.parametrize("likelihood", ["softmax", "robustmax"])
 def test_likelihoods_of_two_classes(quick_classifier, two_classes, likelihood):
     X, y = two_classes
     model = quick_classifier(likelihood=likelihood, max_iter=30).fit(X, y)
@@ -117,12 +117,9 @@ def fixed_kernel(variance):
 @pytest.mark.parametrize(
     "names",
     [
-        ["b", "a"],
         ["yes", "no"],
         [True, False],
-        [0, 1],
         [-1, 1],
-        [3, 7],
         [2.0, 1.0],
         ["z", "a", "m"],
         [10, -5, 3],
@@ -163,7 +160,8 @@ def test_labels(quick_classifier, sine, names):
 )
 def test_containers_of_labels(quick_classifier, two_classes, convert):
     X, y = two_classes
-    model, reference = (quick_classifier(max_iter=2).fit(X, labels) for labels in (convert(y), y))
+    reference = fitted_once(quick_classifier(max_iter=2), X, y)
+    model = quick_classifier(max_iter=2).fit(X, convert(y))
     assert_array_equal(model.classes_, reference.classes_)
     assert_array_equal(model.predict_proba(X), reference.predict_proba(X))
     assert model.score(X, convert(y)) == reference.score(X, y)
@@ -408,8 +406,15 @@ def test_probabilities_are_calibrated(quick_classifier):
 
 
 # ----------------------------------------------------------------------------- difficult data
-@pytest.mark.parametrize("likelihood", ["bernoulli", "softmax", "robustmax", Bernoulli("probit")])
-@pytest.mark.parametrize("solver", ["natural", "adam"])
+@pytest.mark.parametrize(
+    ("likelihood", "solver"),
+    [
+        ("bernoulli", "adam"),
+        ("softmax", "natural"),
+        ("robustmax", "natural"),
+        (Bernoulli("probit"), "natural"),
+    ],
+)
 def test_separable_classes(quick_classifier, likelihood, solver):
     X = np.concatenate([np.full((50, 2), -1.0), np.full((50, 2), 1.0)])
     X += 0.01 * np.random.default_rng(0).standard_normal(X.shape)
@@ -449,7 +454,6 @@ def test_many_classes(quick_classifier, sine):
 
 
 # --------------------------------------------------------------------------------------- streams
-@every_classifier
 def test_classes_missing_from_chunks(quick_classifier, three_classes):
     X, y = three_classes
     order = np.argsort(y, kind="stable")  # a class after the other
@@ -461,7 +465,7 @@ def test_classes_missing_from_chunks(quick_classifier, three_classes):
     assert np.isfinite(model.predict_log_proba(X)).all()
     for _ in range(5):
         model.partial_fit(X, y)
-    assert model.score(X, y) > (0.35 if type(model) in DIRECT else 0.5)
+    assert model.score(X, y) > 0.5
 
 
 def test_rows_of_a_single_class(quick_classifier, two_classes):
@@ -589,7 +593,7 @@ def test_the_container_does_not_matter(quick_classifier, two_classes, tmp_path, 
     X, y = two_classes
     converted = convert(X, tmp_path)
     model = quick_classifier(max_iter=2).fit(converted, y)
-    reference = quick_classifier(max_iter=2).fit(X, y)
+    reference = fitted_once(quick_classifier(max_iter=2), X, y)
     assert_allclose(model.predict_proba(converted), reference.predict_proba(X), atol=1e-6)
     assert_array_equal(np.asarray(converted, dtype=float), X)
 
@@ -704,32 +708,6 @@ def test_early_stopping(quick_classifier, labelled, early_stopping):
 
 
 # ----------------------------------------------------------------------- callbacks and Ctrl-C
-class Calls:
-    """A callback of scikit-learn that acts at the end of an epoch."""
-
-    max_propagation_depth = None
-
-    def __init__(self, action=None, epoch=None):
-        self.action, self.epoch, self.seen = action, epoch, []
-
-    def setup(self, estimator, context):
-        self.seen.append("setup")
-
-    def on_fit_task_begin(self, estimator, context):
-        pass
-
-    def on_fit_task_end(self, estimator, context):
-        if context.task_name == "epoch":
-            self.seen.append(context.task_id)
-            assert np.isfinite(estimator.loss_curve_[-1])
-        if context.task_name == "epoch" and context.task_id == self.epoch:
-            raise self.action
-        return False
-
-    def teardown(self, estimator, context):
-        self.seen.append("teardown")
-
-
 def test_callbacks_are_told_of_every_epoch(quick_classifier, labelled):
     pytest.importorskip("sklearn.callback")
     calls = Calls()

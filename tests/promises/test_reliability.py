@@ -10,14 +10,13 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import joblib
 import numpy as np
 import pytest
+import shared
 import torch
 from conftest import (
     FINITE,
     FINITE_ONE,
-    SPARSE_ONE,
     SPARSE_REGRESSORS,
     constructor,
     every_finite,
@@ -30,7 +29,7 @@ from conftest import (
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
 from sklearn.utils import check_random_state
 from torch import nn
 
@@ -142,7 +141,7 @@ def global_state():
 
 
 @every_finite
-@pytest.mark.parametrize("random_state", [None, 0])
+@pytest.mark.parametrize("random_state", [None])
 @pytest.mark.parametrize("kind", ["network", "fourier", "dropout"])
 def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -160,7 +159,6 @@ def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, m
     assert {name for name in before if before[name] != after[name]} == set()
 
 
-@every_objective
 @pytest.mark.parametrize("random_state", [0, None])
 def test_the_global_seeds_have_no_influence(quick, sine, random_state):
     """With an int nothing but it matters; with None the seed is fresh, whatever the global one."""
@@ -263,28 +261,11 @@ def test_random_state_objects(quick, sine):
     assert not np.array_equal(again.predict(GRID), models[1].predict(GRID))
 
 
-def fit_predict(model, X, y, grid):
-    torch.set_num_threads(1)
-    return everything_of(model.fit(X, y), grid)
-
-
-def test_other_processes_get_the_same_bits(quick_finite, sine):
-    X, y = sine
-    models = [quick_finite(), quick_finite(**FOURIER), quick_finite(n_estimators=2)]
-    models.append(constructor(SPARSE_ONE)())
-    models = [model.set_params(max_iter=5) for model in models]
-    there = joblib.Parallel(n_jobs=2)(
-        joblib.delayed(fit_predict)(clone(model), X, y, GRID) for model in models
-    )
-    for model, expected in zip(models, there, strict=True):
-        assert_array_equal(everything_of(model.fit(X, y), GRID), expected)
-
-
 def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
     """Networks of our own need no global generator, which threads could only share."""
     before = torch.get_rng_state()
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(quick(max_iter=5).fit, *sine) for _ in range(8)]
+        futures = [pool.submit(quick(max_iter=5).fit, *sine) for _ in range(4)]
         models = [future.result() for future in futures]
     assert torch.equal(torch.get_rng_state(), before)
     expected = everything_of(quick(max_iter=5).fit(*sine), GRID)
@@ -494,7 +475,7 @@ def test_ctrl_c_in_a_callback_keeps_the_best_iterate(quick, sine):
 
 
 @every_objective
-@pytest.mark.parametrize("batch", [0, 1, 31])
+@pytest.mark.parametrize("batch", [0, 31])
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_ctrl_c_in_a_batch(quick, sine, batch, early_stopping):
     """Two batches make an epoch; in the first of them there is no iterate but the initial one."""
@@ -847,28 +828,12 @@ def test_checkpoints_are_not_written_all_the_time(quick, sine, tmp_path, monkeyp
     assert len(written) <= 1
 
 
-def victim(folder):
-    """A fit of some seconds."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, (2000, 2))
-    model = SCGDGaussianProcessRegressor(
-        hidden_layer_sizes=(8,),
-        n_estimators=1,
-        max_iter=25,
-        batch_size=64,
-        random_state=0,
-        checkpoint_dir=folder,
-        verbose=1,
-    )
-    return model, X, np.sin(X[:, 0])
-
-
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 import skgpstoch.training.checkpoint
 import skgpstoch.training.loop
-from test_reliability import victim
+from shared import victim
 torch.set_num_threads(1)
 skgpstoch.training.checkpoint.CHECKPOINT_SECONDS = 0.0
 model, X, y = victim(sys.argv[2])
@@ -878,25 +843,24 @@ model.fit(X, y)
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsys):
-    command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(__file__), str(tmp_path)]
+    command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(shared.__file__), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("Epoch 6:"):
                 process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert [path.suffix for path in tmp_path.iterdir()].count(".pt") == 1
-    model, X, y = victim(tmp_path)
+    model, X, y = shared.victim(tmp_path)
     model.fit(X, y)
     first = int(capsys.readouterr().out.split(":")[0].split()[1])
     assert 5 < first <= 25
     assert not list(tmp_path.glob("*.pt"))
-    assert_same_fit(model, victim(None)[0].fit(X, y))
+    assert_same_fit(model, shared.victim(None)[0].fit(X, y))
 
 
 # ----------------------------------------------------------------------------- non-finite training
 @every_objective
-@pytest.mark.parametrize("batch", [0, 5])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("batch", "value"), [(0, np.nan), (5, np.inf)])
 def test_a_loss_that_is_not_finite_once_is_rolled_back(quick, sine, batch, value):
     X, y = sine
     module = Hooked(in_training(lambda Z: Z * value, batch))
@@ -995,7 +959,6 @@ KINDS = {
     "ensemble": {"n_estimators": 3},
     "fourier": FOURIER,
     "linear": {"hidden_layer_sizes": ()},
-    "dot product": {"kernel": DotProduct() + WhiteKernel(), "hidden_layer_sizes": ()},
 }
 SPARSE_KINDS = {
     "collapsed": {},
@@ -1007,7 +970,7 @@ SPARSE_KINDS = {
 SOME_KINDS = {  # of the others, as they share their code with these
     BSGDGaussianProcessRegressor: ("network",),
     MinimaxGaussianProcessRegressor: ("network",),
-    SolveGPRegressor: ("collapsed",),
+    SolveGPRegressor: (),
     DLMRegressor: ("network",),
     FITCRegressor: ("lbfgs",),
 }
@@ -1035,7 +998,7 @@ few_iterations = pytest.mark.usefixtures("few_iterations")
 
 
 @few_iterations
-@pytest.mark.parametrize("value", [0.0, -1e8, 1e-8])
+@pytest.mark.parametrize("value", [0.0, -1e8])
 def test_constant_target(quick_kind, sine, value):
     X, _ = sine
     y = np.full(len(X), value)
@@ -1056,9 +1019,6 @@ def test_constant_and_duplicated_columns(quick_kind, sine):
     assert_allclose(model.predict(nothing), y.mean(), atol=0.3)
     if finds_noise_at_once(model):
         assert model.predict_std(nothing)[0] == pytest.approx(y.std(), rel=0.3)
-    zeros = np.zeros_like(X)
-    model = sound(quick_kind(max_iter=5).fit(zeros, y), zeros, y)
-    assert model.predict_std(zeros)[0] < 2 * y.std()
 
 
 @few_iterations
@@ -1068,7 +1028,7 @@ def test_duplicated_rows(quick_kind, sine):
 
 
 @few_iterations
-@pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (5, 1), (12, 2)])
+@pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (12, 1)])
 def test_few_rows(quick_kind, sine, n_rows, n_outputs):
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     if n_outputs == 2:
@@ -1109,12 +1069,10 @@ def test_scale_of_the_target(quick_kind, sine, scale):
 
 
 @few_iterations
-@pytest.mark.parametrize("offset", [1e5, 1e9])
+@pytest.mark.parametrize("offset", [1e9])
 def test_offset_of_the_inputs(quick_kind, sine, offset):
     """Time stamps, say: what the kernel does not depend on must not cost digits."""
     X, y = sine
-    if "DotProduct" in repr(quick_kind().kernel):
-        pytest.skip("depends on where the origin is")
     near = fitted_once(quick_kind(max_iter=5), X, y)
     far = quick_kind(max_iter=5).fit(X + offset, y)
     sound(far, X + offset, y)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import COVERING, FINITE, SPARSE, constructor, named
+from conftest import COVERING, FINITE_ONE, SPARSE, constructor, named
 from numpy.testing import assert_array_equal
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
@@ -90,7 +90,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
 
 
-@pytest.mark.parametrize("cls", [*FINITE, *COVERING], ids=named)
+@pytest.mark.parametrize("cls", [FINITE_ONE, *COVERING], ids=named)
 def test_dropout_in_threads(sine, cls):
     def make(seed):
         return stochastic(cls, lambda: nn.Dropout(0.3), seed)
@@ -139,7 +139,7 @@ def test_fits_in_fits(sine):
 def test_networks_of_our_own_need_not_wait(sine):
     """They borrow nothing, and train while another thread has the generator."""
     X, y = few(SCGDGaussianProcessRegressor, sine)
-    model = constructor(FINITE[0])(hidden_layer_sizes=(4,), max_iter=2)
+    model = constructor(FINITE_ONE)(hidden_layer_sizes=(4,), max_iter=2)
     thread = threading.Thread(target=model.fit, args=(X, y), daemon=True)
     with global_rng(CPU):
         thread.start()

@@ -17,7 +17,6 @@ from skgpstoch import (
     BSGDGaussianProcessRegressor,
     DLMRegressor,
     FITCRegressor,
-    MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
@@ -330,8 +329,6 @@ def refuses(call, words):
     [
         (SCGDGaussianProcessRegressor, {"dtype": "float64"}),
         (SCGDGaussianProcessRegressor, {"solver": "adadelta"}),
-        (BSGDGaussianProcessRegressor, {"dtype": "float64"}),
-        (MinimaxGaussianProcessRegressor, {"dtype": "float64"}),
         (SVGPRegressor, {"dtype": "float64"}),
         (SVGPRegressor, {"solver": "adam"}),
         (SVGPRegressor, {"solver": "collapsed"}),

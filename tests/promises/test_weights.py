@@ -64,7 +64,6 @@ from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.features.orthogonal import OrthogonalFeatures
-from skgpstoch.recipes.inducing import choose_points
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, LogLoss, TighterBound, make_loss
@@ -82,6 +81,7 @@ from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
+from skgpstoch.recipes.inducing import choose_points
 
 F64 = torch.float64
 ROWS = 40

@@ -29,7 +29,6 @@ from ..maths.linalg import NotPositiveDefiniteError, map_blocks
 from ..posteriors.exact import conditional_variance
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
-SMALLEST = np.finfo(np.float64).tiny
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word
 
 
@@ -130,7 +129,7 @@ def moments(
         if with_variance:
             prior = k.diag(X[block])
             of_block = conditional_variance(prior, L, K_star)
-            least.append(float((of_block / prior.clamp_min(SMALLEST)).min()))
+            least.append(float((of_block / prior.clamp_min(np.finfo(np.float64).tiny)).min()))
             var[block] = of_block.clamp_min_(0.0).cpu().numpy()
 
     map_blocks(compute, len(X), k.block_rows)

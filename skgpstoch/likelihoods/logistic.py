@@ -20,9 +20,11 @@ from torch import Tensor
 from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
-NARROW = 1.0  # variance of f below which nodes are as good as the series, which cancels there
+NARROW_VARIANCE = (
+    1.0  # variance of f below which nodes are as good as the series, which cancels there
+)
 NODES = torch.arange(-9.0, 11.01, 0.25, dtype=torch.float64)
-"""Of trapezoids, in standard deviations of f, for variances up to NARROW: exact to rounding."""
+"""Of trapezoids, in standard deviations of f, for variances up to NARROW_VARIANCE: exact to rounding."""
 
 
 @functools.cache
@@ -93,9 +95,9 @@ def _mean_negative_part(q: Marginals) -> Tensor:
 def variance(q: Marginals) -> Tensor:
     """Return Var[g(f)], (S, N, P), with all its digits however small it is."""
     low = -q.mean.abs()  # g(−f) = 1 − g(f) has the same variance, and there g has all its digits
-    narrow = _variance_at_nodes(Marginals(low, q.var.clamp_max(NARROW)))
-    wide = _variance_by_series(Marginals(low, q.var.clamp_min(NARROW)))
-    return torch.where(q.var < NARROW, narrow, wide)
+    narrow = _variance_at_nodes(Marginals(low, q.var.clamp_max(NARROW_VARIANCE)))
+    wide = _variance_by_series(Marginals(low, q.var.clamp_min(NARROW_VARIANCE)))
+    return torch.where(q.var < NARROW_VARIANCE, narrow, wide)
 
 
 def _variance_at_nodes(q: Marginals) -> Tensor:

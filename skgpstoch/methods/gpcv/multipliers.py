@@ -260,7 +260,7 @@ class Search(nn.Module):
             for k in self.alive
         ]
         value, loss, gap, rho, _ = self.numbers.tolist()
-        return State(self.theta, locals_, rho, gap, value, loss)
+        return State(self.theta.cpu(), locals_, rho, gap, value, loss)  # as bounds and slopes are
 
     def take(self, state: State, n_iter: int, tol: float) -> None:
         """What an iteration found."""

@@ -151,7 +151,7 @@ class CrossValidationObjective(Objective):
 
     def history(self, n_iter: int) -> dict[str, np.ndarray]:
         """Return what iterations of the best restart recorded, of every search."""
-        table = torch.stack([search.records[:n_iter] for search in self.best], 1).numpy()
+        table = torch.stack([search.records[:n_iter] for search in self.best], 1).cpu().numpy()
         recorded = {name: table[..., i] for i, name in enumerate(RECORDED)}
         return recorded | {"theta": table[..., len(RECORDED) :]}
 

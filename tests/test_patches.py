@@ -17,6 +17,7 @@ from skgpstoch.features.patches import (
 )
 from skgpstoch.features.sums import SumFeatures
 from skgpstoch.kernels import from_sklearn, isotropic
+from skgpstoch.recipes.images import choose_patches
 
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))

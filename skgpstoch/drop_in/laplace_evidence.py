@@ -37,7 +37,7 @@ LOSS = 1e-3
 MOST_FLAT = 4
 """Iterations in a row that gain nothing, at most."""
 
-HALVINGS = 20
+MODE_HALVINGS = 20
 """Of a step of Newton's, at most."""
 
 LAMBDAS = (0.41, 0.4, 0.37, 0.44, 0.39)
@@ -94,7 +94,7 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
         reached = log_joint(next_a, next_f)
         if height == -math.inf and not reached >= at_zero:  # the start was worse than none
             return find_mode(K, y, torch.zeros_like(f), max_iter, B)
-        for _ in range(HALVINGS):
+        for _ in range(MODE_HALVINGS):
             if not reached < height - LOSS:
                 break
             next_a, next_f = 0.5 * (a + next_a), 0.5 * (f + next_f)

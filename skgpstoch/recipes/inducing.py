@@ -34,7 +34,7 @@ from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
-FEW_ROWS = 1000  # up to which "auto" is half of that
+HALVED_ROWS = 1000  # up to which "auto" is half of that
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
@@ -273,7 +273,7 @@ def n_inducing(
             )
         return min(M, n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
-    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > FEW_ROWS else 2)
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
     M = min(most, n_trained)

@@ -21,6 +21,7 @@ from skgpstoch.likelihoods import (
     AdditiveNoise,
     Bernoulli,
     Categorical,
+    ClassLikelihood,
     Gaussian,
     Laplace,
     Likelihood,
@@ -633,14 +634,14 @@ CLASSES = {
 class OwnLogistic(Bernoulli):
     """Two classes that say nothing but log_prob."""
 
-    log_class_probs = Likelihood.log_class_probs
-    class_probabilities = Likelihood.class_probabilities
+    log_class_probs = ClassLikelihood.log_class_probs
+    class_probabilities = ClassLikelihood.class_probabilities
 
 
 class OwnSoftmax(Categorical):
     """Several classes that say nothing but log_prob."""
 
-    log_class_probs = Likelihood.log_class_probs
+    log_class_probs = ClassLikelihood.log_class_probs
 
 
 def class_example(likelihood, n_rows=7, n_components=1):
@@ -997,4 +998,4 @@ def test_every_likelihood_is_tested_here():
     }
     tested = {type(make()).__name__ for make in ALL.values()}
     # That with a shared precision is no mean over q: tests/test_finite_direct.py.
-    assert found == tested | {"Likelihood", "AdditiveNoise", "SharedStudentT"}
+    assert found == tested | {"Likelihood", "AdditiveNoise", "ClassLikelihood", "SharedStudentT"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.rows import Data
+from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP, validate_inputs
 from .validation import check_weight
 
@@ -127,9 +128,10 @@ class Classifier(ClassifierMixin, BaseGP):
             In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
         """
         rows, posterior = self._query(X)
+        likelihood = cast(ClassLikelihood, posterior.likelihood)
 
         def compute(block: slice) -> tuple[Tensor]:
-            return (posterior.likelihood.probability_std(posterior.marginals(rows[block])),)
+            return (likelihood.probability_std(posterior.marginals(rows[block])),)
 
         return self._collect(len(rows), compute)[0]
 

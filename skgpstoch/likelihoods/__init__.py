@@ -11,6 +11,7 @@ from .classes import Bernoulli, Categorical
 from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
 from .one_vs_rest import OneVsRest
+from .probabilities import ClassLikelihood
 from .real import AdditiveNoise, Gaussian
 from .shared_precision import SharedStudentT
 
@@ -18,6 +19,7 @@ __all__ = [
     "AdditiveNoise",
     "Bernoulli",
     "Categorical",
+    "ClassLikelihood",
     "Gaussian",
     "Laplace",
     "Likelihood",

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes
-from .probabilities import PREDICTIVE_POINTS, in_blocks, moments_at_nodes
 from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -46,10 +45,6 @@ class Likelihood(nn.Module):
     most_prior_variance: float = 1e5
     """Bound of the variance that the default kernel learns."""
 
-    def for_classes(self, n_classes: int) -> Likelihood:
-        """Return one for this many classes."""
-        raise NotImplementedError(f"{type(self).__name__} is not for classes")
-
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
         return n_outputs
@@ -65,30 +60,6 @@ class Likelihood(nn.Module):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of y for each f."""
         raise NotImplementedError(f"{type(self).__name__} must define sample")
-
-    def log_class_probs(self, f: Tensor) -> Tensor:
-        """log p(y = c | f) of every class c, for classes: f (..., N, P) → (..., N, C).
-
-        C is P, or 2 where one latent function tells two classes apart.
-        """
-        codes = [f.new_full((f.shape[-2], 1), c) for c in range(max(2, f.shape[-1]))]
-        return torch.cat([self.log_prob(code, f) for code in codes], -1)
-
-    def class_probabilities(self, q: Marginals) -> Marginals:
-        """Mean and variance of p(y = c | f) of every class c, f ~ q, for classes: (S, N, C).
-
-        Of the second class alone, (S, N, 1), where a likelihood of two classes says so.
-        """
-        n_latents = q.mean.shape[-1]
-        floats = PREDICTIVE_POINTS * max(2, n_latents)
-        function = functools.partial(moments_at_nodes, self.log_class_probs)
-        return Marginals(*in_blocks(function, q, floats).tensor_split(2, -1))
-
-    def probability_std(self, q: Marginals) -> Tensor:
-        """Standard deviation of p(y = c | f) of every class c, over the whole mixture: (N, C)."""
-        _, var = self.class_probabilities(q).mixture_moments()
-        std = var.clamp_max(0.25).sqrt()  # rounding
-        return std.expand(-1, 2) if std.shape[1] == 1 else std
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
@@ -401,7 +372,7 @@ def class_likelihood(likelihood: str | Likelihood, n_classes: int) -> Likelihood
     name = likelihood
     if likelihood == "auto":
         name = "bernoulli" if n_classes == 2 else "softmax"
-    found = make_likelihood(name, FOR_CLASSES)
+    found: Any = make_likelihood(name, FOR_CLASSES)
     if not found.for_classes_only:
         raise ValueError(
             "likelihood of a classifier must be 'bernoulli', 'softmax' or 'robustmax', got "

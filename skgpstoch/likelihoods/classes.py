@@ -18,8 +18,8 @@ from ..maths.gaussian import (
     quasi_random_nodes,
 )
 from . import logistic
-from .base import Gradients, Likelihood, check_link, differentiate, mixture_log_mean, named
-from .probabilities import PREDICTIVE_POINTS, in_blocks, probit_variance
+from .base import Gradients, check_link, differentiate, mixture_log_mean, named
+from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks, probit_variance
 from .rejection import Draws, accept_reject
 
 TRAINING_POINTS = 128
@@ -39,7 +39,7 @@ PREDICTIVE_NODES = 64
 
 
 @named("bernoulli", link="logit")
-class Bernoulli(Likelihood):
+class Bernoulli(ClassLikelihood):
     """P(y = 1) = g(f), y in {0, 1}: two classes.
 
     With the logit link every expectation is a sum of truncated normal moments, exact to rounding
@@ -65,8 +65,6 @@ class Bernoulli(Likelihood):
     def __init__(self, link: str = "logit") -> None:
         super().__init__()
         self.link = check_link(link, ("logit", "probit"))
-
-    for_classes_only = True
 
     def extra_repr(self) -> str:
         return f"link={self.link!r}"
@@ -135,7 +133,7 @@ class Bernoulli(Likelihood):
 
 @named("robustmax", link="robustmax")
 @named("softmax")
-class Categorical(Likelihood):
+class Categorical(ClassLikelihood):
     """C classes, one latent function each; y holds codes 0, …, C−1 as floats, (N, 1).
 
     Parameters
@@ -177,8 +175,6 @@ class Categorical(Likelihood):
     def extra_repr(self) -> str:
         epsilon = f", epsilon={self.epsilon:g}" if self.link == "robustmax" else ""
         return f"n_classes={self.n_classes}, link={self.link!r}{epsilon}"
-
-    for_classes_only = True
 
     def for_classes(self, n_classes: int) -> Categorical:
         return Categorical(n_classes, self.link, self.epsilon)

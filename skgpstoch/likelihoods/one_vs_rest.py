@@ -8,11 +8,12 @@ from torch.nn import functional as F
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals
-from .base import Gradients, Likelihood, mixture_log_mean
+from .base import Gradients, mixture_log_mean
 from .classes import Bernoulli
+from .probabilities import ClassLikelihood
 
 
-class OneVsRest(Likelihood):
+class OneVsRest(ClassLikelihood):
     """C classes, each with a logistic model of its own against all others; y holds codes, (N, 1).
 
     The bound is the sum of those of C classifications of two classes, so that nothing couples the
@@ -40,6 +41,12 @@ class OneVsRest(Likelihood):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+    def for_classes(self, n_classes: int) -> OneVsRest:
+        raise ValueError(
+            f"likelihood={self!r} is only for estimators that choose it themselves, as "
+            "QSGPClassifier does; use 'softmax' or 'robustmax'."
+        )
 
     def n_latents(self, n_outputs: int) -> int:
         return self.n_classes
@@ -86,6 +93,6 @@ class OneVsRest(Likelihood):
         return torch.logit((count + 0.5) / (rows.n_effective + 1.0))
 
 
-def logistic_likelihood(n_classes: int) -> Likelihood:
+def logistic_likelihood(n_classes: int) -> ClassLikelihood:
     """Return the logistic likelihood of two classes, or one for each class of more."""
     return Bernoulli("logit") if n_classes == 2 else OneVsRest(n_classes)

@@ -11,12 +11,47 @@ import torch
 from torch import Tensor
 
 from ..maths.gaussian import Marginals, quadrature_nodes, quasi_random_nodes
+from .base import Likelihood
 
 BLOCK_FLOATS = 2**22
 """Numbers in an intermediate array, above which rows are taken in turn."""
 
 PREDICTIVE_POINTS = 512
 """Quasi-random points of the probabilities of classes with a latent function each."""
+
+
+class ClassLikelihood(Likelihood):
+    """The probabilities p(y = c | f) of classes, whose codes c = 0, 1, … y holds."""
+
+    for_classes_only = True
+
+    def for_classes(self, n_classes: int) -> ClassLikelihood:
+        """Return one for this many classes, or raise a ValueError."""
+        raise NotImplementedError(f"{type(self).__name__} must define for_classes")
+
+    def log_class_probs(self, f: Tensor) -> Tensor:
+        """log p(y = c | f) of every class c: f (..., N, P) → (..., N, C).
+
+        C is P, or 2 where one latent function tells two classes apart.
+        """
+        codes = [f.new_full((f.shape[-2], 1), c) for c in range(max(2, f.shape[-1]))]
+        return torch.cat([self.log_prob(code, f) for code in codes], -1)
+
+    def class_probabilities(self, q: Marginals) -> Marginals:
+        """Mean and variance of p(y = c | f) of every class c, f ~ q: (S, N, C).
+
+        Of the second class alone, (S, N, 1), where a likelihood of two classes says so.
+        """
+        n_latents = q.mean.shape[-1]
+        floats = PREDICTIVE_POINTS * max(2, n_latents)
+        function = functools.partial(moments_at_nodes, self.log_class_probs)
+        return Marginals(*in_blocks(function, q, floats).tensor_split(2, -1))
+
+    def probability_std(self, q: Marginals) -> Tensor:
+        """Standard deviation of p(y = c | f) of every class c, over the whole mixture: (N, C)."""
+        _, var = self.class_probabilities(q).mixture_moments()
+        std = var.clamp_max(0.25).sqrt()  # rounding
+        return std.expand(-1, 2) if std.shape[1] == 1 else std
 
 
 def in_blocks(

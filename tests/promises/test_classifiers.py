@@ -205,7 +205,7 @@ def test_bad_labels_are_named(quick_classifier, two_classes, y, match):
 @pytest.mark.parametrize(
     ("likelihood", "n_classes", "match"),
     [
-        ("bernoulli", 3, "likelihood='bernoulli' is for two classes, but y has 3"),
+        ("bernoulli", 3, "is for two classes, but y has 3"),
         (Bernoulli("probit"), 3, "is for two classes, but y has 3"),
         ("gaussian", 2, "likelihood .*'softmax'.*got 'gaussian'"),
         ("poisson", 2, "likelihood .*'softmax'.*got 'poisson'"),
@@ -554,7 +554,7 @@ def test_is_a_classifier(classifier):
     assert "n_inducing=7" in repr(model)
     tags = model.__sklearn_tags__()
     assert tags.classifier_tags.multi_class
-    assert not hasattr(model, "predict_std")
+    assert not hasattr(model, "predict_interval")
     assert "normalize_y" not in params
 
 

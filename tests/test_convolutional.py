@@ -395,7 +395,7 @@ def test_minibatches_count_hidden_patches(side, hidden_channels, most):
         patched.setattr(PatchLayer, "draws", watched)
         model.fit(X, X[:, 0])
     assert max(seen) == (65 if most < 130 else 130)  # two minibatches, or one
-    assert model._recipe().features.minibatch_needed(side * side) == most
+    assert model._recipe().features.batch_needed(side * side) == most
 
 
 def test_weights_are_repetitions(digits):

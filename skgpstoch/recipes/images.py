@@ -121,7 +121,7 @@ class HiddenImages:
         return *self.geometries(image)[-1].grid, self.channels[-1]
 
     def batch_needed(self, image: tuple[int, int, int]) -> int:
-        """Return how many images have no more patches in an inner layer than they should."""
+        """Return how many images have no more patches in an inner layer than a step may have."""
         most = max(geometry.n_patches for geometry in self.geometries(image))
         return min(USUAL_BATCH, max(1, STEP_PATCHES // most))
 

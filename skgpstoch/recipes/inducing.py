@@ -101,13 +101,13 @@ class InducingBuilder:
     def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> FeatureSizes:
-        self.check(sizes.n_features)
+        self.check()
         M, M2 = 0, 0
         if not (sizes.streams and start):  # which goes on with the points that there are
             M, M2 = self.n_points(sizes, n_untrained, recipe, start)
-        return FeatureSizes(M, M2, self.batch_needed(sizes.n_features))
+        return FeatureSizes(M, M2, USUAL_BATCH if self.is_decoupled else None)
 
-    def check(self, n_features: int) -> None:
+    def check(self) -> None:
         """Raise a ValueError where parameters do not agree."""
         if self.is_orthogonal:
             return
@@ -118,10 +118,6 @@ class InducingBuilder:
                     f"{name} must be left as it is with posterior='svgp', which has no orthogonal "
                     "points; posterior='solve' and 'odvgp' have."
                 )
-
-    def batch_needed(self, n_features: int) -> int | None:
-        """Return the usual rows of a minibatch if the bound is only estimated, or None."""
-        return USUAL_BATCH if self.is_decoupled else None
 
     def n_points(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None

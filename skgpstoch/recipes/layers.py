@@ -34,7 +34,7 @@ from .inducing import (
     named_kernel,
 )
 from .recipe import Fitted, Problem, Sizes, Start, positive_integers
-from .variational import USUAL_BATCH, VariationalRecipe, bound_of, prior_blocks
+from .variational import USUAL_BATCH, FeatureSizes, VariationalRecipe, bound_of, prior_blocks
 
 LAYER_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
@@ -110,10 +110,17 @@ class Layers(InducingBuilder):
 
     # ---- what is known before ----------------------------------------------------------------
 
-    def check(self, n_features: int) -> None:
-        super().check(n_features)
+    def sizes(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> FeatureSizes:
         self.draws.check()
-        self.widths(n_features)
+        self.widths(sizes.n_features)
+        M, M2, _ = super().sizes(sizes, n_untrained, recipe, start)
+        if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
+            M = min(M, LAYER_POINTS)
+        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
+            M2 = min(M2, LAYER_POINTS)
+        return FeatureSizes(M, M2, USUAL_BATCH)
 
     def widths(self, n_features: int) -> tuple[int, ...]:
         """Return the number of functions of every inner layer.
@@ -135,19 +142,6 @@ class Layers(InducingBuilder):
                 f"n_layers - 1 inner layers, got {given!r}."
             )
         return dims
-
-    def batch_needed(self, n_features: int) -> int:
-        return USUAL_BATCH
-
-    def n_points(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
-    ) -> tuple[int, int]:
-        M, M2 = super().n_points(sizes, n_untrained, recipe, start)
-        if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
-            M = min(M, LAYER_POINTS)
-        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
-            M2 = min(M2, LAYER_POINTS)
-        return M, M2
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.n_layers == 1:

@@ -23,6 +23,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.models.patch_layers import PatchLayer
+from skgpstoch.recipes.recipe import Sizes
 
 QUICK = {"n_inducing": 16, "max_iter": 8, "random_state": 0}
 BARE = {"location_kernel": None, "global_kernel": None}
@@ -395,7 +396,7 @@ def test_minibatches_count_hidden_patches(side, hidden_channels, most):
         patched.setattr(PatchLayer, "draws", watched)
         model.fit(X, X[:, 0])
     assert max(seen) == (65 if most < 130 else 130)  # two minibatches, or one
-    assert model._recipe().features.minibatch_needed(side * side) == most
+    assert model._recipe().plan(Sizes(1000, 1000, side * side)).batch_size == most
 
 
 def test_weights_are_repetitions(digits):

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from skgpstoch.maths.averages import RunningStatistics
 from skgpstoch.maths.linalg import BLOCK_ROWS, NotPositiveDefiniteError
 from skgpstoch.maths.linear_regression import (
-    HeldOut,
+    HeldOutErrors,
     batch_statistics,
     calibrate,
     exact_statistics,
@@ -245,7 +245,7 @@ def random_held_out(seed, C=12, P=3, n=50):
     residual *= 0.5 + torch.rand(C, 1, P, generator=generator, dtype=torch.float64)
     variance = 1 + torch.rand(C, n, 1, generator=generator, dtype=torch.float64)
     means = (residual**2 / variance).mean(1), variance.log().mean(1)
-    return residual, variance, HeldOut(*means)
+    return residual, variance, HeldOutErrors(*means)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -286,7 +286,7 @@ def test_calibration_takes_the_largest_ridge_within_the_tolerance(tolerance):
 
 
 def test_calibration_of_a_perfect_prediction_is_finite():
-    held = HeldOut(torch.zeros(3, 1).double(), torch.zeros(3, 1).double())
+    held = HeldOutErrors(torch.zeros(3, 1).double(), torch.zeros(3, 1).double())
     noise, _ = calibrate(held, tensor(0.1, 1.0, 10.0))
     assert 0 < float(noise) < 1e-9
 

@@ -12,11 +12,11 @@ from skgpstoch.features.patches import (
     Geometry,
     PatchCovariances,
     SinglePatches,
-    first_of_each,
     gather,
 )
 from skgpstoch.features.sums import SumFeatures
 from skgpstoch.kernels import from_sklearn, isotropic
+from skgpstoch.recipes.images import choose_patches, first_of_each
 
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))

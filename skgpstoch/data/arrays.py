@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +10,8 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
+
+from .messages import warn
 
 HOST_BLOCK_ROWS = 65536
 """Rows of the user's arrays that are converted at a time, so that no second copy of X is made."""
@@ -116,9 +117,7 @@ def prediction_device(device: str | torch.device | None) -> torch.device:
     try:
         return resolve_device(device)
     except ValueError:
-        warnings.warn(
-            f"device={device!r} is not on this machine; predicting on the CPU.", stacklevel=6
-        )
+        warn(f"device={device!r} is not on this machine; predicting on the CPU.")
         return torch.device("cpu")
 
 

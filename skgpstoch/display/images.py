@@ -24,7 +24,7 @@ from .drawing import draw_outline, draw_place, show
 if TYPE_CHECKING:
     import matplotlib.axes
 
-MOST_IMAGES = 20  # whose responses are drawn: beyond, X is a test set that was passed by mistake
+SHOWN_IMAGES = 20  # whose responses are drawn: beyond, X is a test set that was passed by mistake
 ASPECT = 1.6  # of a grid of patches, columns to rows
 
 
@@ -371,8 +371,8 @@ class PatchResponsesDisplay(Display):
             model has hidden images.
         """
         _shallow_with("patch_responses", estimator, cls)
-        if np.ndim(X) == 2 and np.shape(X)[0] > MOST_IMAGES:
-            raise ValueError(f"X must be at most {MOST_IMAGES} images, got {np.shape(X)[0]}.")
+        if np.ndim(X) == 2 and np.shape(X)[0] > SHOWN_IMAGES:
+            raise ValueError(f"X must be at most {SHOWN_IMAGES} images, got {np.shape(X)[0]}.")
         fitted, inputs = unwrapped(estimator, X)
         responses = fitted.patch_responses(inputs)
         if responses.ndim == 5:

@@ -28,7 +28,7 @@ from ..kernels.matrices import Covariance
 from ..maths.linalg import cholesky_, inverse_, mirror_
 from ..posteriors.exact import conditional_variance
 
-NEWTON_GAIN = 1e-10
+GAIN = 1e-10
 """Nats, by which an iteration of Newton's that counts improves log p(y, f)."""
 
 LOSS = 1e-3
@@ -37,7 +37,7 @@ LOSS = 1e-3
 MOST_FLAT = 4
 """Iterations in a row that gain nothing, at most."""
 
-NEWTON_HALVINGS = 20
+MODE_HALVINGS = 20
 """Of a step of Newton's, at most."""
 
 LAMBDAS = (0.41, 0.4, 0.37, 0.44, 0.39)
@@ -94,15 +94,15 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
         reached = log_joint(next_a, next_f)
         if height == -math.inf and not reached >= at_zero:  # the start was worse than none
             return find_mode(K, y, torch.zeros_like(f), max_iter, B)
-        for _ in range(NEWTON_HALVINGS):
+        for _ in range(MODE_HALVINGS):
             if not reached < height - LOSS:
                 break
             next_a, next_f = 0.5 * (a + next_a), 0.5 * (f + next_f)
             reached = log_joint(next_a, next_f)
         last, value = value, np.float64(reached - float(B.diagonal().log().sum()))
-        n_flat = 0 if reached - height >= NEWTON_GAIN else n_flat + 1
+        n_flat = 0 if reached - height >= GAIN else n_flat + 1
         a, f, height = next_a, next_f, reached
-        if n_flat == MOST_FLAT or (n_flat and abs(value - last) < NEWTON_GAIN):
+        if n_flat == MOST_FLAT or (n_flat and abs(value - last) < GAIN):
             break
     return Mode(f, pi, W_sr, a, B, value)
 

@@ -109,7 +109,7 @@ def make_classifier(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
     return CLASSIFIERS[method](kernel, mean="zero", **parameters)
 
 
-class SparseModel(NamedTuple):
+class ManyRowsModel(NamedTuple):
     """f* of an estimator for many rows, with white noise of variance (P,) or (1,)."""
 
     estimator: Any

@@ -26,7 +26,7 @@ from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
-from .many_rows import SparseModel, bound_at, choose, make_regressor, start_kernel
+from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
 from .noise import fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
 
@@ -243,7 +243,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             return self._exact_model(), scaling
         noise = np.atleast_1d(self.estimator_.noise_variance_)
         white = np.maximum(noise - self._noise.alpha, 0.0)  # σ² less alpha
-        return SparseModel(self._placed(self.estimator_), white), scaling
+        return ManyRowsModel(self._placed(self.estimator_), white), scaling
 
     def _exact_model(self) -> exact.ExactModel:
         """Return what an exact fit left, without the noise of its rows."""

@@ -36,7 +36,7 @@ TOO_FEW_ROWS = 10  # to learn a kernel from
 VERY_FEW_ROWS = 50  # that are not enough to hold some out
 STACKED_ROWS = 2000  # up to which there are several models, and time to judge them
 FEW_STEPS = 100  # for very few rows of classes
-MOST_POINTS = 64  # of the process
+PROCESS_POINTS = 64  # of the process
 HELD_OUT = 0.2  # of the rows, to judge models by
 JUDGES = 3  # networks that the others' weight is found with, in half of their steps
 LEAST_WEIGHT = 0.1  # below which a model is not worth the time
@@ -127,7 +127,7 @@ def stacked(
     networks: DeepKernelEnsembleRegressor, n_rows: int, shared: dict[str, Any], n_jobs: int | None
 ) -> StackedDensityRegressor:
     """Return networks and a process, whose weights fewer networks in half of the steps find."""
-    n_inducing = min(MOST_POINTS, n_rows // 4)
+    n_inducing = min(PROCESS_POINTS, n_rows // 4)
     process = DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **shared)
     judge = clone(networks).set_params(n_estimators=JUDGES)
     n_judged = round((1.0 - HELD_OUT) * n_rows)

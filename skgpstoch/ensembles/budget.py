@@ -13,7 +13,7 @@ from ..recipes.recipe import Training
 
 TRIAL_ROWS = 1000  # that the time of a step is measured with
 TRIAL_STEPS = 10
-LEAST_STEPS = 30
+LEAST_TRAINED = 30
 FEWEST = 2  # networks
 AMPLE = 3.0  # times the time of the networks, in which there is a second model, too
 USED = 0.4  # of the time by steps, as one network alone is quicker than its share of several
@@ -34,7 +34,7 @@ def affordable(networks: Any, X: Any, y: Any, max_time: float | None) -> dict[st
         return {}
     if 4.0 * steps < plan.max_iter * per_epoch:  # of fewer networks there are more
         steps, K = steps * K / min(K, FEWEST), min(K, FEWEST)
-    n_epochs = int(max(LEAST_STEPS, steps) // per_epoch)
+    n_epochs = int(max(LEAST_TRAINED, steps) // per_epoch)
     return {"max_iter": min(plan.max_iter, max(1, n_epochs)), "n_estimators": K}
 
 

@@ -66,14 +66,14 @@ def fitting(method: Callable) -> Callable:
     """Enable gradients, and restore the estimator's state if the wrapped method raises."""
 
     @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = dict(vars(self))
+    def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        state = dict(vars(estimator))
         try:
             with torch.inference_mode(False), torch.enable_grad(), numeric_context():
-                return method(self, *args, **kwargs)
+                return method(estimator, *args, **kwargs)
         except BaseException:
-            vars(self).clear()
-            vars(self).update(state)
+            vars(estimator).clear()
+            vars(estimator).update(state)
             raise
 
     return wrapped
@@ -180,9 +180,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             seed = seed_of(self, checkpoint, seed)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         self._set_scalings(recipe, data, start)
-        device, order = generator.device, None
-        if plan.shuffles:
-            order = torch.randperm(len(data), generator=generator, device=device).cpu().numpy()
+        device = generator.device
+        order = random_order(len(data), generator) if plan.shuffles else None
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
         problem = Problem(X, rows, self._x_scaling, plan, generator, start)
         objective = recipe.objective(problem).to(X.device)
@@ -388,6 +387,11 @@ def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
             f"is not scaled), got {relative.max():.1g} times: leave such rows out."
         )
     return np.square(relative)
+
+
+def random_order(n_rows: int, generator: torch.Generator) -> np.ndarray:
+    """Return the order of rows; those held out come first, so that it decides which they are."""
+    return torch.randperm(n_rows, generator=generator, device=generator.device).cpu().numpy()
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:

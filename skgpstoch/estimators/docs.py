@@ -18,7 +18,7 @@ _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
-def public_estimator(cls: type) -> type:
+def public_estimator(cls: Any) -> Any:
     """Complete an estimator's docstring, constraints and shape parameters from those of its groups.
 
     Parameters of training, which all estimators have, come last there and in the signature.
@@ -28,17 +28,17 @@ def public_estimator(cls: type) -> type:
     constraints: dict[str, list] = {}
     for base in reversed(lineage):
         constraints |= vars(base).get("_parameter_constraints", {})
-    cls._parameter_constraints = {name: constraints[name] for name in names}  # type: ignore[attr-defined]
+    cls._parameter_constraints = {name: constraints[name] for name in names}
     shape = [name for base in lineage for name in vars(base).get("_shape_parameters", ())]
-    cls._shape_parameters = tuple(dict.fromkeys(shape))  # type: ignore[attr-defined]
+    cls._shape_parameters = tuple(dict.fromkeys(shape))
     if cls.__doc__:  # none under python -OO
         cls.__doc__ = _completed(cls.__doc__, lineage, names)
     return cls
 
 
-def _training_last(cls: type) -> list[str]:
+def _training_last(cls: Any) -> list[str]:
     """Names of parameters, in the order that the signature is given here."""
-    init: Any = cls.__init__  # type: ignore[misc]
+    init: Any = cls.__init__
     signature = inspect.signature(init)
     groups = (TrainingParameters, RunParameters, WarmStartParameters)
     last = [f.name for group in groups for f in fields(group)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -13,10 +12,11 @@ import torch
 from sklearn.utils.validation import _check_sample_weight
 
 from ..data.arrays import readable
+from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.base import largest
 
-MOST = 1e30  # and 1/MOST: of what training has in float32, and multiplies
+MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
@@ -45,12 +45,11 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         )
     check_range(weight[counts], "sample_weight must be 0 or")
     if least > 1 and weight.sum() < least:
-        warnings.warn(
+        warn(
             f"All rows together count for {weight.sum():.3g} by their sample_weight, so that the "
             "prior prevails. A weight is a number of repetitions: divide relative weights by their "
             "mean.",
             UserWarning,
-            stacklevel=7,
         )
     if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):
         weight = None
@@ -136,10 +135,10 @@ def as_floats(values: Any, name: str) -> np.ndarray:
 def check_range(values: np.ndarray, words: str) -> None:
     """Raise a ValueError that begins with these words if training cannot represent the values."""
     low, high = values.min(), values.max()
-    if low < 1.0 / MOST or high > MOST:
+    if low < 1.0 / MOST_NUMBER or high > MOST_NUMBER:
         raise ValueError(
-            f"{words} between {1.0 / MOST:g} and {MOST:g}, got {low:g} to {high:g}: rescale "
-            "them, as by another unit."
+            f"{words} between {1.0 / MOST_NUMBER:g} and {MOST_NUMBER:g}, got {low:g} to {high:g}: "
+            "rescale them, as by another unit."
         )
 
 
@@ -147,10 +146,9 @@ def warn_of_overflow(std: np.ndarray) -> None:
     """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
     most = np.sqrt(largest(torch.float64))
     if n := int((std > 0.99 * most).any(1).sum()):
-        warnings.warn(
+        warn(
             f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
             "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
             "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
             RuntimeWarning,
-            stacklevel=4,
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .base import FeatureMap
 
 FREQUENCY = 0.3  # of waves, in periods for each standard deviation of an input
-FARTHEST = 1e8  # standard deviations from the mean
+FARTHEST_INPUT = 1e8  # standard deviations from the mean
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -56,7 +56,7 @@ class NetworkFeatures(FeatureMap):
         self.blocks = (self.n_features,)
 
     def members(self, X: Tensor) -> Tensor:
-        X = X.clamp(-FARTHEST, FARTHEST)  # further away squares and waves would be NaN
+        X = X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT)  # further away squares and waves would be NaN
         Z = self.network(X)
         if Z.ndim == 2:
             Z = Z[None]

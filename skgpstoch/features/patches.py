@@ -22,7 +22,7 @@ from ..kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_p
 from .inducing import Covariances
 
 PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts
-FARTHEST = 1e15  # length-scales, whose squares float32 has
+FARTHEST_PATCH = 1e15  # length-scales, whose squares float32 has
 
 
 class Geometry(NamedTuple):
@@ -128,7 +128,7 @@ class PatchCovariances(Covariances):
 
     def within_reach(self, X: Tensor, kernel: Isotropic) -> Tensor:
         """Patches, (N, J, L), brought to where squares of distances are finite."""
-        farthest = FARTHEST * kernel.length_scale.detach().reshape(()).to(X)
+        farthest = FARTHEST_PATCH * kernel.length_scale.detach().reshape(()).to(X)
         return self.patches(X).clamp(-farthest, farthest)
 
     def split(self, Z: Tensor) -> tuple[Tensor, Tensor]:

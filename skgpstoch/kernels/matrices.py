@@ -25,7 +25,7 @@ from .expressions import UnsupportedKernelError, from_sklearn
 BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 """Numbers of a block of covariances: what a cache holds, or what keeps a GPU busy."""
 
-FEW_ROWS = 100
+SINGLE_BLOCK_ROWS = 100
 """Rows up to which NumPy is quicker than torch with its graphs, by half a millisecond."""
 
 LEAST_ROWS = 64
@@ -199,7 +199,7 @@ def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance
 
     Of few rows the object is quicker on a CPU, whatever it is.
     """
-    if kernel.requires_vector_input and (len(X) > FEW_ROWS or device.type != "cpu"):
+    if kernel.requires_vector_input and (len(X) > SINGLE_BLOCK_ROWS or device.type != "cpu"):
         with contextlib.suppress(TypeError, UnsupportedKernelError):
             return TorchCovariance(kernel, X, device)
     return ObjectCovariance(kernel, X, device)

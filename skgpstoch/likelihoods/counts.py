@@ -25,17 +25,17 @@ from .base import (
     named,
 )
 
-MODE_STEPS = 20
+COUNT_MODE_STEPS = 20
 
 
-TRAINING_NODES = 48
+COUNT_TRAINING_NODES = 48
 
 
-PREDICTIVE_NODES = 96
+COUNT_PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
 
 
-MOST = 1e15
+MOST_COUNT = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""
 
 
@@ -121,8 +121,8 @@ class Poisson(Likelihood):
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """A count for each f; of a rate beyond 10¹⁵, where counts hardly vary, the rate itself."""
         rate = self.log_rate(f).exp().clamp_max(largest(f.dtype))
-        counts = torch.poisson(rate.clamp_max(MOST), generator=generator)
-        return torch.where(rate > MOST, rate, counts)  # torch draws 64-bit integers
+        counts = torch.poisson(rate.clamp_max(MOST_COUNT), generator=generator)
+        return torch.where(rate > MOST_COUNT, rate, counts)  # torch draws 64-bit integers
 
     def _mean_rate(self, q: Marginals) -> Tensor:
         """With the exp link; infinite where it overflows, for training to turn back from."""
@@ -152,7 +152,7 @@ class Poisson(Likelihood):
         return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
 
     def _joint_nodes(
-        self, y: Tensor, q: Marginals, n_nodes: int = PREDICTIVE_NODES
+        self, y: Tensor, q: Marginals, n_nodes: int = COUNT_PREDICTIVE_NODES
     ) -> tuple[Tensor, Tensor]:
         """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
 
@@ -174,7 +174,7 @@ class Poisson(Likelihood):
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
         with torch.no_grad():
-            f, log_weights = self._joint_nodes(y.double(), q.double(), TRAINING_NODES)
+            f, log_weights = self._joint_nodes(y.double(), q.double(), COUNT_TRAINING_NODES)
             log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
             weights = (log_weights - log_sum).exp()
             first, second = _derivatives(self, y.double(), f)
@@ -194,7 +194,7 @@ class Poisson(Likelihood):
         half = 0.5 * (1.0 - check_probability(probability))
         # P(Y > k) ≤ P(f > f⁺) + P(Y > k | f⁺): with half of the probability each, a bound.
         f_high = q.mean - q.var.sqrt() * float(special.ndtri(half))
-        rate = self.log_rate(f_high.detach().double()).exp().clamp_max(MOST)
+        rate = self.log_rate(f_high.detach().double()).exp().clamp_max(MOST_COUNT)
         tail = -math.log(half)
         high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
         low = np.full_like(high, -1.0)
@@ -243,9 +243,9 @@ class Poisson(Likelihood):
                 "y must hold counts (non-negative whole numbers) for the Poisson likelihood, "
                 f"got {y[wrong].flat[0]!s}"
             )
-        if (y > MOST).any():
+        if (y > MOST_COUNT).any():
             raise ValueError(
-                f"y must hold counts of at most {MOST:g} for the Poisson likelihood, got "
+                f"y must hold counts of at most {MOST_COUNT:g} for the Poisson likelihood, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
 
@@ -261,7 +261,7 @@ def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]
     low = mean - var * log_exposure.exp()  # the slope of log p is between −exposure and y
     high = mean + var * y
     f = mean.clone()
-    for i in range(MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
+    for i in range(COUNT_MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
         slope, curvature = _derivatives(likelihood, y, f)
         slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
         low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)

@@ -20,11 +20,9 @@ from torch import Tensor
 from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
-NARROW_VARIANCE = (
-    1.0  # variance of f below which nodes are as good as the series, which cancels there
-)
+NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
 NODES = torch.arange(-9.0, 11.01, 0.25, dtype=torch.float64)
-"""Of trapezoids, in standard deviations of f, for variances up to NARROW_VARIANCE: exact to rounding."""
+"""Of trapezoids, in standard deviations of f: exact to rounding for narrow f."""
 
 
 @functools.cache

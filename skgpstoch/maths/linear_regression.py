@@ -162,7 +162,7 @@ def ridge_grid(s: Spectrum, decades: int = 9) -> Tensor:
     return torch.logspace(-decades, 1, n_steps, dtype=top.dtype, device=top.device) * top
 
 
-class HeldOut(NamedTuple):
+class HeldOutErrors(NamedTuple):
     """How members predict rows they have not seen, for C ridges: means over those rows."""
 
     square: Tensor  # (y−m)²/h, (C, P)
@@ -180,7 +180,7 @@ def predict_held_out(
     y: Tensor,
     held_out: Tensor,
     ridges: Tensor,
-) -> HeldOut:
+) -> HeldOutErrors:
     """Predictions N(m, σ²h) of the rows of X by the members that have not seen them.
 
     Parameters
@@ -215,16 +215,18 @@ def predict_held_out(
 
     map_blocks(add, len(X))
     n = held_out.sum()
-    return HeldOut(*(total / n for total in sums))
+    return HeldOutErrors(*(total / n for total in sums))
 
 
-def held_out_score(predict: Callable[[Tensor], HeldOut], noise: Tensor, ridge: Tensor) -> float:
+def held_out_score(
+    predict: Callable[[Tensor], HeldOutErrors], noise: Tensor, ridge: Tensor
+) -> float:
     """Return the negative log predictive density for σ² and λ (P,): nats per row."""
     return float(predict(ridge).score(noise).diagonal().sum())  # C = P: output p has ridge p
 
 
 def calibrate(
-    held: HeldOut,
+    held: HeldOutErrors,
     ridges: Tensor,
     tolerance: float = 0.0,
     bounds: tuple[float, float] = (1e-12, math.inf),
@@ -236,7 +238,7 @@ def calibrate(
 
     Parameters
     ----------
-    held : HeldOut
+    held : HeldOutErrors
         From :func:`predict_held_out`, for the same ridges.
     ridges : Tensor of shape (C,)
         Candidates for λ, ascending.
@@ -260,7 +262,7 @@ def calibrate(
 
 def choose_noise(
     s: Spectrum,
-    predict: Callable[[Tensor], HeldOut],
+    predict: Callable[[Tensor], HeldOutErrors],
     n_held_out: float,
     bounds: tuple[float, float],
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-15  # of the largest variance
+PIVOT_ROUNDING = 1e-15  # of the largest variance
 
 
 @torch.no_grad()
@@ -37,7 +37,7 @@ def pivoted_cholesky(
     pivots : Tensor of shape (r,)
         Row numbers, no two the same.
     """
-    variance, least = diagonal.clone(), ROUNDING * diagonal.max()
+    variance, least = diagonal.clone(), PIVOT_ROUNDING * diagonal.max()
     factor = variance.new_zeros(rank, len(variance))
     pivots = torch.zeros(rank, dtype=torch.long, device=variance.device)
     for j in range(rank):

@@ -46,7 +46,7 @@ from ..recipes.recipe import (
 MAX_EXACT_ROWS = 10_000
 """Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
 
-EVALUATION_ROWS = 2_000
+EXACT_EVALUATION_ROWS = 2_000
 """Training rows that an iterate's held-out score is based on, where a posterior costs O(n³)."""
 
 
@@ -152,7 +152,7 @@ class KernelBSGDObjective(Objective):
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Held-out NLPD, or NLML without validation rows, from a subset of the training rows."""
         n_held_out = rows.n_held_out
-        some = slice(n_held_out, n_held_out + EVALUATION_ROWS)
+        some = slice(n_held_out, n_held_out + EXACT_EVALUATION_ROWS)
         posterior = self.solution(X[some], rows[some])
         if not n_held_out:
             return -float(posterior.log_evidence().sum()) / posterior.n_rows

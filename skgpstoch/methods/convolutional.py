@@ -45,7 +45,7 @@ from ..losses import make_loss
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..recipes.images import HiddenImages
-from ..recipes.layers import Draws
+from ..recipes.layers import LayerDraws
 from ..recipes.patches import OF_PATCHES, Patches
 from ..recipes.recipe import KernelChoice, Training
 from ..recipes.variational import VariationalRecipe
@@ -230,7 +230,7 @@ def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -
                 p.hidden_patch_shape,
                 p.hidden_stride,
                 p.patch_correlation == "weights",
-                Draws(p.n_samples, p.n_predict_samples),
+                LayerDraws(p.n_samples, p.n_predict_samples),
             ),
         ),
         mean=p.mean,

@@ -41,7 +41,7 @@ from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
 from ..models.deep import DeepPosterior
-from ..recipes.layers import OF_LAYERS, Draws, Layers
+from ..recipes.layers import OF_LAYERS, LayerDraws, Layers
 from ..recipes.recipe import KernelChoice, Training
 from ..recipes.variational import VariationalRecipe
 
@@ -176,7 +176,7 @@ def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecip
             hidden_kernel=p.hidden_kernel,
             mean_function=p.mean_function,
             hidden_covariance=p.hidden_covariance,
-            draws=Draws(p.n_samples, p.n_predict_samples),
+            draws=LayerDraws(p.n_samples, p.n_predict_samples),
         ),
         mean=p.mean,
         solver=p.solver,

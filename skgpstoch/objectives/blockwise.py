@@ -35,7 +35,7 @@ from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
-ROUNDING = 1e-10  # of the bound
+STEP_ROUNDING = 1e-10  # of the bound
 KERNEL_RATE = 0.1  # of Adam, relative to learning_rate_init
 HALVINGS = 8  # of a step that does not raise the bound
 
@@ -266,7 +266,7 @@ class BlockwiseObjective(BasisObjective):
         of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2)
         step = block_newton(W, SW + (phi.mT @ of_rows.to(phi)).double(), H, members)
         block = Block(groups, members, phi, W, model.std[members].double(), step, S, SW, H)
-        most = value + ROUNDING * value.abs()
+        most = value + STEP_ROUNDING * value.abs()
         for _ in range(HALVINGS):
             h, v, kl, std = self.candidate(sweep, block, rho)
             after = replace(sweep, h=h, v=v, kl=kl)

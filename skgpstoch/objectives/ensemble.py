@@ -50,7 +50,10 @@ MOST_FULL = 512  # features up to which S of one latent function has correlation
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 ROUNDS = 2  # of m_k and the calibration, each given the other
-CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes over all rows
+ENSEMBLE_CLOSING: dict[str, Any] = {
+    "tol": 1e-3,
+    "max_iter": 12,
+}  # nats per row; passes over all rows
 
 
 class EnsembleObjective(Objective):
@@ -278,7 +281,7 @@ class EnsembleObjective(Objective):
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
-        return optimal_q(model, X, rows, start, q if is_kept else None, **CLOSING)
+        return optimal_q(model, X, rows, start, q if is_kept else None, **ENSEMBLE_CLOSING)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

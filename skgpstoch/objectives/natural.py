@@ -40,7 +40,7 @@ from .variational import VariationalObjective
 SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
 LEAST_WINDOW = 2500
 PROFILE_RATE = 0.3  # of the learning rate, for all but networks, where S is learned by gradients
-MOST = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
+MOST_STEP = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
 
 
 class RunningObjective(VariationalObjective):
@@ -90,7 +90,7 @@ class RunningObjective(VariationalObjective):
         window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
         first = 1.0 if self.conjugate else 2.0
         rate = max(window_rate(n_batch, window), 1.0 / (self.n_steps + first))
-        return rate if self.conjugate else min(rate, MOST)
+        return rate if self.conjugate else min(rate, MOST_STEP)
 
     def stream_rate(self, batch_size: int) -> float:
         return self.rate(batch_size)

@@ -36,7 +36,7 @@ from ..posteriors.chevron import ChevronModel, scales
 from .blockwise import BasisObjective
 
 LEAST_VARIANCE = 1e-12
-LEAST_SCALE = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
+LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
@@ -159,7 +159,7 @@ class StochasticObjective(BasisObjective):
         with torch.no_grad():
             corner = members[members < c]
             own = model.columns[corner, :, 1 + corner]
-            model.columns[corner, :, 1 + corner] = own.clamp_min(LEAST_SCALE)
+            model.columns[corner, :, 1 + corner] = own.clamp_min(LEAST_DIAGONAL)
             change = (model.columns[members] - before).permute(1, 0, 2)
             self.h += (self.control_basis.columns(self.control_X, groups) @ change).double()
         self.touched = None

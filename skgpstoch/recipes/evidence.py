@@ -51,7 +51,7 @@ MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MEMBER_ROWS = 10_000  # up to which several networks are joined
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
-STEPS = (200, 1000, 8000)  # for very few rows; at least, but three for each row; at most
+EVIDENCE_STEPS = (200, 1000, 8000)  # for very few rows; at least, but three for each row; at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class ExactRecipe(Recipe):
             folds = Folds.of(n, t.validation_fraction, K) if t.early_stopping else Folds(K)
         n_trained = n - folds.n_untrained
         b = batch_rows(t.batch_size, n_trained)
-        few, usual, most = STEPS
+        few, usual, most = EVIDENCE_STEPS
         n_steps = min(max(n_trained, min(max(3 * n_trained, few), usual)), most)
         return Plan(
             solver=self.solver,

@@ -27,7 +27,7 @@ from .inducing import InducingBuilder, centres_of_clusters, make_features
 from .layers import (
     NARROWEST,
     NOISE,
-    Draws,
+    LayerDraws,
     beginning,
     check_draws_of_layers,
     described_layers,
@@ -35,8 +35,8 @@ from .layers import (
 from .recipe import Fitted, Problem, positive_integers
 from .variational import USUAL_BATCH, prior_blocks
 
-MOST_IMAGES = 1000  # that inducing patches are chosen from
-MOST_PATCHES = 200_000  # of these
+SEARCHED_IMAGES = 1000  # that inducing patches are chosen from
+SEARCHED_PATCHES = 200_000  # of these
 SEARCHED = 100  # patches of these, for each inducing patch
 SOME_IMAGES = 64  # that kernels are started from
 SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
@@ -60,7 +60,7 @@ class HiddenImages:
 
     Parameters
     ----------
-    draws : Draws
+    draws : LayerDraws
         Of these layers.
     channels : tuple of int
         Of the images that every inner layer makes.
@@ -72,7 +72,7 @@ class HiddenImages:
         Whether the patches of an image share the draw of weights.
     """
 
-    draws: Draws
+    draws: LayerDraws
     channels: tuple[int, ...]
     patch_shape: Any = "auto"
     stride: int = 1
@@ -80,7 +80,7 @@ class HiddenImages:
 
     @classmethod
     def of(
-        cls, channels: Any, patch_shape: Any, stride: int, shares_weights: bool, draws: Draws
+        cls, channels: Any, patch_shape: Any, stride: int, shares_weights: bool, draws: LayerDraws
     ) -> HiddenImages | None:
         """Return the layers that parameters ask for, or None."""
         channels = positive_integers("hidden_channels", channels)
@@ -121,7 +121,7 @@ class HiddenImages:
         return *self.geometries(image)[-1].grid, self.channels[-1]
 
     def batch_needed(self, image: tuple[int, int, int]) -> int:
-        """Return how many images have no more patches in an inner layer than they should."""
+        """Return how many images have no more patches in an inner layer than a step may have."""
         most = max(geometry.n_patches for geometry in self.geometries(image))
         return min(USUAL_BATCH, max(1, STEP_PATCHES // most))
 
@@ -287,12 +287,12 @@ def choose_patches(
     of their standard deviation and of three pixels. Where there are too few that are distinct, the
     same ones elsewhere join them, if places matter; else there are fewer than n_points.
     """
-    images = X[:MOST_IMAGES]
+    images = X[:SEARCHED_IMAGES]
     patches = covariances.patches(images).flatten(0, 1)
     order = torch.randperm(len(patches), generator=generator, device=X.device)
     patches = patches[order]
     place = covariances.places.to(X).repeat(len(images), 1)[order]
-    some = slice(None, MOST_PATCHES)
+    some = slice(None, SEARCHED_PATCHES)
     first = first_of_each(patches[some])[: SEARCHED * n_points]
     rows = patches[first]
     if covariances.location is not None:

@@ -34,7 +34,7 @@ from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
-FEW_ROWS = 1000  # up to which "auto" is half of that
+HALVED_ROWS = 1000  # up to which "auto" is half of that
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
@@ -101,13 +101,13 @@ class InducingBuilder:
     def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> FeatureSizes:
-        self.check(sizes.n_features)
+        self.check()
         M, M2 = 0, 0
         if not (sizes.streams and start):  # which goes on with the points that there are
             M, M2 = self.n_points(sizes, n_untrained, recipe, start)
-        return FeatureSizes(M, M2, self.batch_needed(sizes.n_features))
+        return FeatureSizes(M, M2, USUAL_BATCH if self.is_decoupled else None)
 
-    def check(self, n_features: int) -> None:
+    def check(self) -> None:
         """Raise a ValueError where parameters do not agree."""
         if self.is_orthogonal:
             return
@@ -118,10 +118,6 @@ class InducingBuilder:
                     f"{name} must be left as it is with posterior='svgp', which has no orthogonal "
                     "points; posterior='solve' and 'odvgp' have."
                 )
-
-    def batch_needed(self, n_features: int) -> int | None:
-        """Return the usual rows of a minibatch if the bound is only estimated, or None."""
-        return USUAL_BATCH if self.is_decoupled else None
 
     def n_points(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
@@ -273,7 +269,7 @@ def n_inducing(
             )
         return min(M, n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
-    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > FEW_ROWS else 2)
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
     M = min(most, n_trained)

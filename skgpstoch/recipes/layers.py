@@ -34,14 +34,14 @@ from .inducing import (
     named_kernel,
 )
 from .recipe import Fitted, Problem, Sizes, Start, positive_integers
-from .variational import USUAL_BATCH, VariationalRecipe, bound_of, prior_blocks
+from .variational import USUAL_BATCH, FeatureSizes, VariationalRecipe, bound_of, prior_blocks
 
-MOST_POINTS = 128  # of a layer, of "auto"
+LAYER_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
 HIDDEN_VARIANCE = 1e-2  # at most, of an inner layer's process, in units of the layer below
 START_DIVERGENCE = 0.25  # nats per row that inner layers may start with, each
 LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
-START_NOISE = 1e-4  # variance that they may start with, in units of the layer below
+START_VARIANCE = 1e-4  # variance that they may start with, in units of the layer below
 NOISE = 1e-6  # of an inner layer, in these units
 NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
 DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
@@ -60,7 +60,7 @@ OF_LAYERS = (
 """Parameters that a warm start keeps, because it trains the layers that were fitted before."""
 
 
-class Draws(NamedTuple):
+class LayerDraws(NamedTuple):
     """How often hidden layers are drawn."""
 
     n_samples: int | str = "auto"  # of a row, at a step
@@ -85,7 +85,7 @@ class Layers(InducingBuilder):
 
     Parameters
     ----------
-    draws : Draws
+    draws : LayerDraws
         Of inner layers.
     n_layers : int, default=2
         The last one included.
@@ -99,7 +99,7 @@ class Layers(InducingBuilder):
         Whether functions of an inner layer share S.
     """
 
-    draws: Draws
+    draws: LayerDraws
     n_layers: int = 2
     hidden_dims: Any = "auto"
     hidden_kernel: sk.Kernel | None = None
@@ -110,10 +110,17 @@ class Layers(InducingBuilder):
 
     # ---- what is known before ----------------------------------------------------------------
 
-    def check(self, n_features: int) -> None:
-        super().check(n_features)
+    def sizes(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> FeatureSizes:
         self.draws.check()
-        self.widths(n_features)
+        self.widths(sizes.n_features)
+        M, M2, _ = super().sizes(sizes, n_untrained, recipe, start)
+        if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
+            M = min(M, LAYER_POINTS)
+        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
+            M2 = min(M2, LAYER_POINTS)
+        return FeatureSizes(M, M2, USUAL_BATCH)
 
     def widths(self, n_features: int) -> tuple[int, ...]:
         """Return the number of functions of every inner layer.
@@ -135,19 +142,6 @@ class Layers(InducingBuilder):
                 f"n_layers - 1 inner layers, got {given!r}."
             )
         return dims
-
-    def batch_needed(self, n_features: int) -> int:
-        return USUAL_BATCH
-
-    def n_points(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
-    ) -> tuple[int, int]:
-        M, M2 = super().n_points(sizes, n_untrained, recipe, start)
-        if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
-            M = min(M, MOST_POINTS)
-        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
-            M2 = min(M2, MOST_POINTS)
-        return M, M2
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.n_layers == 1:
@@ -268,7 +262,7 @@ def beginning(n_rows: float, n_weights: int) -> tuple[float, float]:
     rows are few, the variance starts so small that it does no harm.
     """
     root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * n_rows / n_weights))
-    return root, min(HIDDEN_VARIANCE, START_NOISE / root**2)
+    return root, min(HIDDEN_VARIANCE, START_VARIANCE / root**2)
 
 
 def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:

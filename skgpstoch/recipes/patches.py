@@ -48,7 +48,7 @@ from .inducing import (
 )
 from .layers import fitted_layers
 from .recipe import Fitted, Problem, Sizes, Start
-from .variational import VariationalRecipe
+from .variational import FeatureSizes, VariationalRecipe
 
 MOST_PATCHES = 200  # for which "auto" is the least stride
 MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs
@@ -128,33 +128,32 @@ class Patches(InducingBuilder):
             )
         return geometry
 
-    def check(self, n_features: int) -> None:
-        super().check(n_features)
-        if self.hidden is not None:
-            self.hidden.check(self)
-
-    def batch_needed(self, n_features: int) -> int | None:
-        if self.hidden is None:
-            return super().batch_needed(n_features)
-        return self.hidden.batch_needed(as_image(self.image_shape, n_features))
-
-    def n_points(
+    def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
-    ) -> tuple[int, int]:
-        if start is None:
+    ) -> FeatureSizes:
+        if start is None:  # points are chosen from patches, not from images
             J = self.geometry(sizes.n_features).n_patches
             n_untrained *= J
             sizes = sizes._replace(n_rows=J * sizes.n_rows, n_given=J * sizes.n_given)
-            n_trained = sizes.n_rows - n_untrained
-            most = max(n_trained, sizes.n_given - n_untrained)
-            for name in ("n_inducing", "n_orthogonal"):
-                asked = getattr(self, name)
-                if asked != "auto" and asked > most:
-                    raise ValueError(
-                        f"{name}={asked} must be at most the number of patches in all images to "
-                        f"train on, {n_trained}."
-                    )
-        return super().n_points(sizes, n_untrained, recipe, start)
+            self.check_numbers(sizes, n_untrained)
+        found = super().sizes(sizes, n_untrained, recipe, start)
+        if self.hidden is None:
+            return found
+        self.hidden.check(self)
+        image = as_image(self.image_shape, sizes.n_features)
+        return found._replace(batch_needed=self.hidden.batch_needed(image))
+
+    def check_numbers(self, sizes: Sizes, n_untrained: int) -> None:
+        """Raise a ValueError if more points are asked for than there are patches."""
+        n_trained = sizes.n_rows - n_untrained
+        most = max(n_trained, sizes.n_given - n_untrained)
+        for name in ("n_inducing", "n_orthogonal"):
+            asked = getattr(self, name)
+            if asked != "auto" and asked > most:
+                raise ValueError(
+                    f"{name}={asked} must be at most the number of patches in all images to "
+                    f"train on, {n_trained}."
+                )
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """Return the same for all pixels; a user's kernels see pixels as they are."""

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import fingerprint
+from ..data.messages import warn
 
 CHECKPOINT_SECONDS = 2.0
 """A checkpoint is at least this old before the next is written, so that it never dominates."""
@@ -87,10 +87,9 @@ class Checkpoint:
                 os.replace(partial, self.path)
         except (OSError, RuntimeError) as error:  # torch makes the latter of the former
             self.has_failed = True
-            warnings.warn(
+            warn(
                 f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit goes on "
-                "without.",
-                stacklevel=2,
+                "without."
             )
         finally:
             _discard(partial)

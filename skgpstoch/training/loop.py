@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -15,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
@@ -288,10 +288,9 @@ class Trainer:
                 raise ValueError("its parameters are not finite")
         except Exception as error:  # there is no end to what damaged files make torch raise
             self.load_state_dict(start)
-            warnings.warn(
+            warn(
                 f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the fit "
-                "starts anew.",
-                stacklevel=3,
+                "starts anew."
             )
 
     def can_be_in(self, state: dict[str, Any]) -> bool:
@@ -310,11 +309,10 @@ class Trainer:
 
     def interrupt(self) -> None:
         """After Ctrl-C: go on with the better of the best and the current iterate."""
-        warnings.warn(
+        warn(
             f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; the "
             "model is the best iterate so far.",
             ConvergenceWarning,
-            stacklevel=2,
         )
         if not self.objective.is_finite():
             self.load_state_dict(self.safe)

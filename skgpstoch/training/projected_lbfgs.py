@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
 WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
 GROWTH = 4.0  # of a step that is still steep
-NARROW = 1e-3  # of a step, which is not looked at any closer
+NARROW_BOUNDS = 1e-3  # of a step, which is not looked at any closer
 SHORTEST, LONGEST = 0.1, 0.9  # of a bracket, where it is divided
 TRIALS = 25
-ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
+LOSS_ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
 CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
 
 
@@ -124,7 +124,7 @@ class BoundedLBFGS:
         """
         found = None
         first = float(slope @ direction)
-        slack = ROUNDING * max(1.0, abs(float(value)))
+        slack = LOSS_ROUNDING * max(1.0, abs(float(value)))
         low, high = Trial(0.0, float(value), first), None  # the bracket
         for _ in range(TRIALS):
             target = x + length * direction
@@ -143,7 +143,7 @@ class BoundedLBFGS:
             else:
                 high = trial
             if high is not None:
-                if found is not None and high.length - low.length < NARROW * low.length:
+                if found is not None and high.length - low.length < NARROW_BOUNDS * low.length:
                     break
                 length = between(low, high)
             elif length == longest:

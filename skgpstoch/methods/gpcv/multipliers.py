@@ -27,7 +27,7 @@ SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 RHO_GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
 RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
-SMALLEST = torch.finfo(torch.float64).tiny
+SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
 COORDINATE_ARMIJO, SHORTER = 0.5, 0.5
 SHORTEST_SHARE = 1e-9  # share of the first step, where a line search ends
 FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
@@ -119,7 +119,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
-    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(SMALLEST))
+    gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(SMALLEST_NORMAL))
     return Found(
         float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
     )
@@ -166,7 +166,10 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
     found = Together(state, options)(state.theta, Asked(consistent=True))
     locals_ = [one.local for one in found if one.local is not None]
     failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
-    loss, n = sum(one.loss for one in found if not one.failure), max(n_numbers(locals_), SMALLEST)
+    loss, n = (
+        sum(one.loss for one in found if not one.failure),
+        max(n_numbers(locals_), SMALLEST_NORMAL),
+    )
     return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
 
 
@@ -220,7 +223,7 @@ def n_numbers(locals_: list[Local]) -> float:
 # ---- a search ---------------------------------------------------------------------------------
 
 
-class Search(nn.Module):
+class MultiplierSearch(nn.Module):
     """Folds with a θ in common, and where they were after every iteration."""
 
     theta: Tensor  # (D,)

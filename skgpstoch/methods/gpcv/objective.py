@@ -21,7 +21,7 @@ from ...objectives.base import Objective
 from ...posteriors.exact import ExactPosterior
 from .fold_loss import Fold, FoldLoss, at_theta
 from .iterative import IterativePosterior
-from .multipliers import RECORDED, Failure, Options, Search, begin, iterate
+from .multipliers import RECORDED, Failure, MultiplierSearch, Options, begin, iterate
 
 CALIBRATION_ROWS = 512  # held out, of all folds, from which the scale of variances is found
 FEW_HELD_OUT = 50  # numbers, below which those trained on have a say in that scale too
@@ -69,7 +69,7 @@ class CrossValidationObjective(Objective):
         super().__init__()
         groups = [folds] if shares else [[fold] for fold in folds]
         self.restarts = nn.ModuleList(
-            nn.ModuleList(Search(group, theta, rho, max_iter) for group in groups)
+            nn.ModuleList(MultiplierSearch(group, theta, rho, max_iter) for group in groups)
             for theta in starts
         )
         self.bounds, self.options, self.noise_bounds = bounds, options, noise_bounds

@@ -47,14 +47,14 @@ PRUNED = 1e-4  # γ_i below which a function goes
 FAR = 1e-3  # nats per row that a step gains
 SETTLED = 1e-2  # of log s_i, by which none moves any more; twice that where there are classes
 SUPERFLUOUS = 50  # functions, of which one may go at a time
-BLOCK = 1024  # basis functions of a step, of "auto"
-SWEEPS = 500  # at most, of "auto"
+RELEVANCE_BLOCK = 1024  # basis functions of a step, of "auto"
+RELEVANCE_SWEEPS = 500  # at most, of "auto"
 START_ROWS = 64  # that the first s_i are found from
 NEWTON_STEPS = 50  # of the closing posterior at most
 MOST_ROUNDS = 10  # of its blocks, where it has several
 CLOSED = 1e-7  # nats per row gained by a step after which there is none
 MOST_PRECISION = 1e12
-MOST_DENSE = 2_000  # relevance vectors whose covariance is kept as a whole
+MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
 
 class RelevanceObjective(BlockwiseObjective):
@@ -142,7 +142,7 @@ class RelevanceObjective(BlockwiseObjective):
         model, keep = self.model, self.active.any(1)
         if not bool(keep.any()):
             keep[self.determined.sum(1).argmax()] = True
-        R, whole = int(keep.sum()), int(keep.sum()) <= MOST_DENSE
+        R, whole = int(keep.sum()), int(keep.sum()) <= MOST_RELEVANT
         kernel, points = copy.deepcopy(model.basis.kernel), model.basis.points[keep].double()
         closing = ChevronModel(
             KernelBasis(kernel, points, is_diagonal=True),
@@ -164,7 +164,7 @@ class RelevanceObjective(BlockwiseObjective):
             learns_noise=False,
         )
         sweep = rest.begin(torch.Generator(X.device).manual_seed(0))
-        blocks = torch.arange(R, device=X.device).split(max(R if whole else BLOCK, 1))
+        blocks = torch.arange(R, device=X.device).split(max(R if whole else RELEVANCE_BLOCK, 1))
         values = [torch.inf]
         while len(values) <= (NEWTON_STEPS if whole else MOST_ROUNDS):
             values.append(float(torch.stack([rest.step(sweep, b) for b in blocks])[-1]))
@@ -202,8 +202,8 @@ class RelevanceRecipe(BasisRecipe):
 
     n_dense: int | str = 0  # while training; the closing posterior has all columns
     learns_precision: bool = True
-    block: int = BLOCK
-    sweeps: int = SWEEPS
+    block: int = RELEVANCE_BLOCK
+    sweeps: int = RELEVANCE_SWEEPS
     patience: float = math.inf
 
     blockwise: ClassVar[type[BlockwiseObjective]] = RelevanceObjective

@@ -66,7 +66,7 @@ class Gap(NamedTuple):
 def at_theta(
     kernel: sk.Kernel, noise_variance: float, learns_noise: bool, theta: Tensor
 ) -> tuple[Kernel, float]:
-    """k and σ² at θ, (D,), whose last is log σ² where that is learned."""
+    """Return k and σ² at θ, (D,), which ends in log σ² if that is learned."""
     module, theta = from_sklearn(kernel), theta.cpu()
     set_theta(module.parameters(), theta[: len(theta) - learns_noise])
     return module, math.exp(float(theta[-1])) if learns_noise else noise_variance
@@ -114,7 +114,7 @@ class FoldLoss:
 
     @torch.no_grad()
     def preconditioner(self) -> Product:
-        """V ↦ C⁻¹V, or about that."""
+        """Return V ↦ C⁻¹V, or an approximation."""
         X = self.fold.X[: len(self.y_T)].double()
         if len(X) > DENSE_ROWS:
             return LowRankInverse(low_rank(self.kernel, X, self.noise_T, self.rank), self.noise_T)
@@ -125,11 +125,11 @@ class FoldLoss:
     # ---- products ----------------------------------------------------------------------------
 
     def training_product(self, V: Tensor) -> Tensor:
-        """CV, (T, R)."""
+        """Return CV, (T, R)."""
         return self.covariances.product(V, len(V)) + self.noise_T * V
 
     def weighted_square(self, V: Tensor, rho: float) -> Tensor:
-        """(2K_VTᵀK_VT + ρC²)V in one pass over the covariances: (T, R)."""
+        """Return (2K_VTᵀK_VT + ρC²)V, in one pass over the covariances: (T, R)."""
         T, back = len(V), torch.zeros_like(V)
 
         def between(rows: slice, AV: Tensor) -> Tensor:
@@ -145,13 +145,13 @@ class FoldLoss:
     # ---- steps -------------------------------------------------------------------------------
 
     def solve(self, B: Tensor) -> Tensor:
-        """C⁻¹B."""
+        """Return C⁻¹B."""
         found = conjugate_gradients(self.training_product, B, None, self.inverse, TOL_SYSTEMS)
         self.ended &= found.converged
         return found.solution
 
     def best_weights(self, dual: Tensor, rho: float, start: Tensor) -> Tensor:
-        """The z that is best given θ and λ (eq. 13, 14)."""
+        """Return the best z for given θ and λ (eq. 13, 14)."""
         T = len(dual)
         target = torch.cat([rho * self.y_T - dual, 2.0 * self.weight_V * self.y_V])
         b = self.covariances.transposed(target) + self.noise_T * target[:T]
@@ -166,7 +166,7 @@ class FoldLoss:
         return found.solution if found.converged else self.best_weights_by_errors(dual, rho)
 
     def best_weights_by_errors(self, dual: Tensor, rho: float) -> Tensor:
-        """The same, without a square of C: by e, in units of 1/√w."""
+        """Return the same by e, in units of 1/√w, without a square of C."""
         T, root = len(dual), self.weight_V.sqrt()
 
         def explained(U: Tensor) -> Tensor:  # G√w U
@@ -185,7 +185,7 @@ class FoldLoss:
         return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)
 
     def consistent(self) -> tuple[Tensor, Tensor]:
-        """z = C⁻¹y_T, and the λ of the best loss at this θ: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
+        """Return z = C⁻¹y_T, and the λ of the best loss at this θ: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
         z = self.solve(self.y_T)
         fitted = self.covariances.product(z)
         errors = 2.0 * self.weight_V * (self.y_V - fitted[len(z) :])
@@ -194,7 +194,7 @@ class FoldLoss:
 
     @torch.no_grad()
     def lagrangian(self, z: Tensor, dual: Tensor, rho: float) -> Gap:
-        """L_ρ."""
+        """Return L_ρ and its parts."""
         fitted, T = self.covariances.product(z), len(z)
         residual, errors = fitted[:T] + self.noise_T * z - self.y_T, self.y_V - fitted[T:]
         loss = (self.weight_V * errors.square()).sum()
@@ -203,7 +203,7 @@ class FoldLoss:
         return Gap(value, loss, residual, slope)
 
     def gradient(self, z: Tensor, slope: Tensor) -> Tensor:
-        """∂L_ρ/∂θ at fixed z, (D,)."""
+        """Return ∂L_ρ/∂θ at fixed z, (D,)."""
         found = self.covariances.gradients(z, slope, list(self.kernel.parameters()))
         of_noise = (slope[: len(z)] * self.noise_T * z).sum()
         parts = [*found, *[of_noise] * self.learns_noise]
@@ -211,9 +211,9 @@ class FoldLoss:
 
     @torch.no_grad()
     def squared_scores(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """(y − E y)²/var y of some of the rows held out, (M, P), what each counts for, (M, 1).
+        """Return (y − E y)²/var y of some rows held out, (M, P), and their weights, (M, 1).
 
-        A row that counts for several is so many observations, each with a noise of its own.
+        A row of weight w is w observations, each with noise of its own.
         """
         T, z = self.fold.n_trained, self.solve(self.y_T)
         V, X = len(self.y_V), self.fold.X.double()
@@ -228,5 +228,5 @@ class FoldLoss:
         return torch.cat(scores), self.weight_V[some]
 
     def training_score(self) -> Tensor:
-        """y_TᵀC⁻¹y_T of each output, which is T where variances are right, (P,)."""
+        """Return y_TᵀC⁻¹y_T of each output, (P,), which is T if variances are right."""
         return (self.y_T * self.solve(self.y_T)).sum(0)

@@ -1,4 +1,4 @@
-"""Exact Gaussian-process regression of too many rows for a factor: by conjugate gradients.
+"""Exact Gaussian-process regression by conjugate gradients, for too many rows for a factor.
 
 With C = k(X, X) + σ²I, whose products are made by blocks of rows in O(n) memory, and M = LLᵀ + σ²I
 from a pivoted Cholesky decomposition for a preconditioner (Gardner et al., "GPyTorch: blackbox
@@ -6,7 +6,7 @@ matrix-matrix Gaussian process inference with GPU acceleration", NeurIPS 2018),
 
     E f* = K*α,  α = C⁻¹y        cov f* = K** − K*C⁻¹K*ᵀ
 
-each column of the latter a system of its own. What a variance lacks is quadratic in the residual.
+each column of the latter a system of its own. The error of a variance is quadratic in the residual.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class IterativePosterior(Posterior):
 
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
-        """CV, (N, R)."""
+        """Return CV, (N, R)."""
         return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
 
     @torch.no_grad()
     def solve(self, B: Tensor, tol: float) -> Tensor:
-        """C⁻¹B, (N, R).
+        """Return C⁻¹B, (N, R).
 
         Raises
         ------
         NotPositiveDefiniteError
-            If conjugate gradients do not come to an end.
+            If conjugate gradients do not converge.
         """
         found = conjugate_gradients(
             self.product,
@@ -92,15 +92,15 @@ class IterativePosterior(Posterior):
         )
         if not found.converged:
             raise NotPositiveDefiniteError(
-                f"The covariance of {len(self.X)} rows is too nearly singular for conjugate "
-                f"gradients, which did not end in {MOST_ITERATIONS} iterations: the noise is "
-                "probably too small; raise the lower bound of a WhiteKernel."
+                f"The covariance of {len(self.X)} rows is too nearly singular: conjugate gradients "
+                f"did not converge in {MOST_ITERATIONS} iterations. The noise is probably too "
+                "small; raise the lower bound of a WhiteKernel."
             )
         return found.solution
 
     @torch.no_grad()
     def scale_(self, factor: float) -> IterativePosterior:
-        """Of kernel and noise, in place; means stay what they are."""
+        """Scale kernel and noise, in place; means stay what they are."""
         self.kernel = scaled(self.kernel, factor)
         self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
         self.factor *= math.sqrt(factor)
@@ -109,7 +109,7 @@ class IterativePosterior(Posterior):
         return self
 
     def cross(self, X: Tensor) -> Tensor:
-        """k(X*, X), (N*, N), float64."""
+        """Return k(X*, X), (N*, N), float64."""
         return self.kernel(X.to(self.X), self.X).double()
 
     def mean(self, X: Tensor) -> Tensor:

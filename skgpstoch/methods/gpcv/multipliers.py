@@ -34,7 +34,7 @@ FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate 
 
 
 class Options(NamedTuple):
-    """What does not change in the course of a fit."""
+    """What does not change during a fit."""
 
     kernel: sk.Kernel
     noise_variance: float  # where it is not learned
@@ -47,7 +47,7 @@ class Options(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What a fold has of its own."""
+    """What each fold has for itself."""
 
     fold: Fold
     z: Tensor  # (T, P)
@@ -68,7 +68,7 @@ class Found(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where folds with a θ in common are."""
+    """Where folds that share θ are."""
 
     theta: Tensor  # (D,)
     locals: list[Local]
@@ -83,21 +83,22 @@ class State(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What losses are large or small relative to: this one, but not less than some of y²."""
+        """The unit of losses: this one, but at least a share of the mean square of y."""
         return max(self.loss, NEGLIGIBLE * mean_square(self.locals))
 
     def has_settled(self, tol: float) -> bool:
         """Whether another iteration would change little."""
         is_still = self.moved <= tol and not self.descends
-        return (is_still or self.loss < self.scale) and self.is_met(tol)  # which is as good as none
+        # A loss below the scale is as good as none.
+        return (is_still or self.loss < self.scale) and self.is_met(tol)
 
     def is_met(self, tol: float) -> bool:
-        """Whether constraints are, as far as the loss, or conjugate gradients, can tell."""
+        """Whether constraints are met, as far as the loss or conjugate gradients can tell."""
         return abs(self.value - self.loss) <= tol * self.scale or self.gap <= GAP_ROUNDING
 
 
 class Asked(NamedTuple):
-    """What a job is to find of a fold besides L_ρ."""
+    """What a job computes for a fold besides L_ρ."""
 
     consistent: bool = False  # z = C⁻¹y_T and its λ, first of all
     weights: bool = False  # the best z
@@ -105,7 +106,7 @@ class Asked(NamedTuple):
 
 
 def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Options) -> Found:
-    """L_ρ of a fold: a job of joblib's."""
+    """Compute L_ρ of a fold: a job of joblib's."""
     try:
         problem = FoldLoss(local.fold, theta, *options[:4])
         if asked.consistent:
@@ -126,9 +127,9 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
 
 
 class Together:
-    """Σ L_ρ of folds as a function of θ, in units of which a slope of 1 is none.
+    """Σ L_ρ of folds as a function of θ, in units in which a slope of 1 counts as 0.
 
-    So the first step of L-BFGS, which is down the slope and no longer than 1, is a step of about 1.
+    Then the first step of L-BFGS, which goes down the slope and is at most 1 long, is about 1 long.
     """
 
     def __init__(self, state: State, options: Options) -> None:
@@ -137,7 +138,7 @@ class Together:
         self.unit = 1.0
 
     def __call__(self, theta: Tensor, asked: Asked) -> list[Found]:
-        """Each fold's; best weights are where the next search for them starts."""
+        """Compute each fold's; the next search for the best weights starts from these."""
         found = Parallel(n_jobs=self.options.n_jobs)(
             delayed(visit)(local, theta, self.rho, asked, self.options) for local in self.locals
         )
@@ -146,7 +147,7 @@ class Together:
         return found
 
     def value(self, theta: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
-        """The sum, and its gradient if asked; infinite where a fold has none."""
+        """Return the sum, and its gradient if asked; infinite if a fold fails."""
         found = self(theta, asked)
         value = torch.tensor(sum(one.value for one in found) / self.unit, dtype=torch.float64)
         if not bool(value.isfinite()) or not asked.slope:
@@ -155,14 +156,14 @@ class Together:
 
 
 class Failure(NamedTuple):
-    """Of a fold."""
+    """Why a fold failed."""
 
     number: int
     message: str
 
 
 def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
-    """z = C⁻¹y_T and multipliers of every fold at θ; those that have none are left out, and why."""
+    """Find z = C⁻¹y_T and the multipliers of every fold at θ, and say which folds fail."""
     found = Together(state, options)(state.theta, Asked(consistent=True))
     locals_ = [one.local for one in found if one.local is not None]
     failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
@@ -174,19 +175,19 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
 
 
 def iterate(state: State, bounds: Tensor, options: Options) -> State:
-    """An iteration of (11): θ within bounds (D, 2), z, and λ; with more of ρ where that is due."""
+    """Make an iteration of (11): θ within bounds (D, 2), z and λ; raise ρ if that is due."""
     together = Together(state, options)
     n = n_numbers(state.locals)
     together.unit = SLOPE * n * state.scale
     theta = state.theta.clone()
     if len(theta):
         theta = STEP_OF_SOLVER[options.solver](together, theta, bounds)
-    # Short steps at fixed z are no sign of an end: that is the slope at the best one.
+    # Short steps at fixed z do not show convergence; the slope at the best z does.
     found = together(theta, Asked(weights=True, slope=options.solver == "coordinate"))
     gap = max(one.gap for one in found)
     value, loss = (sum(part) / n for part in zip(*(f[:2] for f in found), strict=True))
     if any(one.failure for one in found) or gap > max(1.0, 2.0 * state.gap):
-        # From where it was, with what that θ implies.
+        # Go back to the last θ, with the z and λ that it implies.
         raised = state._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO), diverged=True)
         return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
     dual_step = state.rho if options.dual_step is None else options.dual_step
@@ -209,14 +210,14 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
 
 
 def mean_square(locals_: list[Local]) -> float:
-    """Of the numbers that are held out; 1 where these are 0."""
+    """Return the mean square of the numbers held out; 1 if these are 0."""
     folds = [local.fold for local in locals_]
     total = sum(float((f.weight * f.y.square())[f.n_trained :].sum()) for f in folds)
     return total / n_numbers(locals_) or 1.0
 
 
 def n_numbers(locals_: list[Local]) -> float:
-    """Numbers that are held out."""
+    """Return how many numbers are held out."""
     return sum(local.fold.n_held_out * local.fold.y.shape[1] for local in locals_)
 
 
@@ -224,7 +225,7 @@ def n_numbers(locals_: list[Local]) -> float:
 
 
 class MultiplierSearch(nn.Module):
-    """Folds with a θ in common, and where they were after every iteration."""
+    """Folds that share θ, and a record of every iteration."""
 
     theta: Tensor  # (D,)
     numbers: Tensor  # RECORDED, at present
@@ -253,11 +254,11 @@ class MultiplierSearch(nn.Module):
         return (~self.failed).nonzero()[:, 0].tolist()
 
     def number(self, name: str) -> float:
-        """One of RECORDED."""
+        """Return one of RECORDED."""
         return float(self.numbers[RECORDED.index(name)])
 
     def state(self) -> State:
-        """As iterations have it."""
+        """Return the state that an iteration starts from."""
         locals_ = [
             Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
             for k in self.alive
@@ -266,7 +267,7 @@ class MultiplierSearch(nn.Module):
         return State(self.theta.cpu(), locals_, rho, gap, value, loss)  # as bounds and slopes are
 
     def take(self, state: State, n_iter: int, tol: float) -> None:
-        """What an iteration found."""
+        """Take over the state that an iteration ends in."""
         for k, local in zip(self.alive, state.locals, strict=True):
             getattr(self, f"z_{k}").copy_(local.z)
             getattr(self, f"dual_{k}").copy_(local.dual)

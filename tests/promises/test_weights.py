@@ -67,7 +67,7 @@ from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.features.points import choose_points
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
-from skgpstoch.losses import FullyIndependent, LogLoss, TighterBound, make_loss
+from skgpstoch.losses import FullyIndependent, TighterBound, make_loss
 from skgpstoch.maths.linear_regression import (
     batch_statistics,
     exact_statistics,
@@ -169,13 +169,9 @@ FITS = {
     "lbfgs": (SVGPRegressor, {"solver": "lbfgs", "max_iter": 2}, "real"),
     "natural": (SVGPRegressor, {"solver": "natural"}, "real"),
     "adam": (SVGPRegressor, {"solver": "adam"}, "real"),
-    "log1p": (SVGPRegressor, {"bound": "log1p"}, "real"),
-    "square": (SVGPRegressor, {"loss": "square"}, "real"),
     "log": (SVGPRegressor, {"loss": "log", "solver": "natural"}, "real"),
-    "product": (SVGPRegressor, {"loss": LogLoss("product", 3), "solver": "adam"}, "real"),
     "errors": (SVGPRegressor, {"solver": "natural"}, "errors"),
     "student-t": (SVGPRegressor, {"likelihood": "student_t", "solver": "natural"}, "real"),
-    "laplace": (SVGPRegressor, {"likelihood": "laplace", "solver": "natural"}, "real"),
     "poisson": (SVGPRegressor, {"likelihood": "poisson", "solver": "natural"}, "counts"),
     "odvgp": (SolveGPRegressor, {"orthogonal_covariance": "prior"}, "real"),
     "betas": (DLMRegressor, {"beta": [0.1, 1.0], "max_iter": 5}, "real"),

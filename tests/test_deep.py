@@ -426,7 +426,6 @@ def test_wrong_parameters_are_named(step, params, message):
 @pytest.mark.parametrize(
     ("columns", "params"),
     [
-        ([0, 1], {"hidden_dims": 4}),
         ([0, 1], {"n_layers": 3, "hidden_dims": [1, 2]}),
         ([0, 1, 2, 2, 2], {}),
         ([0, 1], {"mean_function": "zero", "n_layers": 3}),

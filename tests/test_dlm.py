@@ -234,7 +234,7 @@ def test_the_log_loss_is_lower_where_noise_varies():
         return X, np.sin(X[:, 0]) + np.where(X[:, 0] > 0.0, 0.6, 0.05) * rng.standard_normal(n)
 
     (X, y), held_out = draw(400), draw(2000)
-    params = {"n_inducing": 12, "max_iter": 75, "beta": 0.3, "batch_size": 200}
+    params = {"n_inducing": 12, "max_iter": 60, "beta": 0.3, "batch_size": 200}
     losses = [
         -quick(loss=loss, **params).fit(X, y).log_predictive_density(*held_out).mean()
         for loss in ("elbo", "log")

@@ -273,30 +273,39 @@ def test_checks_of_one_variance(estimator, check):
 # ---- the ones to start with --------------------------------------------------------------------
 
 
-SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2}
+SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
+SMALL_OF_CLASSES = {
+    "hidden_layer_sizes": (8,),
+    "n_estimators": 1,
+    "max_iter": 20,
+    "learning_rate_init": 0.03,  # in as few steps
+}
 
 
 def small_networks(self, **params):
-    params |= {**SMALL, "max_iter": 5}
+    params |= SMALL
     return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
 
 
 def small_networks_of_classes(self, **params):
-    few = {"hidden_layer_sizes": (8,), "n_estimators": 1, "max_iter": 20}
-    few["learning_rate_init"] = 0.03  # in as few steps
-    return DLMClassifier(posterior="finite", loss="elbo", **{**few, **params})
+    return DLMClassifier(posterior="finite", loss="elbo", **{**SMALL_OF_CLASSES, **params})
 
 
 @parametrize_with_checks(
     [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier()]
 )
-def test_checks_of_automatic_estimators(estimator, check, monkeypatch):
+def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
     monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
     monkeypatch.setattr(AutoGaussianProcessClassifier, "_networks", small_networks_of_classes)
     of_few_rows = functools.partial(SVGPRegressor, max_iter=2)
     monkeypatch.setattr(automatic, "SVGPRegressor", of_few_rows)
+    scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
+    if not scored:
+        request.getfixturevalue("few_iterations")
+        monkeypatch.setitem(SMALL, "max_iter", 1)
+        monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
     for steps in ("FEW_STEPS", "LEAST_STEPS", "TRIAL_STEPS"):
-        monkeypatch.setattr(automatic, steps, 3)
+        monkeypatch.setattr(automatic, steps, 3 if scored else 1)
     check(estimator)
 
 

@@ -353,9 +353,10 @@ def test_fits_repeat_and_survive_pickling(funnel):
     ids=repr,
 )
 def test_features_losses_and_likelihoods_combine(params, funnel):
-    model = finite(**params).fit(*funnel)
-    assert np.isfinite(model.log_predictive_density(*funnel)).all()
-    assert model.score(*funnel) > 0.2
+    X, y = (a[:300] for a in funnel)
+    model = finite(**params).fit(X, y)
+    assert np.isfinite(model.log_predictive_density(X, y)).all()
+    assert model.score(X, y) > 0.2
 
 
 def test_two_outputs_and_weights(funnel):

@@ -194,7 +194,7 @@ def test_classes_of_all_kinds_have_probabilities(three_classes):
     assert_allclose(model.log_predictive_density(X, y), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("cls", [QSGPRegressor, QSRVMRegressor])
+@pytest.mark.parametrize("cls", [QSRVMRegressor])
 def test_a_hyperparameter_at_its_bound_gets_a_warning(cls):
     X = np.linspace(-3, 3, 80)[:, None]
     y = np.sin(3.0 * X[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(80)

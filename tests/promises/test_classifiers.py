@@ -672,7 +672,7 @@ def test_pipelines_searches_and_wrappers(quick_classifier, two_classes):
     search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.score(X, y) > -0.6
-    assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.7
+    assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.7
     calibrated = CalibratedClassifierCV(quick_classifier(max_iter=10), cv=2).fit(X, y)
     assert calibrated.score(X, y) > 0.8
     two = np.column_stack([y, X[:, 0] > 0.0])

@@ -126,7 +126,8 @@ def ways(solver, name, posteriors):
 def combinations():
     """Classes, solvers, likelihoods, networks and posteriors; the other options take turns.
 
-    In the default run posteriors do so, too: one of the ways, another each time. Losses are those
+    In the default run posteriors do so, too: one of the ways, another each time, with orthogonal
+    points for every other likelihood. Losses are those
     of tests/test_dlm.py.
     """
     turns = {name: itertools.cycle(values) for name, values in (CYCLES | SOME).items()}
@@ -136,7 +137,8 @@ def combinations():
         solvers = ("collapsed", "lbfgs", "natural", "adam")
         for turn, (solver, name) in enumerate(itertools.product(solvers, likelihoods)):
             possible = list(ways(solver, name, posteriors))
-            quick = [possible[turn % len(possible)]] if possible else []
+            mine = possible and turn % 2 == (cls in ORTHOGONAL)  # half of them
+            quick = [possible[turn // 2 % len(possible)]] if mine else []
             for posterior, deep in possible:
                 params = {option: next(turns[option]) for option in CYCLES}
                 params |= {"likelihood": likelihoods[name], "solver": solver}
@@ -857,6 +859,7 @@ def test_global_state_is_untouched(quick_any, sine, params, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     model = quick_any(**{"max_iter": 2, **params}, random_state=None)
     X, y = (a[:20] for a in labelled(model, sine))
+    clone(model).fit(X, y)  # the first of a process imports what sets filters of its own
     before = global_state()
     model.fit(X, y)
     if model.solver != "lbfgs":
@@ -970,8 +973,6 @@ RESUMED = {
     "natural": {"solver": "natural"},
     "lbfgs": {"solver": "lbfgs", "max_iter": 3, "n_inducing": 4},
     "adam": {"solver": "adam", "whiten": False},
-    "early stopping": {"early_stopping": True},
-    "dropout": {"feature_map": nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2))},
     "student_t": {"likelihood": "student_t", "solver": "lbfgs", "max_iter": 2, "n_inducing": 3},
     "averaging": {"averaging": 0.3},
     "decoupled": POSTERIORS["decoupled"],
@@ -1058,7 +1059,7 @@ def test_absurd_learning_rates_recover_or_say_why(quick_any, sine, rate, solver)
 @few_iterations
 @on_each("sparse", [DLMClassifier, SVGPClassifier])  # regressors: test_reliability.py
 @pytest.mark.parametrize("solver", ["lbfgs", "natural", "adam"])
-@pytest.mark.parametrize("n_rows", [2, 5])
+@pytest.mark.parametrize("n_rows", [2])
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_few_rows(quick_any, sine, solver, n_rows, early_stopping):
     epochs = 1 if solver == "lbfgs" else 2

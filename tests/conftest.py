@@ -54,7 +54,8 @@ SPARSE = [cls for cls in INDUCING if cls not in IMAGES + DEEP]
 DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
 BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
 HELD_OUT = [cls for cls in ESTIMATORS if "block_size" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in INDUCING + DROP_IN + BASIS + HELD_OUT]
+NETWORKS = [cls for cls in ESTIMATORS if "n_waves" in cls().get_params()]
+FINITE = [cls for cls in ESTIMATORS if cls not in INDUCING + DROP_IN + BASIS + HELD_OUT + NETWORKS]
 TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]
@@ -80,7 +81,7 @@ def quick_parameters(cls):
     if cls in BASIS:
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
         return {**QUICK_BASIS, **fourier, "max_iter": 10, "random_state": 0}
-    own = QUICK_FINITE if cls in FINITE else QUICK_SPARSE
+    own = QUICK_FINITE if cls in FINITE + NETWORKS else QUICK_SPARSE
     if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)
     return {**own, "max_iter": 25, "random_state": 0}

@@ -96,9 +96,9 @@ CLASSES = {
 }
 POSTERIORS = {
     "": {},
-    "free": {"orthogonal_covariance": "free", "n_orthogonal": 5},
-    "prior": {"orthogonal_covariance": "prior", "n_orthogonal": 9},
-    "decoupled": {"orthogonal_covariance": "prior", "whiten": False, "n_orthogonal": 20},
+    "free": {"posterior": "solve", "n_orthogonal": 5},
+    "prior": {"posterior": "odvgp", "n_orthogonal": 9},
+    "decoupled": {"posterior": "odvgp", "whiten": False, "n_orthogonal": 20},
 }
 CYCLES = {
     "kernel": [None, RBF(1.5), Matern([1.0, 2.0], nu=2.5) + ConstantKernel(), RationalQuadratic()],
@@ -289,7 +289,7 @@ BAD_ORTHOGONAL = [
     ({"orthogonal_points": np.zeros(10)}, "orthogonal_points|2D"),
     ({"orthogonal_points": np.zeros((5, 2)), "n_orthogonal": 6}, "n_orthogonal=6 must be"),
     ({"orthogonal_points": np.full((5, 2), np.inf)}, "orthogonal_points contains inf"),
-    ({"orthogonal_covariance": "prior", "whiten": False, "solver": "lbfgs"}, "lbfgs.*whiten"),
+    ({"posterior": "odvgp", "whiten": False, "solver": "lbfgs"}, "lbfgs.*whiten"),
 ]
 
 
@@ -701,7 +701,7 @@ def test_as_many_points_as_rows(quick_any, sine, given):
 def test_many_orthogonal_points_are_affordable(sine):
     for cls in ORTHOGONAL:
         for whiten in (True, False):
-            params = {"orthogonal_covariance": "prior", "n_orthogonal": 150, "whiten": whiten}
+            params = {"posterior": "odvgp", "n_orthogonal": 150, "whiten": whiten}
             model = constructor(cls)(**params, max_iter=6)
             model.fit(*labelled(model, sine))
             assert model.orthogonal_points_.shape == (150, 2)

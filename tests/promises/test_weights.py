@@ -173,7 +173,7 @@ FITS = {
     "errors": (SVGPRegressor, {"solver": "natural"}, "errors"),
     "student-t": (SVGPRegressor, {"likelihood": "student_t", "solver": "natural"}, "real"),
     "poisson": (SVGPRegressor, {"likelihood": "poisson", "solver": "natural"}, "counts"),
-    "odvgp": (SolveGPRegressor, {"orthogonal_covariance": "prior"}, "real"),
+    "odvgp": (SolveGPRegressor, {"posterior": "odvgp"}, "real"),
     "betas": (DLMRegressor, {"beta": [0.1, 1.0], "max_iter": 5}, "real"),
     "fixed": (DLMRegressor, {"hyperparameters": "fixed"}, "real"),
     "two": (SVGPClassifier, {}, "two"),

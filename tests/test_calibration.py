@@ -11,7 +11,11 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 from torch.testing import assert_close
 
-from skgpstoch import DLMClassifier, DLMRegressor
+from skgpstoch import (
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+)
 from skgpstoch.calibration.held_out import (
     PRIOR,
     USUAL,
@@ -138,8 +142,8 @@ def noisy():
 
 
 def ensemble(**params):
-    common = {"posterior": "finite", "loss": "elbo", "n_estimators": 2, "random_state": 0}
-    return DLMClassifier(**{**common, "max_iter": 60, **params})
+    common = {"n_estimators": 2, "random_state": 0}
+    return DeepKernelEnsembleClassifier(**{**common, "max_iter": 60, **params})
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +216,7 @@ def test_counts_are_drawn_as_counts():
     X = rng.uniform(-1, 1, (120, 2))
     y = rng.poisson(np.exp(1.0 + X[:, 0]))
     params = {"hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
-    model = DLMRegressor(posterior="finite", likelihood="poisson", n_estimators=2, **params)
+    model = DeepKernelEnsembleRegressor(likelihood="poisson", n_estimators=2, **params)
     draws = model.fit(X, y).sample_y(X[:20], 4000, random_state=0)
     assert (draws >= 0).all()
     assert_allclose(draws, np.round(draws))

@@ -22,12 +22,13 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
-    DLMClassifier,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
     DLMRegressor,
     StackedDensityRegressor,
     SVGPRegressor,
 )
-from skgpstoch.ensembles import automatic
+from skgpstoch.ensembles import automatic, budget
 from skgpstoch.ensembles.stacking import stacking_weights
 
 
@@ -227,8 +228,8 @@ def test_models_without_callbacks_are_fitted_without(step):
 
 def test_callbacks_of_the_automatic_choice(step, monkeypatch):
     pytest.importorskip("sklearn.callback")
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
     names = Names()
     model = AutoGaussianProcessRegressor(random_state=0).set_callbacks(names).fit(*step)
     kinds = "AutoGaussianProcessRegressor", "StackedDensityRegressor"
@@ -282,21 +283,20 @@ SMALL_OF_CLASSES = {
 }
 
 
-def small_networks(self, **params):
-    params |= SMALL
-    return DLMRegressor(posterior="finite", likelihood="shared_student_t", noise="input", **params)
+def small_networks(**params):
+    return DeepKernelEnsembleRegressor(**{**params, **SMALL})
 
 
-def small_networks_of_classes(self, **params):
-    return DLMClassifier(posterior="finite", loss="elbo", **{**SMALL_OF_CLASSES, **params})
+def small_networks_of_classes(**params):
+    return DeepKernelEnsembleClassifier(**{**SMALL_OF_CLASSES, **params})
 
 
 @parametrize_with_checks(
     [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier()]
 )
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
-    monkeypatch.setattr(AutoGaussianProcessClassifier, "_networks", small_networks_of_classes)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
     of_few_rows = functools.partial(SVGPRegressor, max_iter=2)
     monkeypatch.setattr(automatic, "SVGPRegressor", of_few_rows)
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
@@ -304,8 +304,9 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
         request.getfixturevalue("few_iterations")
         monkeypatch.setitem(SMALL, "max_iter", 1)
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
-    for steps in ("FEW_STEPS", "LEAST_STEPS", "TRIAL_STEPS"):
-        monkeypatch.setattr(automatic, steps, 3 if scored else 1)
+    monkeypatch.setattr(automatic, "FEW_STEPS", 3 if scored else 1)
+    for steps in ("LEAST_TRAINED", "TRIAL_STEPS"):
+        monkeypatch.setattr(budget, steps, 3 if scored else 1)
     check(estimator)
 
 
@@ -315,8 +316,8 @@ def test_checks_of_automatic_defaults(estimator, check):
     check(estimator)
 
 
-def small_process(self, n_rows, **params):
-    return DLMRegressor(likelihood="shared_student_t", n_inducing=5, max_iter=20, **params)
+def small_process(**params):
+    return DLMRegressor(**{**params, "n_inducing": 5, "max_iter": 20})
 
 
 @pytest.mark.parametrize(
@@ -333,11 +334,10 @@ def test_failed_fits_of_others_change_nothing(model, step):
 
 
 def test_with_ample_time_there_is_a_stack(step, monkeypatch):
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
     for per_step, n_models in ((1e-6, 2), (100.0, 1)):
-        times = staticmethod(lambda *_, per_step=per_step: (0.0, per_step))
-        monkeypatch.setattr(AutoGaussianProcessRegressor, "_times", times)
+        monkeypatch.setattr(budget, "trial_times", lambda *_, per_step=per_step: (0.0, per_step))
         model = AutoGaussianProcessRegressor(max_time=600, random_state=0).fit(*step)
         assert len(model.scores_["model"]) == n_models
 
@@ -352,8 +352,8 @@ def test_of_very_few_rows_there_is_a_warning(cls):
 
 
 def test_few_rows_have_a_stack(step, monkeypatch):
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_process", small_process)
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
+    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert set(model.scores_["model"]) == {"networks", "process"}
     assert_allclose(sum(model.scores_["weight"]), 1.0)
@@ -366,10 +366,10 @@ def test_few_rows_have_a_stack(step, monkeypatch):
 
 
 def test_more_rows_have_networks_alone(step, monkeypatch):
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_networks", small_networks)
-    monkeypatch.setattr(automatic, "FEW_ROWS", 100)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
+    monkeypatch.setattr(automatic, "STACKED_ROWS", 100)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert isinstance(model.model_, DLMRegressor)
+    assert isinstance(model.model_, DeepKernelEnsembleRegressor)
     again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert_array_equal(model.predict(step[0]), again.predict(step[0]))
 

@@ -351,10 +351,10 @@ def test_orthogonal_points_at_the_rest_of_the_rows_give_the_exact_mean():
         0.04, "fixed"
     )
     exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y)
-    for covariance in ("free", "prior"):
+    for posterior in ("solve", "odvgp"):
         ours = SolveGPRegressor(
             kernel, inducing_points=X[:12], orthogonal_points=X[12:], mean="zero", solver="lbfgs",
-            orthogonal_covariance=covariance, normalize_y=False, learn_inducing_points=False,
+            posterior=posterior, normalize_y=False, learn_inducing_points=False,
         ).fit(X, y)  # fmt: skip
         np.testing.assert_allclose(ours.predict(grid), exact.predict(grid), rtol=0, atol=1e-6)
         assert ours.log_marginal_likelihood_value_ < exact.log_marginal_likelihood_value_

@@ -27,7 +27,7 @@ def affordable(networks: Any, X: Any, y: Any, max_time: float | None) -> dict[st
     plan = ensemble_plan(training, len(X), networks.n_estimators, of_classes=of_classes)
     per_epoch, K = -(-len(X) // plan.batch_size), plan.folds.n_folds
     K = max(1, min(K, len(np.unique(X[:TRIAL_ROWS], axis=0)) // 2))  # rows may be repeated
-    fixed, per_step = trial_times(networks, X, y, plan.batch_size)
+    fixed, per_step = trial_times(networks, X, y, plan.batch_size, K)
     left = max(USED * max_time - 3.0 * fixed, 0.0)
     steps = left / per_step / K
     if steps > AMPLE * plan.max_iter * per_epoch:
@@ -38,10 +38,12 @@ def affordable(networks: Any, X: Any, y: Any, max_time: float | None) -> dict[st
     return {"max_iter": min(plan.max_iter, max(1, n_epochs)), "n_estimators": K}
 
 
-def trial_times(networks: Any, X: Any, y: Any, batch_size: int) -> tuple[float, float]:
+def trial_times(
+    networks: Any, X: Any, y: Any, batch_size: int, n_networks: int
+) -> tuple[float, float]:
     """Measure the seconds that a fit of a network to some rows takes without steps, and a step's.
 
-    Classes are measured with two networks: one alone has a closing pass that several have not.
+    Several networks for classes are measured with two: one alone has another closing pass.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def trial_times(networks: Any, X: Any, y: Any, batch_size: int) -> tuple[float, 
     """
     order, K = np.random.default_rng(0).permutation(len(X)), 1
     if is_classifier(networks):  # one of each class
-        K = FEWEST
+        K = min(FEWEST, n_networks)
         order = np.concatenate([np.unique(y, return_index=True)[1], order])
     some, seconds = order[: max(TRIAL_ROWS, len(order) - len(X))], []
     n_batches = -(-len(some) // min(batch_size, len(some)))

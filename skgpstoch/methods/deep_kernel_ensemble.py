@@ -304,6 +304,11 @@ class EnsembleRecipe(Recipe):
         return float(optimal_q(model, X, rows).value)
 
 
+def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
+    """Tell whether there is a scale of the noise that the loss depends on."""
+    return isinstance(likelihood, AdditiveNoise) and loss.covariance(likelihood) != "prior"
+
+
 def many_valued(X: Tensor) -> Tensor:
     """Return the numbers of the columns that take more than a few values."""
     counts = [len(torch.unique(column)) for column in X[:WAVE_ROWS].mT]  # in random order
@@ -446,10 +451,10 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t" has heavy tails and
         outliers, and needs loss="log"; "auto" is "gaussian".
-    noise : {"constant", "input"}, default="input"
+    noise : {"auto", "constant", "input"}, default="auto"
         Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
-        a second function of the features, of which there is a point estimate. Counts and the square
-        loss need "constant".
+        a second function of the features, of which there is a point estimate. "auto" is "input",
+        except for counts and the square loss.
     loss : {"elbo", "log", "square"} or Loss, default="log"
         What is minimised: the negative evidence lower bound, the negative log predictive density or
         the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
@@ -495,17 +500,20 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
     """
 
     likelihood: str | Likelihood = "shared_student_t"
-    noise: str = "input"
+    noise: str = "auto"
     normalize_y: bool = True
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "noise": [StrOptions({"constant", "input"})],
+        "noise": [StrOptions({"auto", "constant", "input"})],
         "normalize_y": ["boolean"],
     }
 
     def _recipe(self) -> EnsembleRecipe:
         recipe = ensemble_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+        varies = self.noise == "input"
+        if self.noise == "auto":
+            varies = can_vary(recipe.likelihood, recipe.loss)
+        return replace(recipe, normalize_y=self.normalize_y, scales_noise=varies)
 
 
 @public_estimator

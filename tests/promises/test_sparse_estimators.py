@@ -283,7 +283,7 @@ BAD_ORTHOGONAL = [
     ({"n_orthogonal": 0}, "n_orthogonal"),
     ({"n_orthogonal": 201}, "n_orthogonal"),
     ({"n_orthogonal": "many"}, "n_orthogonal"),
-    ({"orthogonal_covariance": "full"}, "orthogonal_covariance"),
+    ({"posterior": "svgp"}, "posterior"),
     ({"orthogonal_points": "kmeans"}, "orthogonal_points"),
     ({"orthogonal_points": np.zeros((10, 3))}, "orthogonal_points must have 2 columns"),
     ({"orthogonal_points": np.zeros(10)}, "orthogonal_points|2D"),

@@ -1,4 +1,4 @@
-"""posterior="finite", noise="input" and the likelihoods they need, against what they stand for."""
+"""Deep kernel ensembles, noise of inputs and its likelihoods, against what they stand for."""
 
 import math
 import pickle
@@ -14,7 +14,8 @@ from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 from torch.testing import assert_close
 
 from skgpstoch import (
-    DLMClassifier,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
     DLMRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
@@ -33,7 +34,8 @@ QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random
 
 
 def finite(**params):
-    return DLMRegressor(posterior="finite", **{**QUICK, **params})
+    usual = {"likelihood": "gaussian", "noise": "constant"}
+    return DeepKernelEnsembleRegressor(**{**QUICK, **usual, **params})
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +349,7 @@ def test_fits_repeat_and_survive_pickling(funnel):
         {"n_waves": 0, "likelihood": "laplace"},
         {"loss": "square"},
         {"loss": "elbo", "noise": "input"},
-        {"beta": [0.1, 1.0]},
+        {"beta": 0.1},
         {"early_stopping": False},
     ],
     ids=repr,
@@ -373,7 +375,7 @@ def test_classes(funnel):
     X = funnel[0][:200]
     y = np.digitize(X[:, 0], [-1.0, 1.0])
     for labels in (y, y > 0):
-        model = DLMClassifier(posterior="finite", **{**QUICK, "max_iter": 30}).fit(X, labels)
+        model = DeepKernelEnsembleClassifier(loss="log", **{**QUICK, "max_iter": 30}).fit(X, labels)
         assert model.score(X, labels) > 0.9
         assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
 
@@ -407,9 +409,6 @@ def test_a_constant_second_function_is_constant_noise(funnel):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"warm_start": True}, "warm_start must be False"),
-        ({"solver": "natural"}, "solver must be 'auto' or 'adam'"),
-        ({"hyperparameters": "fixed"}, "hyperparameters must be 'joint'"),
         ({"n_estimators": 3, "hidden_layer_sizes": ()}, "n_estimators=3 needs networks"),
         ({"likelihood": "poisson", "noise": "input"}, "noise='input' needs additive noise"),
         ({"loss": "square", "noise": "input"}, "noise='input' needs additive noise"),
@@ -419,11 +418,32 @@ def test_a_constant_second_function_is_constant_noise(funnel):
 def test_parameters_that_do_not_agree(params, message, funnel):
     X, y = funnel
     y = np.abs(np.round(y)) if params.get("likelihood") == "poisson" else y
-    model = finite(**{"warm_start": False, **params})
     with pytest.raises(ValueError, match=message):
-        model.fit(X, y).fit(X, y)
+        finite(**params).fit(X, y)
 
 
-def test_no_streams(funnel):
-    with pytest.raises(ValueError, match="partial_fit needs inducing points"):
-        finite().partial_fit(*funnel)
+@pytest.mark.parametrize(
+    ("params", "varies"),
+    [
+        ({}, True),
+        ({"likelihood": "poisson"}, False),
+        ({"loss": "square", "likelihood": "gaussian"}, False),
+        ({"noise": "constant"}, False),
+    ],
+    ids=repr,
+)
+def test_noise_varies_where_it_can(params, varies, funnel):
+    X, y = funnel[0][:100], np.abs(np.round(funnel[1][:100]))
+    model = DeepKernelEnsembleRegressor(**{**QUICK, "max_iter": 1}, **params).fit(X, y)
+    assert (model.posterior_.model.scale is not None) == varies
+
+
+@pytest.mark.parametrize("name", ["warm_start", "solver", "n_inducing", "hyperparameters"])
+def test_there_are_no_parameters_without_use(name):
+    with pytest.raises(TypeError, match=name):
+        DeepKernelEnsembleRegressor(**{name: None})
+
+
+def test_there_are_no_streams():
+    assert not hasattr(DeepKernelEnsembleRegressor(), "partial_fit")
+    assert not hasattr(DeepKernelEnsembleClassifier(), "partial_fit")

@@ -331,7 +331,7 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     """
     if isinstance(likelihood, Likelihood):
         return copy.deepcopy(likelihood)
-    among = list(NAMED) if among is None else list(among)
+    among = sorted(NAMED) if among is None else list(among)
     wanted = f"likelihood must be a Likelihood or one of {among}, got {likelihood!r}."
     if not isinstance(likelihood, str):
         raise TypeError(wanted)
@@ -350,7 +350,7 @@ def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
     TypeError
         If it is neither a name nor an instance.
     """
-    among = [name for name in NAMED if name not in FOR_CLASSES]
+    among = sorted(NAMED.keys() - set(FOR_CLASSES))
     found = make_likelihood("gaussian" if likelihood == "auto" else likelihood, among)
     if found.for_classes_only:
         raise ValueError(

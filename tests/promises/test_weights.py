@@ -74,6 +74,7 @@ from skgpstoch.maths.linear_regression import (
     spectrum,
 )
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
+from skgpstoch.methods.dlm import mean_loss
 from skgpstoch.methods.minimax import MinimaxObjective
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.sparse import ConstantMean, SparseModel
@@ -223,7 +224,7 @@ def test_candidates_for_beta_and_their_loss_are_of_rows_as_often_as_they_count(
     model = constructor(DLMRegressor)(loss="square", beta="auto", validation_fraction=0.25)
     model.set_params(solver="collapsed", max_iter=1).fit(X, y, np.full(ROWS, 3.0))
     assert model.beta_path_[0] == 0.5 * 3 * 30
-    loss = model._mean_loss(Data(X, y[:, None], WEIGHTS.astype(float)))
+    loss = mean_loss(model, Data(X, y[:, None], WEIGHTS.astype(float)))
     error = (y - model.predict(X)) / model._y_scaling.scale
     assert loss == pytest.approx(np.average(error**2, weights=WEIGHTS), rel=1e-10)
 

@@ -370,6 +370,23 @@ class AutoGaussianProcessClassifier(
         X = validate_inputs(self, X, reset=False)
         return np.asarray(self.model_.predict_log_proba(X))
 
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Return the standard deviation of each class's probability under the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        std : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
+        """
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        return np.asarray(self.model_.predict_std(X))
+
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row.
 

@@ -62,14 +62,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     # ---- what is known of rows ---------------------------------------------------------------
 
-    def _check_exposed(self, exposure: Any) -> None:
-        """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
-        if exposure is None and getattr(self, "_fitted_with_exposure", False):
-            raise ValueError(
-                "exposure must be given, as the model was fitted with one: without it y cannot be "
-                "judged."
-            )
-
     def _validate(
         self,
         X: Any,
@@ -105,17 +97,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             return data
         return check_weight(data, sample_weight, least, keeps=reset)
 
-    def _known(self, X: Tensor, exposure: Any, y_std: Any) -> Rows:
-        """What is known of rows besides X, but for y."""
-        e = s = None
-        if exposure is not None:
-            e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
-        if y_std is not None:
-            scale = self._y_scaling.scale
-            y_std = check_y_std(y_std, (len(X), len(scale)))
-            s = torch.from_numpy(known_noise(y_std, scale)).to(X)
-        return Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
-
     # ---- predictions -------------------------------------------------------------------------
 
     def _moments(
@@ -123,7 +104,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
         X, posterior = self._query(X)
-        rows = self._known(X, exposure, y_std)
+        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
             q, likelihood = posterior.predictive(X[block], rows[block])
@@ -141,7 +122,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if not getattr(self, "posterior_", None) or not self.posterior_.has_cheap_mean:
             return self._moments(X, latent, exposure, y_std)[0]
         X, posterior = self._query(X)  # noise has no mean, and variances are dear
-        posterior.likelihood.of(self._known(X, exposure, y_std))
+        posterior.likelihood.of(known_rows(X, exposure, y_std, self._y_scaling.scale))
         (mean,) = self._collect(len(X), lambda block: (posterior.mean(X[block]),))
         offset, scale = self._y_scaling
         return mean * scale + offset
@@ -206,7 +187,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             )
         np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
         with predicting():
-            q, likelihood = posterior.predictive(X, self._known(X, None, y_std))
+            q, likelihood = posterior.predictive(
+                X, known_rows(X, None, y_std, self._y_scaling.scale)
+            )
             cov = posterior.covariance(X)
             if not latent:
                 noise = cast(AdditiveNoise, likelihood)
@@ -270,7 +253,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
         X, posterior = self._query(X)
-        rows = self._known(X, exposure, y_std)
+        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
 
         def compute(block: slice) -> tuple[Tensor, Tensor]:
             q, likelihood = posterior.predictive(X[block], rows[block])
@@ -317,7 +300,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         n_samples = check_n_samples(n_samples)
         X, posterior = self._query(X)
-        rows = self._known(X, exposure, y_std)
+        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
         generator = torch.Generator(X.device).manual_seed(resolve_seed(random_state))
         with predicting():  # (n_samples, N, P)
             if latent:
@@ -350,7 +333,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         score : float
             At most 1.
         """
-        self._check_exposed(exposure)
+        check_exposed(self, exposure)
         predicted, sample_weight = self.predict(X, exposure=exposure), readable(sample_weight)
         y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
@@ -417,7 +400,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
-        self._check_exposed(of_rows[1])
+        check_exposed(self, of_rows[1])
         self._validate_params()
         data = self._validate(X, y, False, *of_rows)
         self._recipe().check_rows(data)
@@ -457,6 +440,26 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
+
+
+def check_exposed(model: Regressor, exposure: Any) -> None:
+    """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
+    if exposure is None and getattr(model, "_fitted_with_exposure", False):
+        raise ValueError(
+            "exposure must be given, as the model was fitted with one: without it y cannot be "
+            "judged."
+        )
+
+
+def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
+    """Return per-row inputs other than X and y, for targets in units of `scale` (P,)."""
+    e = s = None
+    if exposure is not None:
+        e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
+    if y_std is not None:
+        y_std = check_y_std(y_std, (len(X), len(scale)))
+        s = torch.from_numpy(known_noise(y_std, scale)).to(X)
+    return Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
 
 
 class GeneralRegressor(Regressor):

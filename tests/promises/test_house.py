@@ -1,7 +1,12 @@
-"""The house: what a newcomer may rely on when guessing the right file."""
+"""The house: what a newcomer may rely on when guessing the right file, and how parts compose."""
 
+import ast
 import inspect
+import itertools
 import pickle
+import re
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,92 @@ from sklearn.base import clone
 
 import skgpstoch
 from skgpstoch import likelihoods
+from skgpstoch.estimators import parameters
+
+ROOT = Path(skgpstoch.__file__).parent
+SOURCES = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
+MOST_INHERITED = 25
+MOST_IGNORED = 5
+
+
+# ---- composition -------------------------------------------------------------------------------
+
+
+def ours(cls):
+    return [base for base in cls.__mro__ if base.__module__.startswith("skgpstoch")]
+
+
+def own_methods(cls):
+    return {name for name, value in vars(cls).items() if callable(value) and name != "__init__"}
+
+
+@pytest.mark.parametrize("name", skgpstoch.__all__)
+def test_few_private_methods_are_inherited(name):
+    inherited = [vars(base).items() for base in ours(getattr(skgpstoch, name))[1:]]
+    found = {k for items in inherited for k, v in items if callable(v) and re.match("_[a-z]", k)}
+    assert len(found) <= MOST_INHERITED, sorted(found)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_groups_of_parameters_have_no_methods_and_behaviour_has_one_line(cls):
+    groups = [base for base in ours(cls)[1:] if base.__name__.endswith("Parameters")]
+    dunder = {"__init__", "__class_getitem__", "__replace__"}
+    assert all(own_methods(group) <= dunder for group in groups)
+    behaviour = [base for base in ours(cls) if base not in groups]
+    for below, above in itertools.pairwise(behaviour):
+        assert above in below.__mro__, f"{below.__name__} is welded to {above.__name__}"
+
+
+def test_groups_of_the_shell_are_data():
+    groups = [g for g in vars(parameters).values() if inspect.isclass(g) and "Parameters" in str(g)]
+    assert len(groups) > 5
+    assert all(own_methods(g) <= {"__init__", "__replace__"} for g in groups)
+
+
+def test_super_is_called_on_bases_that_have_the_method():
+    classes = {n.name: n for tree in TREES.values() for n in ast.walk(tree) if is_class(n)}
+    for cls in classes.values():
+        known = {ast.unparse(base).split(".")[-1].split("[")[0] for base in cls.bases}
+        calls = [n for n in ast.walk(cls) if isinstance(n, ast.Call) and is_super(n.func)]
+        assert known or not calls, cls.name
+
+
+def is_class(node):
+    return isinstance(node, ast.ClassDef)
+
+
+def is_super(node):
+    return isinstance(node, ast.Name) and node.id == "super"
+
+
+def test_types_are_said():
+    text = "".join(SOURCES.values())
+    assert "self: Any" not in text
+    assert text.count("type: ignore") <= MOST_IGNORED
+    assert " in repr(" not in text
+
+
+def test_one_helper_finds_the_line_of_a_warning():
+    counted = [path.name for path, source in SOURCES.items() if "stacklevel" in source]
+    assert counted == ["messages.py"]
+
+
+def test_a_name_has_one_value():
+    values, places = defaultdict(set), defaultdict(set)
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for name in (t.id for t in targets if isinstance(t, ast.Name) and t.id.isupper()):
+                    values[name].add(ast.unparse(node.value))
+            elif is_class(node):
+                places[node.name].add(path)
+    assert {name: found for name, found in values.items() if len(found) > 1} == {}
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+# ---- names and constructors --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", skgpstoch.__all__)

@@ -1494,7 +1494,7 @@ def numeric_context():
 
 
 @both
-def test_surroundings_stay(ours, theirs, rows, labels):
+def test_numeric_context_stays(ours, theirs, rows, labels):
     """After fits that end well, badly, or by an interrupt; by any kind of method.
 
     torch imports sympy with its first optimiser, and sympy adds a filter of warnings.

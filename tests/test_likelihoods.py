@@ -997,5 +997,5 @@ def test_every_likelihood_is_tested_here():
         if isinstance(value, type) and issubclass(value, Likelihood)
     }
     tested = {type(make()).__name__ for make in ALL.values()}
-    # That with a shared precision is no mean over q: tests/test_finite_direct.py.
+    # That with a shared precision is no mean over q: tests/test_deep_kernel_ensemble.py.
     assert found == tested | {"Likelihood", "AdditiveNoise", "ClassLikelihood", "SharedStudentT"}

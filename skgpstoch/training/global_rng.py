@@ -27,7 +27,7 @@ def global_rng(device: torch.device) -> Iterator[None]:
 
 
 def seed_global_rng(device: torch.device, seed: int) -> None:
-    """As ``torch.manual_seed``, but for devices that were not borrowed."""
+    """As ``torch.manual_seed``, but for devices whose state was not saved."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):

@@ -4,7 +4,7 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import BASIS, DEEP, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT
+from conftest import BASIS, DEEP, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT, NETWORKS
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -19,6 +19,8 @@ def small(cls):
     """An estimator that passes all checks, with few parameters and steps."""
     if cls in FINITE:
         return cls(hidden_layer_sizes=(8,), n_estimators=1, max_iter=2)
+    if cls in NETWORKS:
+        return cls(hidden_layer_sizes=(8,), n_waves=4, n_estimators=1, max_iter=10)
     if cls in DROP_IN:
         return cls()
     if cls in HELD_OUT:  # whose own kernel starts from a marginal likelihood

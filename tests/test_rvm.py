@@ -163,10 +163,17 @@ def test_small_blocks_find_about_the_same(sinc):
 
 def test_fewer_rows_in_a_sweep_than_there_are(sinc):
     X, y = sinc
-    options = {**QUICK, "batch_size": 50, "learning_rate": "constant"}
+    options = {**QUICK, "batch_size": 50}
     model = QSRVMRegressor(**options).fit(X, y)
     assert len(model.relevance_) < 20
     assert np.sqrt(np.mean((model.predict(X) - np.sinc(X[:, 0] / np.pi)) ** 2)) < 0.07
+
+
+@pytest.mark.parametrize("cls", [QSRVMRegressor, QSRVMClassifier])
+def test_steps_have_no_schedule(cls):
+    assert "learning_rate" not in cls().get_params()
+    with pytest.raises(TypeError, match="learning_rate"):
+        cls(learning_rate="constant")
 
 
 def test_linear_kernels_have_vectors_too():

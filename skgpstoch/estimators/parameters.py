@@ -112,20 +112,17 @@ class WarmStartParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrainingParameters:
-    """How fast, and from what.
+class StepParameters:
+    """How long a step is, and on which rows.
 
     Parameters
     ----------
-    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
-        Schedule of the learning rate; "theory" is t^(−3/4).
     validation_fraction : float, default=0.1
         Fraction of the rows that is held out, where any are.
     """
 
     batch_size: int | str = "auto"
     learning_rate_init: float = 0.1
-    learning_rate: str = "one-cycle"
     early_stopping: bool | str = "auto"
     validation_fraction: float = 0.1
     n_iter_no_change: int | None = None
@@ -133,10 +130,26 @@ class TrainingParameters:
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "batch_size": [POSITIVE_INTEGER, AUTO],
         "learning_rate_init": [POSITIVE],
-        "learning_rate": [StrOptions(set(SCHEDULES))],
         "early_stopping": ["boolean"],
         "validation_fraction": [FRACTION],
         "n_iter_no_change": [POSITIVE_INTEGER, None],
+    }
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrainingParameters(StepParameters):
+    """How steps change from one to the next.
+
+    Parameters
+    ----------
+    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
+        Schedule of the learning rate; "theory" is t^(−3/4).
+    """
+
+    learning_rate: str = "one-cycle"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "learning_rate": [StrOptions(set(SCHEDULES))],
     }
 
 

@@ -64,9 +64,10 @@ class Training(NamedTuple):
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, parameters: Any) -> Training:
-        """Collect them from an object that has them as attributes."""
-        return cls(*(getattr(parameters, name) for name in cls._fields))
+    def of(cls, parameters: Any, **decided: Any) -> Training:
+        """Collect them from an object that has those that are not decided here as attributes."""
+        chosen = {name: getattr(parameters, name) for name in cls._fields if name not in decided}
+        return cls(**chosen, **decided)
 
 
 class KernelChoice(NamedTuple):

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sklearn.utils._param_validation import StrOptions
-
 from ...estimators.parameters import AUTO, NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SHARE
-from ...training.optimizers import SCHEDULES
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -30,9 +27,6 @@ class BasisParameters:
         earlier after two sweeps that gain less than `tol`.
     learning_rate_init : float, default=1.0
         How far a step goes towards the optimum of a block, at most 1.
-    learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
-        How that falls from sweep to sweep, where these have other rows; otherwise it stays. "auto"
-        is "theory", t^(−3/4).
     early_stopping : bool, default=False
         Keep the iterate that predicts held-out rows best.
     n_iter_no_change : int or None, default=None
@@ -63,14 +57,12 @@ class BasisParameters:
 
     basis_batch_size: int | str = "auto"
     learning_rate_init: float = 1.0
-    learning_rate: str = "auto"
     early_stopping: bool | str = False
     tol: float = 1e-4
     n_subset: int = 1000
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "learning_rate_init": [SHARE],
-        "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "basis_batch_size": [POSITIVE_INTEGER, AUTO],
         "n_subset": [NOT_NEGATIVE_INTEGER],
     }

@@ -69,6 +69,9 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
         long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
         AdaGrad's rate, and `learning_rate`, how that changes from step to step, is "one-cycle".
+    learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
+        How `learning_rate_init` falls from sweep to sweep, where these have other rows; otherwise
+        it stays. "auto" is "theory", t^(−3/4).
     n_control : int or "auto", default="auto"
         Rows p of the control variate of "adagrad"; 0 is none, "auto" is 1,024.
     augment : bool, default=False
@@ -83,6 +86,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     n_components: int | str = "auto"
     n_dense: int | str = "auto"
     solver: str = "newton"
+    learning_rate: str = "auto"
     n_control: int | str = "auto"
     augment: bool = False
     learn_kernel: bool = False
@@ -92,6 +96,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "n_components": [POSITIVE_INTEGER, AUTO],
         "n_dense": [NOT_NEGATIVE_INTEGER, AUTO],
         "solver": [StrOptions({"newton", "adagrad"})],
+        "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],

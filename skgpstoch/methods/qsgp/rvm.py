@@ -30,7 +30,7 @@ from ...data.arrays import Scaling
 from ...data.rows import Rows
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
-from ...estimators.parameters import KernelParameters, TrainingParameters
+from ...estimators.parameters import KernelParameters, StepParameters
 from ...estimators.regressor import Regressor
 from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
@@ -250,7 +250,7 @@ def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSRVMParameters(KernelParameters, BasisParameters, TrainingParameters):
+class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -263,9 +263,6 @@ class QSRVMParameters(KernelParameters, BasisParameters, TrainingParameters):
         Sweeps over the functions that are left; "auto" is 500, or fewer that make 2,000 steps.
         Training ends earlier where one block has all functions that are left, none goes any more,
         and no precision moves by more than 1 %, or 2 % of a classifier.
-    learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
-        Without effect: steps stay as long as `learning_rate_init` says, because a function that is
-        pruned too late is not pruned at all.
     n_iter_no_change : int or None, default=None
         Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
         worse for a while whenever a function goes.
@@ -294,7 +291,7 @@ def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
         basis_batch_size=p.basis_batch_size,
         n_subset=p.n_subset,
         # What is pruned too late is not pruned at all.
-        training=Training.of(p)._replace(learning_rate="constant"),
+        training=Training.of(p, learning_rate="constant"),
     )
 
 

@@ -31,6 +31,7 @@ from sklearn.base import is_classifier, is_regressor
 import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
+from skgpstoch.estimators.parameters import FiniteParameters
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()
@@ -55,7 +56,7 @@ DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
 BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
 HELD_OUT = [cls for cls in ESTIMATORS if "block_size" in cls().get_params()]
 NETWORKS = [cls for cls in ESTIMATORS if "n_waves" in cls().get_params()]
-FINITE = [cls for cls in ESTIMATORS if cls not in INDUCING + DROP_IN + BASIS + HELD_OUT + NETWORKS]
+FINITE = [cls for cls in ESTIMATORS if issubclass(cls, FiniteParameters)]
 TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
 SPARSE_REGRESSORS = [cls for cls in SPARSE if cls not in CLASSIFIERS]

@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from scipy.stats import kstest, laplace, norm, t
 from sklearn.base import BaseEstimator, clone
 from torch.testing import assert_close
 
-from skgpstoch import likelihoods
+from skgpstoch import SVGPRegressor, likelihoods
 from skgpstoch.data.rows import Rows
 from skgpstoch.likelihoods import (
     AdditiveNoise,
@@ -988,6 +989,47 @@ def test_what_an_additive_noise_must_define(hook):
         incomplete.noise_variance if arguments is None else getattr(incomplete, hook)(*arguments)
     with pytest.raises(NotImplementedError, match="Bernoulli has no quantiles"):
         Bernoulli().quantile(None, 0.5)
+
+
+class Uniform(AdditiveNoise):
+    """ε ~ U(−w, w), by a name that nobody expects."""
+
+    scale_powers: ClassVar[dict[str, float]] = {"log_width": 1.0}
+
+    def __init__(self):
+        super().__init__()
+        self.log_width = torch.nn.Parameter(torch.zeros(1))
+
+    @property
+    def noise_variance(self):
+        return self.log_width.exp().square() / 3.0
+
+
+@pytest.mark.parametrize("mean", [0.0, -1.7e-183, -3.0, 50.0])
+def test_a_function_without_variance_has_its_own_probability(mean):
+    q = Marginals(torch.full((1, 1, 1), mean).double(), torch.zeros(1, 1, 1).double())
+    p = Bernoulli().moments(q).mean.item()
+    np.testing.assert_allclose(p, expit(mean), rtol=1e-12)
+    assert Bernoulli().class_probabilities(q).var.item() <= 1e-30
+
+
+def test_noise_of_ones_own_changes_with_the_unit_of_y():
+    small = Uniform()
+    large = small.in_units(torch.tensor([10.0]))
+    torch.testing.assert_close(large.noise_variance, 100.0 * small.noise_variance)
+
+    class Nameless(Uniform):
+        scale_powers: ClassVar[dict[str, float]] = {"log_scale": 1.0}
+
+    with pytest.raises(NotImplementedError, match=r"none of the parameters \['log_scale'\]"):
+        Nameless().in_units(torch.tensor([10.0]))
+
+
+def test_noise_that_ignores_its_ratio_cannot_depend_on_the_inputs():
+    X = np.linspace(-1.0, 1.0, 20)[:, None]
+    model = SVGPRegressor(likelihood=Uniform(), noise="input", loss="log", n_inducing=3)
+    with pytest.raises(ValueError, match="does not multiply its own by `times_ratio`"):
+        model.fit(X, X[:, 0])
 
 
 def test_every_likelihood_is_tested_here():

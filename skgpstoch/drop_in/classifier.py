@@ -264,8 +264,11 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
-        The probability of a class is a function of f, which is uncertain: far from the training
-        rows this is large, although `predict_proba` may be as even near a boundary between classes.
+        The probability of a class is a function of f, which is uncertain. Far from the training
+        rows this is large where the kernel forgets them, although `predict_proba` may be as even
+        near a boundary between classes; networks and relevance vectors may be certain there.
+        Of more than two classes it is that of g(f_c)/Σ g(f_j), whose mean is not quite
+        `predict_proba`, the shares of the means; what is below 0.03 may be a quarter too small.
 
         Parameters
         ----------

@@ -181,7 +181,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         self._set_scalings(recipe, data, start)
         device = generator.device
-        order = random_order(len(data), generator) if plan.shuffles else None
+        order = order_of_rows(data, generator) if plan.shuffles else None
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
         problem = Problem(X, rows, self._x_scaling, plan, generator, start)
         objective = recipe.objective(problem).to(X.device)
@@ -389,9 +389,13 @@ def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.square(relative)
 
 
-def random_order(n_rows: int, generator: torch.Generator) -> np.ndarray:
-    """Return the order of rows; those held out come first, so that it decides which they are."""
-    return torch.randperm(n_rows, generator=generator, device=generator.device).cpu().numpy()
+def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
+    """Return the order of rows, (N,): those that validate come first, so it decides which they are.
+
+    Up to 10,000 rows come sorted by what they hold (:meth:`Data.merged`), not as they were given: a
+    rule other than chance goes by their columns.
+    """
+    return torch.randperm(len(data), generator=generator, device=generator.device).cpu().numpy()
 
 
 def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:

@@ -117,13 +117,21 @@ class StepParameters:
 
     Parameters
     ----------
+    batch_size : int or "auto", default="auto"
+        Rows of a step.
+    learning_rate_init : float, default=0.1
+        How long steps are.
+    early_stopping : bool, default=False
+        Keep the iterate that predicts held-out rows best.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`; None: train to the end.
     validation_fraction : float, default=0.1
         Fraction of the rows that is held out, where any are.
     """
 
     batch_size: int | str = "auto"
     learning_rate_init: float = 0.1
-    early_stopping: bool | str = "auto"
+    early_stopping: bool | str = False
     validation_fraction: float = 0.1
     n_iter_no_change: int | None = None
 
@@ -333,6 +341,7 @@ class InducingParameters:
     whiten: bool = True
     solver: str = "auto"
     averaging: float | str = "auto"
+    early_stopping: bool | str = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_inducing": [POSITIVE_INTEGER, AUTO],

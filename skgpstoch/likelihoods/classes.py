@@ -216,7 +216,7 @@ class Categorical(ClassLikelihood):
         return super().log_class_probs(f)
 
     def class_probabilities(self, q: Marginals) -> Marginals:
-        """Of softmax at the points of :meth:`moments`; of robustmax in closed form.
+        """Of softmax at the points of :meth:`moments`; of robustmax by a quadrature.
 
         With robustmax p(c | f) has two values, the greater one with probability w = P(f_c wins).
         """

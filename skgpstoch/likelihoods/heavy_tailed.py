@@ -42,7 +42,7 @@ class Laplace(AdditiveNoise):
     @property
     def scale(self) -> Tensor:
         """s, of shape (P,); of rows that are known (N, P) or (S, N, P)."""
-        return self._times_ratio(self.log_scale.exp())
+        return self.times_ratio(self.log_scale.exp())
 
     @property
     def noise_variance(self) -> Tensor:
@@ -156,7 +156,7 @@ class StudentT(AdditiveNoise):
     @property
     def scale(self) -> Tensor:
         """s, of shape (P,); of rows that are known (N, P) or (S, N, P)."""
-        return self._times_ratio(self.log_scale.exp())
+        return self.times_ratio(self.log_scale.exp())
 
     @property
     def df(self) -> Tensor:

@@ -21,6 +21,9 @@ from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
 NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
+CERTAIN_VARIANCE = 1e-30
+"""Of f, which models without a residual know for certain far from their basis functions."""
+
 NODES = torch.arange(-9.0, 11.01, 0.25, dtype=torch.float64)
 """Of trapezoids, in standard deviations of f: exact to rounding for narrow f."""
 
@@ -46,7 +49,8 @@ def alternating(like: Tensor) -> Tensor:
 def half_moments(q: Marginals) -> Tensor:
     """Return log E[xᵏ·1(f > 0)] and log E[xᵏ·1(f < 0)], k ≤ 20: (2, 21, S, N, P)."""
     k = torch.arange(N_TERMS + 1, dtype=q.mean.dtype, device=q.mean.device).view(-1, 1, 1, 1)
-    return log_half_moment(torch.stack([q.mean, -q.mean])[:, None], q.var, k)
+    means, var = torch.stack([q.mean, -q.mean])[:, None], q.var.clamp_min(CERTAIN_VARIANCE)
+    return log_half_moment(means, var, k)
 
 
 def combine(coefficients: Tensor, log_terms: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from .rejection import Draws
 class AdditiveNoise(Likelihood):
     """Additive noise: y = f + ε, the distribution of ε symmetric, its parameters one an output."""
 
+    scale_powers: ClassVar[dict[str, float]] = {"log_scale": 1.0, "log_noise": 2.0}
+    """Logarithms that are parameters, and the power of the unit of y that each is the log of."""
+
     ratio: Tensor | None = None
     """What the scale of ε is multiplied by, (N, P) or (S, N, P), where the rows are known."""
 
@@ -26,7 +29,7 @@ class AdditiveNoise(Likelihood):
         other.ratio = ratio
         return other
 
-    def _times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
+    def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
         """A scale (P,), or a power of it, of these rows."""
         return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
 
@@ -50,9 +53,14 @@ class AdditiveNoise(Likelihood):
     def in_units(self, scale: Tensor) -> AdditiveNoise:
         """A copy for y in units in which it is `scale` (P,) times as large."""
         other = copy.deepcopy(self)
-        for name, power in (("log_scale", 1.0), ("log_noise", 2.0)):
-            if hasattr(other, name):
-                getattr(other, name).add_(power * scale.log())
+        found = [name for name in self.scale_powers if hasattr(other, name)]
+        if not found:
+            raise NotImplementedError(
+                f"{type(self).__name__} has none of the parameters {sorted(self.scale_powers)}: "
+                "name those that change with the unit of y in `scale_powers`."
+            )
+        for name in found:
+            getattr(other, name).add_(self.scale_powers[name] * scale.log())
         return other
 
     @torch.no_grad()
@@ -130,7 +138,7 @@ class Gaussian(AdditiveNoise):
     @property
     def noise_variance(self) -> Tensor:
         """σ², of shape (P,); σ²(x) + s² of rows that are known, (N, P) or (S, N, P)."""
-        noise = self._times_ratio(self.log_noise.exp(), 2)
+        noise = self.times_ratio(self.log_noise.exp(), 2)
         return noise if self.known is None else noise + self.known
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 K networks φ_k map inputs to features, and each has Bayesian linear regression as its last layer,
 
-    f_k(x) = φ_k(x)ᵀw_k + mean,   w_k ~ N(0, I),   q_k(w) = N(m_k, S_k),                       (G1)
+    f_k(x) = φ_k(x)ᵀw_k + mean,   w_k ~ N(0, I),   q_k(w) = N(m_k, S_k),
 
 a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is blind to a fold of the
-rows, minimises (C1) of :mod:`skgpstoch.methods.dlm` by Adam, and gets at last the m_k that is best
-for all rows (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
+rows, minimises the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or of classes the negative bound
+(B2), by Adam, and gets at last, up to 100,000 rows, the m_k that is best for all rows
+(:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
 recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
 of the noise is a second function of the features; waves beside the inputs let a network bend
 sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
@@ -457,7 +458,8 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
         except for counts and the square loss.
     loss : {"elbo", "log", "square"} or Loss, default="log"
         What is minimised: the negative evidence lower bound, the negative log predictive density or
-        the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+        the square loss; or an instance of a class of :mod:`skgpstoch.losses`. The
+        square loss trains the mean alone: its intervals mean nothing.
     normalize_y : bool, default=True
         Whether the target is standardised inside, where noise is additive; results are in its own
         units.
@@ -468,7 +470,8 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
         The fitted likelihood, in the units of y; of noise that depends on the inputs, where its
         function is 0.
     noise_variance_ : float or ndarray of shape (n_outputs,)
-        Noise variance, in squared units of y, likewise.
+        Noise variance, in squared units of y. Of noise that depends on the inputs it is that where
+        its function is 0, not the mean over rows: `predict_std` tells that of a row.
     log_marginal_likelihood_value_ : float
         The mean of the members' bounds on log p(y | X), in nats, summed over all rows, for y in its
         own units; NaN where there is none (likelihood="shared_student_t", or 100,000 rows).

@@ -353,8 +353,8 @@ class DLMParameters(
         or the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
     beta : float, array-like or "auto", default=1.0
         Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
-        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8, … down
-        to 0.01, as the paper has them, some 10 to 20 fits.
+        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8 (n/4 up
+        to 1,000 rows), … down to 0.01, as the paper has them, some 10 to 20 fits.
     hyperparameters : {"joint", "fixed"}, default="joint"
         Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
         beforehand, and q alone for the loss.

@@ -37,8 +37,9 @@ class MinimaxObjective(FiniteObjective):
 
         Ψ = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + (n−D)·log σ² + D·log(σ²/λ) + log|A| + μ⟨B, A − F⟩/‖A‖_F.
 
-    A descent step on one minibatch alternates with a projected ascent step in B on an independent
-    one. A and F are kept per row, divided by n, which leaves the last ratio as it is.
+    and n·log 2π, which the loss has too. A descent step on one minibatch alternates with a
+    projected ascent step in B on an independent one. A and F are kept per row, divided by n, which
+    leaves the last ratio as it is.
 
     Parameters
     ----------

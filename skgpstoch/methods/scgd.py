@@ -6,9 +6,9 @@ has λ = σ²),
 
     2·NLML = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + log|F| + (n−D)·log σ² + D·log(σ²/λ) + n·log 2π
 
-is a sum over rows but for log|F|. In its place stands ⟨F̃⁻¹, F⟩, with the same gradient where the
-running estimate F̃ is F, and held constant by it. Minibatch sums over b rows are scaled by n/b, and
-every loss is per row: divided by 2n.
+is a sum over rows but for log|F|. In its place stands ⟨F̃⁻¹, F⟩, with F̃ a running estimate of F that
+is held constant in the gradient: where F̃ is F, the two gradients are the same. Minibatch sums over
+b rows are scaled by n/b, and every loss is per row: divided by 2n.
 """
 
 from __future__ import annotations

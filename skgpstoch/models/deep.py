@@ -10,7 +10,7 @@ for sums, it is
 
     −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
 
-the KL that of inner layers.
+with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ², the KL that of inner layers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ layer below,
 
     h_p = a_p(h') + P(h') w_p + r_p,   w_p ~ q = N(m_p, S_p),   var r_p = k(h', h') − ‖P(h')‖² + s²,
 
-so that given h' a layer's marginals are
+so that given h', with ρ = k(h', h') − ‖P(h')‖², a layer's marginals are
 
     μ = a + Pm,   v = diag(P S Pᵀ) + ρ + s²,                                                    (F1)
 

@@ -65,7 +65,9 @@ class ConstantMean(nn.Module):
 class RowScale(nn.Module):
     """What the scale of a row's noise is multiplied by: a second function of the features.
 
-        ρ(x) = softplus(φ(x)ᵀa + softplus⁻¹(1)),   a ~ N(0, I), of which there is a point estimate.
+        ρ(x) = ε + softplus(φ(x)ᵀa + softplus⁻¹(1 − ε)),   a ~ N(0, I), ε = 10⁻⁴,
+
+    with a point estimate of a. This ρ is no residual variance.
 
     Parameters
     ----------

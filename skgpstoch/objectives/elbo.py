@@ -41,7 +41,8 @@ FARTHEST_TARGET = 3.0
 def evidence_lower_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
     """Return Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)] (B2), () nats.
 
-    With another loss it is minus that of the rows, less β KL.
+    With another loss it is minus that of the rows, less β KL. What parts of the model cost is taken
+    off as well: of inner layers their KL (F3), of noise that depends on the inputs −log p(a).
     """
     bound = -model.beta * q.kl
     for basis, block in model.bases(X, rows):

@@ -1,7 +1,7 @@
 """Finite features with a variational posterior, trained for a loss: an ensemble, side by side.
 
 The members k = 1 … K have features of their own, q_k(w) = N(m_k, S_k) and, for noise that depends
-on the inputs, a_k. Each minimises (C1) or (C2) over the rows that are not of its own fold,
+on the inputs, a_k. Each minimises (B2), (C1) or (C2) over the rows that are not of its own fold,
 
     Σᵢ loss(yᵢ, N(φ_kᵢᵀm_k, φ_kᵢᵀS_kφ_kᵢ)) + β KL[N(m_k, S_k) ‖ N(0, I)],
 

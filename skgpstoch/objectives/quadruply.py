@@ -132,7 +132,7 @@ class StochasticObjective(BasisObjective):
         }
         self.controls = isinstance(model.likelihood, Gaussian) and n_control > 0
         self.control_X, self.control_rows = self.some_rows(max(n_control, 1), generator)
-        # The control variate keeps the basis functions of the start (F.3).
+        # The control variate keeps the basis functions of the start (appendix F.3).
         self.control_basis = copy.deepcopy(model.basis).requires_grad_(False)
         self.register_buffer("h", self.project(self.control_X)[0])
         model.flat.requires_grad_(True)

@@ -125,7 +125,7 @@ class FoldLoss:
     # ---- products ----------------------------------------------------------------------------
 
     def training_product(self, V: Tensor) -> Tensor:
-        """Return CV, (T, R)."""
+        """Return C @ V, (T, R)."""
         return self.covariances.product(V, len(V)) + self.noise_T * V
 
     def weighted_square(self, V: Tensor, rho: float) -> Tensor:

@@ -71,7 +71,7 @@ class IterativePosterior(Posterior):
 
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
-        """Return CV, (N, R)."""
+        """Return C @ V, (N, R)."""
         return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
 
     @torch.no_grad()

@@ -268,7 +268,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         rows this is large where the kernel forgets them, although `predict_proba` may be as even
         near a boundary between classes; networks and relevance vectors may be certain there.
         Of more than two classes it is that of g(f_c)/Σ g(f_j), whose mean is not quite
-        `predict_proba`, the shares of the means; what is below 0.03 may be a quarter too small.
+        `predict_proba`, the shares of the means, averaged over 512 quasi-random points of f: good
+        to a few per cent above 0.1, and rough below 0.03.
 
         Parameters
         ----------

@@ -117,8 +117,9 @@ class Classifier(ClassifierMixin, BaseGP):
         The probability of a class is a function of f, which is uncertain. Far from the training
         rows this is large where the kernel forgets them, although `predict_proba` may be as even
         near a boundary between classes; networks and relevance vectors may be certain there.
-        Of more than two classes it is an average over 512 quasi-random points of f, within 1 or 2 %
-        but where the model is nearly sure: what is below 0.03 may be a quarter too small. Models of
+        Of more than two classes it is an average over 512 quasi-random points of f: within some 4 %
+        above 0.1 and 12 % above 0.03, but what is less than that may be off by a third, or a factor
+        of two or three where there are many classes; robust-max has a quadrature. Models of
         one class against the others have it of g(f_c)/Σ g(f_j), whose mean is not quite
         `predict_proba`, the shares of the means.
 

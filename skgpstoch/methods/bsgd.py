@@ -32,16 +32,7 @@ from ..objectives.evidence import FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
 from ..recipes.evidence import EvidenceRecipe, ExactRecipe
 from ..recipes.networks import build_network
-from ..recipes.recipe import (
-    KernelChoice,
-    Network,
-    Plan,
-    Problem,
-    Sizes,
-    Start,
-    Training,
-    load_fitted,
-)
+from ..recipes.recipe import KernelChoice, Plan, Problem, Sizes, Start, load_fitted
 
 MAX_EXACT_ROWS = 10_000
 """Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
@@ -88,18 +79,12 @@ class KernelBSGDObjective(Objective):
 
     Parameters
     ----------
-    kernel : Kernel
-        k, on the outputs of the network.
-    network : nn.Module
-        g: (N, d) → (N, D).
+    kernel, network
+        Those of :class:`~skgpstoch.posteriors.exact.ExactPosterior`.
     n_outputs : int
         P.
-    noise_variance : float
-        Initial σ².
-    noise_bounds : tuple of float
-        Interval that σ² is kept in; equal bounds fix it.
-    weight_decay : float
-        Decoupled decay of the network's parameters.
+    noise_variance, noise_bounds, weight_decay
+        Those of :class:`~skgpstoch.objectives.evidence.FiniteObjective`; equal bounds fix σ².
     mean_weight : float, default=1.0
         What a row counts for in the mean.
     """
@@ -299,31 +284,6 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     _parameter_constraints: ClassVar[dict[str, list]] = {"n_components": [POSITIVE_INTEGER, None]}
 
     def _recipe(self) -> ExactRecipe:
-        kernel = KernelChoice.of(self.kernel, self.noise_variance)
-        network = Network.of(
-            self.hidden_layer_sizes,
-            self.activation,
-            self.feature_map,
-            self.weight_decay,
-            replaces=True,
-        )
-        if is_taken_as_it_is(kernel, self.n_components):
-            return KernelBSGDRecipe(
-                kernel=kernel,
-                network=network,
-                n_estimators=self.n_estimators,
-                normalize_y=self.normalize_y,
-                solver=self.solver,
-                training=Training.of(self),
-            )
-        return EvidenceRecipe(
-            method=BSGDObjective,
-            kernel=kernel,
-            network=network,
-            n_components=self.n_components,
-            n_estimators=self.n_estimators,
-            noise=self.noise,
-            normalize_y=self.normalize_y,
-            solver=self.solver,
-            training=Training.of(self),
-        )
+        if is_taken_as_it_is(KernelChoice.of(self.kernel), self.n_components):
+            return KernelBSGDRecipe.of(self)
+        return EvidenceRecipe.of(self, method=BSGDObjective)

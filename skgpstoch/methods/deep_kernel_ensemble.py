@@ -35,13 +35,16 @@ from ..estimators.parameters import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
+    ClassificationParameters,
     KernelParameters,
+    NetworkParameters,
+    TargetParameters,
     TrainingParameters,
 )
 from ..estimators.regressor import GeneralRegressor
 from ..features.base import FeatureMap
 from ..features.fourier import KernelFeatures
-from ..features.network import ACTIVATIONS, multilayer_perceptron
+from ..features.network import multilayer_perceptron
 from ..kernels import to_sklearn
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
@@ -64,11 +67,7 @@ from ..recipes.recipe import (
     epochs,
     started,
 )
-from ..recipes.variational import (
-    USUAL_BATCH,
-    check_choices,
-    check_input_noise,
-)
+from ..recipes.variational import USUAL_BATCH, bound_of, check_choices, check_input_noise
 from ..training.optimizers import SCHEDULES
 
 LAYERS = (128, 128)
@@ -114,18 +113,7 @@ def ensemble_plan(
 ) -> Plan:
     """Return the plan for so many distinct rows; a pure function.
 
-    Parameters
-    ----------
-    training : Training
-        Parameters of training.
-    n_rows : int
-        Distinct rows.
-    n_estimators : int or "auto", default="auto"
-        K.
-    has_networks : bool, default=True
-        Whether there are networks of ours, of which there can be several.
-    of_classes : bool, default=False
-        Whether y are classes, which overfit sooner.
+    There can be several members where `has_networks` of ours; y `of_classes` overfit sooner.
     """
     t, few = training, n_rows <= FEW_DIRECT
     K = ensemble_size(n_estimators, n_rows, has_networks, of_classes)
@@ -172,9 +160,7 @@ class EnsembleRecipe(Recipe):
         Of the features, or on them, and the noise.
     network : Network or None
         Below it.
-    training : Training
-        Parameters of training.
-    n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
+    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
         See :class:`DeepKernelEnsembleRegressor`.
     """
 
@@ -253,7 +239,7 @@ class EnsembleRecipe(Recipe):
     def features(self, problem: Problem) -> FeatureMap:
         """Make φ_k, before training."""
         X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
-        if self.network is not None and self.network.module is None:
+        if self.network is not None and self.has_networks:
             network, width = self.waved(X, generator, K), self.network.layers[-1]
         else:
             network, width = build_network(self.network, X, generator)
@@ -281,22 +267,17 @@ class EnsembleRecipe(Recipe):
         ).to(X)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        posterior, likelihood = fitted.posterior, fitted.posterior.model.likelihood
-        features = posterior.model.features
+        likelihood, features = fitted.posterior.model.likelihood, fitted.posterior.model.features
         kernel = sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
         if isinstance(features, KernelFeatures):
             kernel = to_sklearn(features.kernel)
-        value = float(posterior.log_evidence().sum())
         found = {
             "likelihood_": likelihood,
             "kernel_": kernel,
-            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "log_marginal_likelihood_value_": bound_of(fitted),
         }
-        if isinstance(likelihood, AdditiveNoise):
-            likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
-            found["likelihood_"] = likelihood
-            found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
-        return found
+        is_noise = isinstance(likelihood, AdditiveNoise)
+        return found | (fitted.of_noise(likelihood) if is_noise else {})
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
@@ -321,7 +302,7 @@ def many_valued(X: Tensor) -> Tensor:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
+class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, TrainingParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -337,9 +318,6 @@ class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
         a `kernel`.
     activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="gelu"
         Activation after every layer, the last included.
-    feature_map : torch.nn.Module or None, default=None
-        A network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
-        sees the inputs as they are.
     weight_decay : float, default=0.01
         Decoupled decay of the networks' parameters (Adam).
     n_components : int, default=1000
@@ -351,9 +329,6 @@ class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
         Waves of each input that takes more than eight values, which the networks see beside it; of
         0 there are none. "auto" is 8; for up to 4,000 rows of classes, which need less detail,
         every other network has none.
-    loss : {"elbo", "log", "square"} or Loss
-        What is minimised: the negative evidence lower bound, the negative log predictive density or
-        the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
     mean : {"constant", "zero"}, default="constant"
@@ -369,8 +344,6 @@ class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
     early_stopping : bool, default=True
         Hold out a fold of each network and keep the iterate that predicts it best; the rows rejoin
         the closing pass. False: the last iterate is kept, and nothing is recalibrated.
-    n_iter_no_change : int or None, default=None
-        Stop after this many epochs without an improvement by `tol`; None: train to the end.
 
     Attributes
     ----------
@@ -387,7 +360,6 @@ class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
 
     hidden_layer_sizes: Any = "auto"
     activation: str = "gelu"
-    feature_map: nn.Module | None = None
     weight_decay: float = 0.01
     n_components: int = 1000
     n_estimators: int | str = "auto"
@@ -401,8 +373,6 @@ class DeepKernelEnsembleParameters(KernelParameters, TrainingParameters):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
-        "activation": [StrOptions(set(ACTIVATIONS))],
-        "feature_map": [nn.Module, None],
         "weight_decay": [NOT_NEGATIVE],
         "n_components": [POSITIVE_INTEGER],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
@@ -421,16 +391,13 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
     layers = p.hidden_layer_sizes
     if isinstance(layers, str):
         layers = LAYERS if p.feature_map is None and p.kernel is None else ()
-    return EnsembleRecipe(
+    return EnsembleRecipe.of(
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss),
         beta=float(p.beta),
         kernel=KernelChoice.of(p.kernel),
         network=Network.of(layers, p.activation, p.feature_map, p.weight_decay),
-        n_components=p.n_components,
-        n_estimators=p.n_estimators,
-        n_waves=p.n_waves,
-        mean=p.mean,
         calibrates=p.calibrate,
         training=Training.of(p),
     )
@@ -438,7 +405,7 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor):
+class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters, GeneralRegressor):
     """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
     Calibrated predictive distributions on tables: the noise depends on the inputs and has the tails
@@ -460,9 +427,6 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
         What is minimised: the negative evidence lower bound, the negative log predictive density or
         the square loss; or an instance of a class of :mod:`skgpstoch.losses`. The
         square loss trains the mean alone: its intervals mean nothing.
-    normalize_y : bool, default=True
-        Whether the target is standardised inside, where noise is additive; results are in its own
-        units.
 
     Attributes
     ----------
@@ -504,11 +468,9 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
 
     likelihood: str | Likelihood = "shared_student_t"
     noise: str = "auto"
-    normalize_y: bool = True
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "noise": [StrOptions({"auto", "constant", "input"})],
-        "normalize_y": ["boolean"],
     }
 
     def _recipe(self) -> EnsembleRecipe:
@@ -516,12 +478,14 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, GeneralRegressor
         varies = self.noise == "input"
         if self.noise == "auto":
             varies = can_vary(recipe.likelihood, recipe.loss)
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=varies)
+        return replace(recipe, scales_noise=varies)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepKernelEnsembleClassifier(DeepKernelEnsembleParameters, Classifier):
+class DeepKernelEnsembleClassifier(
+    DeepKernelEnsembleParameters, ClassificationParameters, Classifier
+):
     """Classification by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
     Calibrated probabilities on tables: networks are trained for the bound on the evidence, and
@@ -530,17 +494,12 @@ class DeepKernelEnsembleClassifier(DeepKernelEnsembleParameters, Classifier):
 
     Parameters
     ----------
-    likelihood : str or Likelihood, default="auto"
-        "bernoulli" (logistic), "softmax" or "robustmax"; or an instance of a class of
-        :mod:`skgpstoch.likelihoods`. "auto" is "bernoulli" for two classes, else "softmax".
     loss : {"elbo", "log", "square"} or Loss, default="elbo"
         What is minimised: the negative evidence lower bound, the negative log predictive
         probability or Brier's score; or an instance of a class of :mod:`skgpstoch.losses`.
 
     Attributes
     ----------
-    likelihood_ : Likelihood
-        The fitted likelihood.
     log_marginal_likelihood_value_ : float
         The mean of the members' bounds on log p(y | X), in nats, summed over all rows.
 

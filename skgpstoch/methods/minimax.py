@@ -27,7 +27,7 @@ from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
 from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
-from ..recipes.recipe import KernelChoice, Network, Training
+from ..recipes.recipe import KernelChoice
 
 MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
 
@@ -80,9 +80,7 @@ class MinimaxObjective(FiniteObjective):
         self.A = nn.Parameter(A)
         self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype, device=A.device))
         self.register_buffer("B", torch.zeros_like(A))
-        self.register_buffer(
-            "penalty", torch.tensor(float(penalty), dtype=A.dtype, device=A.device)
-        )
+        self.register_buffer("penalty", A.new_tensor(float(penalty)))
 
     def attach(self, X: Tensor, rows: Rows) -> None:
         super().attach(X, rows)
@@ -229,26 +227,11 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     }
 
     def _recipe(self) -> EvidenceRecipe:
-        return EvidenceRecipe(
-            method=partial(
-                MinimaxObjective,
-                penalty=self.penalty,
-                penalty_growth=self.penalty_growth,
-                dual_step=self.dual_step,
-            ),
-            kernel=KernelChoice.of(self.kernel, self.noise_variance, self.min_noise_variance),
-            network=Network.of(
-                self.hidden_layer_sizes,
-                self.activation,
-                self.feature_map,
-                self.weight_decay,
-                replaces=True,
-            ),
-            n_components=self.n_components,
-            n_estimators=self.n_estimators,
-            most_members=MOST_MEMBERS,
-            noise=self.noise,
-            normalize_y=self.normalize_y,
-            solver=self.solver,
-            training=Training.of(self),
+        method = partial(
+            MinimaxObjective,
+            penalty=self.penalty,
+            penalty_growth=self.penalty_growth,
+            dual_step=self.dual_step,
         )
+        kernel = KernelChoice.of(self.kernel, self.noise_variance, self.min_noise_variance)
+        return EvidenceRecipe.of(self, method=method, kernel=kernel, most_members=MOST_MEMBERS)

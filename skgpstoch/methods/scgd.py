@@ -30,7 +30,6 @@ from ..maths.linear_regression import most_likely, spectrum
 from ..objectives.base import surrogate
 from ..objectives.evidence import FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
-from ..recipes.recipe import KernelChoice, Network, Training
 
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
 PROFILE_WARM_UP = 200  # steps before the first, when the features still say little about the noise
@@ -69,11 +68,7 @@ class SCGDObjective(FiniteObjective):
     @torch.no_grad()
     def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
-        noise, ridge, n = (
-            self.noise_variance,
-            self.ridge,
-            self.n_rows[:, None],
-        )  # (P,), (P,), (K, 1)
+        noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
         _, F_inv, w = self.solve(ridge)
         w = w if self.w is None else self.w
 
@@ -183,20 +178,5 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     }
 
     def _recipe(self) -> EvidenceRecipe:
-        return EvidenceRecipe(
-            method=partial(SCGDObjective, averaging=self.averaging, weights=self.weights),
-            kernel=KernelChoice.of(self.kernel, self.noise_variance),
-            network=Network.of(
-                self.hidden_layer_sizes,
-                self.activation,
-                self.feature_map,
-                self.weight_decay,
-                replaces=True,
-            ),
-            n_components=self.n_components,
-            n_estimators=self.n_estimators,
-            noise=self.noise,
-            normalize_y=self.normalize_y,
-            solver=self.solver,
-            training=Training.of(self),
-        )
+        method = partial(SCGDObjective, averaging=self.averaging, weights=self.weights)
+        return EvidenceRecipe.of(self, method=method)

@@ -50,10 +50,7 @@ MOST_FULL = 512  # features up to which S of one latent function has correlation
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 ROUNDS = 2  # of m_k and the calibration, each given the other
-ENSEMBLE_CLOSING: dict[str, Any] = {
-    "tol": 1e-3,
-    "max_iter": 12,
-}  # nats per row; passes over all rows
+ENSEMBLE_CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes
 
 
 class EnsembleObjective(Objective):
@@ -289,9 +286,8 @@ class EnsembleObjective(Objective):
         likelihood, scale = shared.likelihood, shared.scale
         choice = self.calibration
         likelihood = stretched(likelihood, shared.mean.value, choice, self.learns_noise)
-        scale = (
-            None if scale is None else RowScale(choice.noise_contrast * scale.weights[k].detach())
-        )
+        if scale is not None:
+            scale = RowScale(choice.noise_contrast * scale.weights[k].detach())
         features, loss = shared.features.member(k), shared.loss
         return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()
 

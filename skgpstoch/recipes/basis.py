@@ -350,18 +350,13 @@ class BasisRecipe(Recipe):
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         likelihood = fitted.posterior.likelihood
         found = {"kernel_": self.fitted_kernel(fitted), "likelihood_": likelihood}
-        if isinstance(likelihood, AdditiveNoise):
-            likelihood = likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
-            found["likelihood_"] = likelihood
-            found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
-        return found
+        is_noise = isinstance(likelihood, AdditiveNoise)
+        return found | (fitted.of_noise(likelihood) if is_noise else {})
 
     def fitted_kernel(self, fitted: Fitted) -> sk.Kernel:
         """Return the kernel for the user's X, and the noise if `kernel` has one."""
         model = fitted.posterior.model
-        found = kernels.to_sklearn(model.basis.kernel)
-        if self.kernel.expression is None:  # which has seen X scaled
-            found.k2.length_scale = found.k2.length_scale * fitted.x_scaling.scale
+        found = self.kernel.in_units(kernels.to_sklearn(model.basis.kernel), fitted.x_scaling)
         if not isinstance(model.likelihood, AdditiveNoise):
             return found
         noise = float(model.likelihood.noise_variance.mean())

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -78,6 +78,18 @@ class ExactRecipe(Recipe):
     training: Training
     solver: str = "adam"
     n_estimators: int | str = "auto"
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Make kernel and network from an estimator's parameters, and take the others."""
+        p = parameters
+        network = p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay
+        made = {
+            "kernel": KernelChoice.of(p.kernel, p.noise_variance),
+            "network": Network.of(*network, replaces=True),
+            "training": Training.of(p),
+        }
+        return super().of(p, **made | decided)
 
     @abstractmethod
     def n_members(self, n_rows: int, start: Start | None) -> int:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
-from ..likelihoods.real import Gaussian
+from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.loop import History
@@ -115,6 +115,12 @@ class KernelChoice(NamedTuple):
         if self.expression is not None and contains(self.expression, sk.DotProduct):
             return Scaling.identity(X.shape[1])  # which is not invariant to shifts
         return Scaling.centered(X, weight)
+
+    def in_units(self, fitted: Any, x_scaling: Scaling) -> sk.Kernel:
+        """Return a fitted kernel for the user's X: :func:`default_kernel` has seen it scaled."""
+        if self.expression is None:
+            fitted.k2.length_scale = fitted.k2.length_scale * x_scaling.scale
+        return fitted
 
 
 def default_kernel(n_features: int) -> sk.Kernel:
@@ -294,6 +300,12 @@ class Fitted(NamedTuple):
         array = values.detach().numpy()
         return float(array[0]) if self.y_shape == () else array
 
+    def of_noise(self, likelihood: AdditiveNoise) -> dict[str, Any]:
+        """Return the attributes that describe additive noise."""
+        likelihood = likelihood.in_units(torch.from_numpy(self.y_scaling.scale))
+        variance = self.per_output(likelihood.noise_variance)
+        return {"likelihood_": likelihood, "noise_variance_": variance}
+
 
 # ---- what is decided -----------------------------------------------------------------------------
 
@@ -440,6 +452,13 @@ class Recipe(ABC):
     normalize_y: bool = False
     merges_rows: bool = True
     numbers_rows: bool = False
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Take from parameters, by their names, the fields that are not decided here."""
+        names = (f.name for f in fields(cls) if f.name not in decided)
+        chosen = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        return cls(**chosen, **decided)
 
     @abstractmethod
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:

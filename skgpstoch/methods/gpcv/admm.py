@@ -184,22 +184,10 @@ class ADMMGaussianProcessRegressor(KernelParameters, WarmStartParameters, Regres
     }
 
     def _recipe(self) -> CrossValidationRecipe:
-        return CrossValidationRecipe(
+        return CrossValidationRecipe.of(
+            self,
             likelihood=Gaussian(),
-            normalize_y=self.normalize_y,
             numbers_rows=not isinstance(self.cv, Real),
             merges_rows=isinstance(self.cv, Real),
             kernel=KernelChoice.of(self.kernel, self.noise_variance),
-            learn_noise=self.learn_noise,
-            cv=self.cv,
-            scheme=self.scheme,
-            solver=self.solver,
-            rho=self.rho,
-            dual_step=self.dual_step,
-            n_restarts=self.n_restarts,
-            block_size=self.block_size,
-            n_jobs=self.n_jobs,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            dtype=self.dtype,
         )

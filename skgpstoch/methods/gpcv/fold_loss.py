@@ -30,10 +30,7 @@ from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
 from ...maths.linalg import cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 
-FOLD_RANK = {
-    True: 200,
-    False: 600,
-}  # of preconditioners, at most, where covariances are kept or not
+FOLD_RANK = {True: 200, False: 600}  # of preconditioners at most; covariances kept, or not
 DENSE_ROWS = 500  # rows up to which that is C⁻¹ itself
 SQUARED = {True: 60, False: 10}  # iterations with C², before those without
 LEAST_VAR = 1e-300

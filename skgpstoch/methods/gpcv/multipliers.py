@@ -167,11 +167,9 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
     found = Together(state, options)(state.theta, Asked(consistent=True))
     locals_ = [one.local for one in found if one.local is not None]
     failures = [Failure(k, one.failure) for k, one in enumerate(found) if one.failure]
-    loss, n = (
-        sum(one.loss for one in found if not one.failure),
-        max(n_numbers(locals_), SMALLEST_NORMAL),
-    )
-    return state._replace(locals=locals_, loss=loss / n, value=loss / n), failures
+    total = sum(one.loss for one in found if not one.failure)
+    loss = total / max(n_numbers(locals_), SMALLEST_NORMAL)
+    return state._replace(locals=locals_, loss=loss, value=loss), failures
 
 
 def iterate(state: State, bounds: Tensor, options: Options) -> State:

@@ -74,30 +74,9 @@ class CrossValidationRecipe(Recipe):
     ----------
     kernel : KernelChoice
         Where k and the noise start.
-    learn_noise : bool
-        Whether the noise, or the scale of all variances, is learned.
-    cv : int, float, splitter, iterable or None
-        Folds.
-    scheme : {"consensus", "naive", "holdout"}
-        What folds have in common.
-    solver : {"joint", "coordinate"}
-        How θ is found.
-    rho : float or "auto"
-        ρ to begin with.
-    dual_step : float or None
-        ρ′; None: ρ.
-    n_restarts : int
-        Searches from random θ besides the first.
-    block_size : int
-        Rows up to which covariances are kept.
-    n_jobs : int or None
-        Folds and restarts at a time.
-    max_iter : int or "auto"
-        Iterations.
-    tol : float
-        When they end.
-    dtype : str
-        Of covariances.
+    learn_noise, cv, scheme, solver, rho, dual_step, n_restarts, block_size, n_jobs, max_iter, tol,
+    dtype
+        See :class:`ADMMGaussianProcessRegressor`.
     """
 
     kernel: KernelChoice
@@ -194,19 +173,15 @@ class CrossValidationRecipe(Recipe):
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         posterior: OfAllRows = fitted.posterior
         objective = cast(CrossValidationObjective, fitted.objective)
-        likelihood = posterior.likelihood.in_units(torch.from_numpy(fitted.y_scaling.scale))
         return {
             "history_": objective.history(fitted.history.n_iter),
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
-            "likelihood_": likelihood,
-            "noise_variance_": fitted.per_output(likelihood.noise_variance),
+            **fitted.of_noise(posterior.likelihood),
         }
 
     def fitted_kernel(self, posterior: OfAllRows, x_scaling: Scaling) -> sk.Kernel:
         """Return the kernel for the user's X, with a WhiteKernel if there was one."""
-        kernel: Any = to_sklearn(posterior.kernel)
-        if self.kernel.expression is None:  # it has seen X scaled
-            kernel.k2.length_scale = kernel.k2.length_scale * x_scaling.scale
+        kernel = self.kernel.in_units(to_sklearn(posterior.kernel), x_scaling)
         noise = float(posterior.likelihood.noise_variance.mean())
         return join_white_noise(kernel, noise, self.kernel.white)
 

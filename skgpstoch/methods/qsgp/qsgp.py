@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
@@ -143,22 +143,17 @@ class StochasticRecipe(BasisRecipe):
 
 def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
     """Return basis functions of one kind, the solver's steps, and a likelihood."""
-    parts: dict[str, Any] = {
-        "likelihood": likelihood,
-        "kernel": KernelChoice.of(p.kernel),
-        "basis": (FourierFunctions if p.basis == "fourier" else KernelFunctions)(
-            n_components=p.n_components
-        ),
-        "basis_batch_size": p.basis_batch_size,
-        "n_dense": p.n_dense,
-        "n_subset": p.n_subset,
-        "augments": p.augment,
-        "learns_kernel": p.learn_kernel,
-        "training": Training.of(p),
-    }
-    if p.solver == "adagrad":
-        return StochasticRecipe(n_control=p.n_control, **parts)
-    return BasisRecipe(**parts)
+    functions = FourierFunctions if p.basis == "fourier" else KernelFunctions
+    recipe = StochasticRecipe if p.solver == "adagrad" else BasisRecipe
+    return recipe.of(
+        p,
+        likelihood=likelihood,
+        kernel=KernelChoice.of(p.kernel),
+        basis=functions(n_components=p.n_components),
+        augments=p.augment,
+        learns_kernel=p.learn_kernel,
+        training=Training.of(p),
+    )
 
 
 def noise_likelihood(likelihood: str | Likelihood) -> Likelihood:
@@ -222,8 +217,7 @@ class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
     _parameter_constraints: ClassVar[dict[str, list]] = {"likelihood": [str, Likelihood]}
 
     def _recipe(self) -> BasisRecipe:
-        recipe = qsgp_recipe(self, noise_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y)
+        return qsgp_recipe(self, noise_likelihood(self.likelihood))
 
 
 @public_estimator

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -284,12 +284,11 @@ class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
 
 def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
     """Return a function for each row, and a likelihood."""
-    return RelevanceRecipe(
+    return RelevanceRecipe.of(
+        p,
         likelihood=likelihood,
         kernel=KernelChoice.of(p.kernel),
         basis=KernelFunctions(most=math.inf, is_diagonal=True),
-        basis_batch_size=p.basis_batch_size,
-        n_subset=p.n_subset,
         # What is pruned too late is not pruned at all.
         training=Training.of(p, learning_rate="constant"),
     )
@@ -325,7 +324,7 @@ class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
     """
 
     def _recipe(self) -> RelevanceRecipe:
-        return replace(rvm_recipe(self, Gaussian()), normalize_y=self.normalize_y)
+        return rvm_recipe(self, Gaussian())
 
 
 @public_estimator

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -78,12 +79,36 @@ class BasisObjective(Objective):
         Basis, likelihood and q(w).
     X, rows : Tensor of shape (n, d) and Rows
         All rows to train on, in random order.
+    learns_kernel, learns_noise : bool
+        Whether hyper-parameters are learned, after the warm-up.
+    warm_up : int, default=0
+        Sweeps before that.
+    counts_variance : bool, default=True
+        Whether the noise that is learned is that of (y − f)², not of (y − E f)².
+    noise_bounds : tuple of float
+        Interval of σ².
     """
 
-    def __init__(self, model: ChevronModel, X: Tensor, rows: Rows) -> None:
+    def __init__(
+        self,
+        model: ChevronModel,
+        X: Tensor,
+        rows: Rows,
+        *,
+        learns_kernel: bool = False,
+        learns_noise: bool = True,
+        warm_up: int = 0,
+        counts_variance: bool = True,
+        noise_bounds: tuple[float, float] = (0.0, math.inf),
+    ) -> None:
         super().__init__()
         self.model = model
         self.X, self.rows = X, rows
+        self.learns_kernel = learns_kernel
+        self.learns_noise = learns_noise
+        self.warm_up = warm_up
+        self.counts_variance = counts_variance
+        self.noise_bounds = noise_bounds
         self.n_sweeps = 0
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
@@ -158,23 +183,17 @@ class BasisObjective(Objective):
 class BlockwiseObjective(BasisObjective):
     """−ELBO per row, lowered block by block.
 
+    Hyper-parameters are learned after a sweep: the kernel by a step of the optimiser, and the noise
+    is the optimum.
+
     Parameters
     ----------
-    model, X, rows
-        Those of :class:`BasisObjective`.
     n_swept : int
         p.
     rate : callable
         Number of sweeps done → how far to go towards the block's optimum, in (0, 1].
-    learns_kernel, learns_noise : bool
-        Whether hyper-parameters are learned: after a sweep, a step of the optimiser for the
-        kernel, and the optimum for the noise.
-    warm_up : int, default=0
-        Sweeps before that.
-    counts_variance : bool, default=True
-        Whether the noise that is learned is that of (y − f)², not of (y − E f)².
-    noise_bounds : tuple of float
-        Interval of σ².
+    model, X, rows, **learning
+        Those of :class:`BasisObjective`.
     """
 
     def __init__(
@@ -184,22 +203,14 @@ class BlockwiseObjective(BasisObjective):
         rows: Rows,
         *,
         n_swept: int,
-        rate: Any,
-        learns_kernel: bool = False,
-        learns_noise: bool = True,
-        warm_up: int = 0,
-        counts_variance: bool = True,
-        noise_bounds: tuple[float, float] = (0.0, math.inf),
+        rate: Callable[[int], float],
+        **learning: Any,
     ) -> None:
-        super().__init__(model, X, rows)
+        super().__init__(model, X, rows, **learning)
         self.n_swept = min(n_swept, len(X))
         self.rate = rate
-        self.learns_noise = learns_noise
-        self.warm_up = warm_up
-        self.counts_variance = counts_variance
-        self.noise_bounds = noise_bounds
         self.sweep: Sweep | None = None
-        model.basis.kernel.requires_grad_(learns_kernel)
+        model.basis.kernel.requires_grad_(self.learns_kernel)
         self.gradients = [torch.zeros_like(p) for p in self._hyperparameters()]
 
     # ---- what the training loop asks ---------------------------------------------------------
@@ -343,11 +354,8 @@ class BlockwiseObjective(BasisObjective):
         with torch.no_grad():
             upstream += phi * (lam.mT.to(phi).expand(len(phi), -1) @ std.square().mT)
             upstream /= self.rows.n_effective
-        for total, part in zip(
-            self.gradients,
-            torch.autograd.grad(phi, self._hyperparameters(), upstream, materialize_grads=True),
-            strict=True,
-        ):
+        parts = torch.autograd.grad(phi, self._hyperparameters(), upstream, materialize_grads=True)
+        for total, part in zip(self.gradients, parts, strict=True):
             total += part
 
     @torch.no_grad()

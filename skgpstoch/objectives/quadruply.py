@@ -87,22 +87,15 @@ class StochasticObjective(BasisObjective):
 
     Parameters
     ----------
-    model, X, rows
-        Those of :class:`~skgpstoch.objectives.blockwise.BasisObjective`.
     batch_size : int
         ñ.
     n_control : int
         p; 0: no control variate.
-    learns_kernel, learns_noise : bool
-        Whether hyper-parameters are learned, after the warm-up.
-    warm_up : int
-        Sweeps before that.
-    noise_bounds : tuple of float
-        Interval of σ².
     generator : torch.Generator
         Draws the rows of the control variate, once.
-    counts_variance : bool, default=True
-        Whether the noise is one that the bound knows; else it stays.
+    model, X, rows, **learning
+        Those of :class:`~skgpstoch.objectives.blockwise.BasisObjective`; noise that does not count
+        the variance of f is none that the bound knows, and stays.
     """
 
     h: Tensor
@@ -115,20 +108,14 @@ class StochasticObjective(BasisObjective):
         *,
         batch_size: int,
         n_control: int,
-        learns_kernel: bool,
-        learns_noise: bool,
-        warm_up: int,
-        noise_bounds: tuple[float, float],
         generator: torch.Generator,
-        counts_variance: bool = True,
+        **learning: Any,
     ) -> None:
-        super().__init__(model, X, rows)
+        super().__init__(model, X, rows, **learning)
         self.batch_size = batch_size
-        self.warm_up = warm_up
-        self.noise_bounds = noise_bounds
         self.learns = {
-            model.basis.kernel: learns_kernel,
-            model.likelihood: learns_noise and counts_variance,
+            model.basis.kernel: self.learns_kernel,
+            model.likelihood: self.learns_noise and self.counts_variance,
         }
         self.controls = isinstance(model.likelihood, Gaussian) and n_control > 0
         self.control_X, self.control_rows = self.some_rows(max(n_control, 1), generator)

@@ -95,7 +95,7 @@ class FourierFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m; "auto" is a quarter of the rows, between 1,000 and 10,000.
+        m.
     """
 
     n_components: int | str = "auto"
@@ -132,9 +132,9 @@ class KernelFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m; "auto" is all rows.
+        m.
     most : float, default=10000
-        Of "auto".
+        Of "auto", which is all rows.
     is_diagonal : bool, default=False
         Whether the prior precision S of the weights is diagonal; else it is k(Z, Z).
     """
@@ -187,18 +187,10 @@ class BasisRecipe(Recipe):
         Where k starts, and the noise.
     basis : BasisBuilder
         Makes φ.
-    training : Training
-        Parameters of training; `batch_size` is the rows of a sweep.
-    basis_batch_size : int or "auto", default="auto"
-        Basis functions of a step.
-    n_dense : int or "auto", default="auto"
-        c.
-    n_subset : int, default=1000
-        Rows whose exact process finds the kernel to start from.
+    training, basis_batch_size, n_dense, n_subset, learns_kernel
+        See :class:`QSGPRegressor`.
     augments, learns_precision : bool, default=False
         As for :class:`~skgpstoch.posteriors.chevron.ChevronModel`.
-    learns_kernel : bool, default=False
-        Whether the kernel goes on learning.
     block : int, default=2048
         Basis functions of a step, if `basis_batch_size` is "auto".
     sweeps : int, default=20

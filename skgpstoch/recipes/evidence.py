@@ -64,12 +64,8 @@ class ExactRecipe(Recipe):
         k, on the inputs or the network's outputs, and the noise.
     network : Network or None
         Below the kernel.
-    training : Training
-        Parameters of training.
-    solver : str, default="adam"
-        Optimiser.
-    n_estimators : int or "auto", default="auto"
-        K.
+    training, solver, n_estimators
+        See :class:`SCGDGaussianProcessRegressor`.
     """
 
     likelihood: Likelihood = GAUSSIAN
@@ -145,10 +141,9 @@ class ExactRecipe(Recipe):
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         posterior, scale = fitted.posterior, torch.from_numpy(fitted.y_scaling.scale)
         value = float(posterior.log_evidence().sum())
+        noise_variance = posterior.likelihood.noise_variance * scale.square()
         return {
-            "noise_variance_": fitted.per_output(
-                posterior.likelihood.noise_variance * scale.square()
-            ),
+            "noise_variance_": fitted.per_output(noise_variance),
             "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
             "kernel_": self.fitted_kernel(posterior),
         }
@@ -167,12 +162,10 @@ class EvidenceRecipe(ExactRecipe):
     method : callable
         Features φ, the rows, X=their inputs, and all else that :class:`FiniteObjective` takes ↦ the
         objective.
-    n_components : int, default=1000
-        Random Fourier features.
     most_members : int, default=5
         K at most, if n_estimators="auto".
-    noise : {"auto", "validation", "profiled", "learned"}, default="auto"
-        Where σ² comes from.
+    n_components, noise
+        See :class:`SCGDGaussianProcessRegressor`.
     """
 
     method: Callable[..., FiniteObjective]

@@ -106,15 +106,9 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
 
 @dataclass(frozen=True, kw_only=True)
 class StochasticRecipe(BasisRecipe):
-    """AdaGrad's steps, from sampled rows and sampled basis functions.
+    """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
-    Parameters
-    ----------
-    n_control : int or "auto", default="auto"
-        Rows of the control variate.
-    """
-
-    n_control: int | str = "auto"
+    n_control: int | str = "auto"  # rows of the control variate
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)

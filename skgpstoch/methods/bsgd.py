@@ -34,11 +34,8 @@ from ..recipes.evidence import EvidenceRecipe, ExactRecipe
 from ..recipes.networks import build_network
 from ..recipes.recipe import KernelChoice, Plan, Problem, Sizes, Start, load_fitted
 
-MAX_EXACT_ROWS = 10_000
-"""Rows that a kernel without finite features is fitted to: its final predictor is exact, O(n³)."""
-
-EXACT_EVALUATION_ROWS = 2_000
-"""Training rows that an iterate's held-out score is based on, where a posterior costs O(n³)."""
+MAX_EXACT_ROWS = 10_000  # for a kernel without finite features: its predictor is exact, O(n³)
+EXACT_EVALUATION_ROWS = 2_000  # of training, for a held-out score whose posterior costs O(n³)
 
 
 class BSGDObjective(FiniteObjective):

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
@@ -43,15 +42,14 @@ from ..estimators.parameters import (
 )
 from ..estimators.regressor import GeneralRegressor
 from ..features.base import FeatureMap
-from ..features.fourier import KernelFeatures
 from ..features.network import multilayer_perceptron
-from ..kernels import to_sklearn
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss, make_loss
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
 from ..objectives.optimal_q import optimal_q
+from ..recipes.evidence import feature_kernel
 from ..recipes.networks import build_network, finite_features
 from ..recipes.recipe import (
     Fitted,
@@ -267,17 +265,14 @@ class EnsembleRecipe(Recipe):
         ).to(X)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        likelihood, features = fitted.posterior.model.likelihood, fitted.posterior.model.features
-        kernel = sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
-        if isinstance(features, KernelFeatures):
-            kernel = to_sklearn(features.kernel)
+        model = fitted.posterior.model
         found = {
-            "likelihood_": likelihood,
-            "kernel_": kernel,
+            "likelihood_": model.likelihood,
+            "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
         }
-        is_noise = isinstance(likelihood, AdditiveNoise)
-        return found | (fitted.of_noise(likelihood) if is_noise else {})
+        is_noise = isinstance(model.likelihood, AdditiveNoise)
+        return found | (fitted.of_noise(model.likelihood) if is_noise else {})
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

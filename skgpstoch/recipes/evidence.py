@@ -266,16 +266,19 @@ class EvidenceRecipe(ExactRecipe):
     # ---- fitted ------------------------------------------------------------------------------
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
-        features, weights = posterior.features, posterior.weights
-        if isinstance(features, KernelFeatures):
-            fitted = kernels.to_sklearn(features.kernel)
-        else:
-            fitted = sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
+        fitted, weights = feature_kernel(posterior.features), posterior.weights
         signal_variance = float((weights.noise_variance / weights.ridge).log().mean().exp())
         if not math.isclose(signal_variance, 1.0):
             fitted = sk.ConstantKernel(signal_variance) * fitted
         noise = float(weights.noise_variance.mean())
         return kernels.join_white_noise(fitted, noise, self.kernel.white)
+
+
+def feature_kernel(features: FeatureMap) -> sk.Kernel:
+    """Return the kernel on a network's outputs that features stand for, or their inner product."""
+    if isinstance(features, KernelFeatures):
+        return kernels.to_sklearn(features.kernel)
+    return sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
 
 
 def batch_rows(asked: int | str, n_rows: int) -> int:

@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
+from ..docstrings import documented
 from ..metrics import (
+    SCORER,
     central_interval,
     check_coverage,
     check_predictions,
@@ -20,13 +22,24 @@ from ..metrics import (
     predict_mean_std,
     unwrapped,
 )
-from .base import Display, final_estimator
+from .base import MADE, PLOTTED, Display, final_estimator
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import numpy.random
 
 COVERED, MISSED, IDEAL = "tab:blue", "tab:orange", "0.35"  # a pair that colour-blind readers part
+
+PREDICTED = """
+Parameters
+----------
+X : array-like of shape (n_samples, n_features)
+    Inputs, preferably not those of the fit.
+coverage : float, default=0.95
+    Nominal coverage of the central Gaussian intervals, in (0, 1).
+levels : array-like of shape (n_levels,), default=None
+    Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
+"""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -90,6 +103,7 @@ class PredictionIntervalDisplay(Display):
         """Fraction of the rows inside their interval."""
         return float(interval_coverage(self.y_true, self.y_interval))
 
+    @documented(PLOTTED)
     def plot(
         self,
         ax: matplotlib.axes.Axes | None = None,
@@ -104,8 +118,6 @@ class PredictionIntervalDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
         subsample : int, float or None, default=200
             Number of rows drawn, or their fraction if a float in (0, 1); None draws all.
         random_state : int, RandomState instance or None, default=0
@@ -113,11 +125,6 @@ class PredictionIntervalDisplay(Display):
         scatter_kwargs, interval_kwargs, line_kwargs : dict, default=None
             Keywords for matplotlib's `scatter` (the means), `vlines` (the intervals) and `plot`
             (the diagonal).
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            Itself.
         """
         ax = self._open(ax)
         rows = _draw_rows(len(self.y_true), subsample, random_state)
@@ -151,6 +158,7 @@ class PredictionIntervalDisplay(Display):
         return self
 
     @classmethod
+    @documented(SCORER, PREDICTED, MADE)
     def from_estimator(
         cls,
         estimator: Any,
@@ -165,29 +173,11 @@ class PredictionIntervalDisplay(Display):
 
         Parameters
         ----------
-        estimator : object
-            Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-            hyperparameter search over either.
-        X : array-like of shape (n_samples, n_features)
-            Inputs, preferably not those of the fit.
         y : array-like of shape (n_samples,)
             Actual values.
-        coverage : float, default=0.95
-            Nominal coverage of the central Gaussian intervals, in (0, 1).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        TypeError
-            If the estimator does not predict a standard deviation.
         ValueError
             If there are several outputs, or `coverage` is not in (0, 1).
         """
@@ -195,6 +185,7 @@ class PredictionIntervalDisplay(Display):
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
+    @documented(PREDICTED, MADE)
     def from_predictions(
         cls,
         y_true: ArrayLike,
@@ -211,17 +202,6 @@ class PredictionIntervalDisplay(Display):
         ----------
         y_true, y_mean, y_std : array-like of shape (n_samples,)
             Actual values, predictive means and predictive standard deviations (noise included).
-        coverage : float, default=0.95
-            Nominal coverage of the central Gaussian intervals, in (0, 1).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            The numbers and the artists.
 
         Raises
         ------
@@ -303,6 +283,7 @@ class RegressionCalibrationDisplay(Display):
         """Mean distance of the observed coverages from the nominal ones."""
         return float(np.mean(np.abs(self.observed - self.nominal)))
 
+    @documented(PLOTTED)
     def plot(
         self,
         ax: matplotlib.axes.Axes | None = None,
@@ -315,20 +296,11 @@ class RegressionCalibrationDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        name : str, default=None
-            Name in the legend; None takes `estimator_name`.
         ref_line : bool, default=True
             Whether to draw the diagonal and, around it, where 95% of the points of a calibrated
             model with `n_samples` independent rows lie.
         **kwargs : dict
             Keywords for matplotlib's `plot` (the curve).
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            Itself.
         """
         ax = self._open(ax)
         ideal = "ideal"
@@ -357,6 +329,7 @@ class RegressionCalibrationDisplay(Display):
         return self
 
     @classmethod
+    @documented(SCORER, PREDICTED, MADE)
     def from_estimator(
         cls,
         estimator: Any,
@@ -376,29 +349,14 @@ class RegressionCalibrationDisplay(Display):
             Fitted regressor with `predictive_cdf`, whose intervals are of that distribution, or
             with `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one,
             or a hyperparameter search over either.
-        X : array-like of shape (n_samples, n_features)
-            Inputs, preferably not those of the fit.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values; several outputs are pooled.
-        levels : array-like of shape (n_levels,), default=None
-            Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
         name : str, default=None
             Name in the legend; None takes that of the estimator's class (in a pipeline, the last
             step's).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        TypeError
-            If the estimator does not predict a standard deviation.
         ValueError
             If a level is not in (0, 1).
         """
@@ -411,6 +369,7 @@ class RegressionCalibrationDisplay(Display):
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
 
     @classmethod
+    @documented(PREDICTED, MADE)
     def from_predictions(
         cls,
         y_true: ArrayLike,
@@ -429,19 +388,6 @@ class RegressionCalibrationDisplay(Display):
         y_true, y_mean, y_std : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values, predictive means and predictive standard deviations (noise included);
             several outputs are pooled.
-        levels : array-like of shape (n_levels,), default=None
-            Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
-        name : str, default=None
-            Name in the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            The numbers and the artists.
 
         Raises
         ------

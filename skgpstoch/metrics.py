@@ -58,7 +58,7 @@ y_std : array-like of the shape of `y_true`
 sample_weight : array-like of shape (n_samples,), default=None
     Weights of the rows; None weighs them equally.
 multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-        default="uniform_average"
+            default="uniform_average"
     How the scores of several outputs are put together: their mean, all of them as an array, or
     their mean under the given weights.
 

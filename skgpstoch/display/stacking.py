@@ -99,9 +99,9 @@ class StackingWeightsDisplay(Display):
         """
         fitted = fitted_with("scores_", estimator, cls)
         if isinstance(fitted.scores_, dict):
-            numbers = [fitted.scores_[column] for column in ("model", "weight", "score")]
+            names, weights, scores = (fitted.scores_[c] for c in ("model", "weight", "score"))
         else:
             fitted_with("named_estimators_", estimator, cls)
-            numbers = [list(fitted.named_estimators_), fitted.weights_, fitted.scores_]
-        display = cls(**dict(zip(("names", "weights", "scores"), numbers, strict=True)))
-        return display.plot(ax, **kwargs)
+            names, weights = list(fitted.named_estimators_), fitted.weights_
+            scores = fitted.scores_
+        return cls(names=names, weights=weights, scores=scores).plot(ax, **kwargs)

@@ -198,9 +198,7 @@ class ADMMConvergenceDisplay(Display):
             Keywords for matplotlib's `plot`.
         """
         if axes is None:
-            figure = self._open(None).figure
-            figure.clear()
-            axes = figure.subplots(2, 2)
+            axes = self._pyplot().subplots(2, 2, layout="constrained")[1]
         self.axes_ = np.ravel(np.asarray(axes, dtype=object))
         if len(self.axes_) != 4:
             raise ValueError(f"axes must be four, got {len(self.axes_)}.")

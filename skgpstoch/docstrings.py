@@ -7,66 +7,68 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-SHARED_SECTIONS = ("Parameters", "Returns", "Raises")
-HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
-ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
+FUNCTION_SECTIONS = ("Parameters", "Returns", "Raises")  # as numpydoc orders them
+_HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+_ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
-F = TypeVar("F", bound=Callable)
+Function = TypeVar("Function", bound=Callable)
 
 
-def documented(*sources: str | None) -> Callable[[F], F]:
-    """Complete a function's docstring from texts with sections of the same names.
+def documented(*sources: Callable | str) -> Callable[[Function], Function]:
+    """Complete a function's docstring from others, or from texts, the first of which knows best.
 
-    It takes the parameters that it has, in the order of its signature, and all that the texts say
-    of what is returned and raised. Of two entries of a name that of the later text wins, and the
-    function's own of all. In a text, Self is the class of a method.
+    It takes the entries of parameters that are in its signature, of what is raised, and, if it does
+    not say what it returns, that section. What it says itself wins. In a text, Self is the class of
+    a method.
     """
 
-    def complete(function: F) -> F:
-        doc = function.__doc__
-        if doc:  # none under python -OO
+    def complete(function: Function) -> Function:
+        if function.__doc__:  # none under python -OO
+            docs = [source if isinstance(source, str) else source.__doc__ for source in sources]
             owner = function.__qualname__.partition(".")[0]
-            texts = [re.sub(r"\bSelf\b", owner, text) for text in sources if text]
+            texts = [re.sub(r"\bSelf\b", owner, doc or "") for doc in docs]
             names = list(inspect.signature(function).parameters)
-            function.__doc__ = completed(doc, texts, names)
+            function.__doc__ = completed(function.__doc__, texts, names)
         return function
 
     return complete
 
 
 def completed(doc: str, texts: list[str], names: list[str]) -> str:
-    """The docstring with entries of the texts, of parameters only those with these names."""
-    summary = HEADING.split(inspect.cleandoc(doc))[0].strip()
-    own, parts = sections(doc), {}
-    for heading in SHARED_SECTIONS:
-        found: dict[str, str] = {}
-        for text in (*texts, doc):
-            found |= entries(sections(text).get(heading, ""))
-        if heading == "Parameters":
-            found = {name: found[name] for name in names if name in found}
-        if found:
-            parts[heading] = "\n".join(dict.fromkeys(found.values()))
-    parts |= {heading: text for heading, text in own.items() if heading not in SHARED_SECTIONS}
-    return joined(summary, parts)
+    """The docstring with sections of the texts, and of their parameters those with these names."""
+    parts: dict[str, str] = {}
+    parameters: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    for text in (*reversed(texts), doc):
+        found = sections(text)
+        parts |= found
+        errors |= entries(found.get("Raises", ""))
+        for group, entry in entries(found.get("Parameters", "")).items():
+            parameters |= dict.fromkeys((name.strip("* ") for name in group.split(",")), entry)
+    wanted = dict.fromkeys(parameters[name] for name in names if name in parameters)
+    parts |= {"Parameters": "\n".join(wanted), "Raises": "\n".join(errors.values())}
+    ordered = dict.fromkeys((*FUNCTION_SECTIONS, *sections(doc)))
+    return joined(summary(doc), {name: parts[name] for name in ordered if parts.get(name)})
 
 
-def joined(summary: str, parts: dict[str, str]) -> str:
-    """A docstring of a summary and sections."""
+def joined(head: str, parts: dict[str, str]) -> str:
+    """A docstring of what comes first and of sections."""
     body = [f"{name}\n{'-' * len(name)}\n{text.strip()}" for name, text in parts.items()]
-    return "\n\n".join([summary, *body]) + "\n"
+    return "\n\n".join([head, *body]) + "\n"
+
+
+def summary(doc: str) -> str:
+    """What comes before the sections."""
+    return _HEADING.split(inspect.cleandoc(doc))[0].strip()
 
 
 def sections(doc: str) -> dict[str, str]:
     """Heading → text."""
-    _, *parts = HEADING.split(inspect.cleandoc(doc))
+    _, *parts = _HEADING.split(inspect.cleandoc(doc))
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def entries(text: str) -> dict[str, str]:
-    """Name → its line and its description, which several names may share."""
-    found = (entry.rstrip() for entry in ENTRY.split(text) if entry.strip())
-    return {
-        name.strip(" *\n"): entry
-        for entry in found
-        for name in entry.partition("\n")[0].partition(" : ")[0].split(",")
-    }
+    """Name → its line and its description."""
+    found = (entry.rstrip() for entry in _ENTRY.split(text) if entry.strip())
+    return {entry.splitlines()[0].split(" : ")[0]: entry for entry in found}

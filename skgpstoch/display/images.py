@@ -135,7 +135,7 @@ class InducingPatchesDisplay(Display):
         return self
 
     @classmethod
-    @documented(plot.__doc__, FITTED)
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,
@@ -304,7 +304,7 @@ class PatchResponsesDisplay(Display):
         return part if self.latent_means is None else f"{part} of {self.latent_means[i, j]:+.2g}"
 
     @classmethod
-    @documented(plot.__doc__, FITTED)
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,

@@ -150,7 +150,7 @@ class PredictionIntervalDisplay(Display):
         return self
 
     @classmethod
-    @documented(metrics.SCORER, PREDICTED, MADE)
+    @documented(MADE, PREDICTED, metrics.SCORER)
     def from_estimator(
         cls,
         estimator: Any,
@@ -177,7 +177,7 @@ class PredictionIntervalDisplay(Display):
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
-    @documented(PREDICTED, MADE)
+    @documented(MADE, PREDICTED)
     def from_predictions(
         cls,
         y_true: ArrayLike,
@@ -321,7 +321,7 @@ class RegressionCalibrationDisplay(Display):
         return self
 
     @classmethod
-    @documented(metrics.SCORER, PREDICTED, MADE)
+    @documented(MADE, PREDICTED, metrics.SCORER)
     def from_estimator(
         cls,
         estimator: Any,
@@ -361,7 +361,7 @@ class RegressionCalibrationDisplay(Display):
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
 
     @classmethod
-    @documented(PREDICTED, MADE)
+    @documented(MADE, PREDICTED)
     def from_predictions(
         cls,
         y_true: ArrayLike,

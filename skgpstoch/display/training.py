@@ -221,7 +221,7 @@ class ADMMConvergenceDisplay(Display):
         return self
 
     @classmethod
-    @documented(plot.__doc__, FITTED)
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,

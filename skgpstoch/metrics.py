@@ -105,18 +105,11 @@ def negative_log_predictive_density(
     The best value depends on the noise in the data and may be negative; smaller is better.
     Measuring y in units `c` times as large subtracts log `c`.
 
-    Parameters
-    ----------
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-            default="uniform_average"
-        How the scores of several outputs are put together: their mean, all of them as an array, or
-        their mean under the given weights. The density of all outputs jointly, when they are
-        independent, has `n_outputs` times the uniform average.
-
     Returns
     -------
     score : float or ndarray of shape (n_outputs,)
-        In nats per row; an array for `multioutput="raw_values"`.
+        In nats per row; an array for `multioutput="raw_values"`. The density of all outputs
+        jointly, when they are independent, has `n_outputs` times the uniform average.
 
     See Also
     --------
@@ -204,10 +197,6 @@ def interval_coverage(
     ----------
     y_interval : array-like of shape (n_samples, 2) or (n_samples, 2, n_outputs)
         Lower and upper ends, in the units of `y_true`, as `predict_interval` returns them.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-            default="uniform_average"
-        How the fractions of several outputs are put together: their mean, all of them as an array,
-        or their mean under the given weights.
 
     Returns
     -------

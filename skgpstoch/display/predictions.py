@@ -31,6 +31,11 @@ coverage : float, default=0.95
     Nominal coverage of the central Gaussian intervals, in (0, 1).
 levels : array-like of shape (n_levels,), default=None
     Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
+
+Raises
+------
+ValueError
+    If the input is not as described.
 """
 
 
@@ -194,11 +199,6 @@ class PredictionIntervalDisplay(Display):
         ----------
         y_true, y_mean, y_std : array-like of shape (n_samples,)
             Actual values, predictive means and predictive standard deviations (noise included).
-
-        Raises
-        ------
-        ValueError
-            If the input is not as described.
         """
         y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         if y.shape[1] != 1:
@@ -380,11 +380,6 @@ class RegressionCalibrationDisplay(Display):
         y_true, y_mean, y_std : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values, predictive means and predictive standard deviations (noise included);
             several outputs are pooled.
-
-        Raises
-        ------
-        ValueError
-            If the input is not as described.
         """
         y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         # The probability of the smallest central interval that covers y: 2Φ(|z|) − 1.

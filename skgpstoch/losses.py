@@ -21,11 +21,7 @@ from typing import ClassVar, NamedTuple, cast
 
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import (
-    Interval,
-    StrOptions,
-    validate_parameter_constraints,
-)
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from torch import Tensor
 
 from .data.rows import Rows
@@ -64,9 +60,7 @@ class ExpectedScore(NamedTuple):
 
     def weighted(self, rows: Rows) -> ExpectedScore:
         """Of rows that count more than once, or less."""
-        return (
-            self if rows.weight is None else ExpectedScore(*(rows.weighted(part) for part in self))
-        )
+        return ExpectedScore(*map(rows.weighted, self))
 
 
 class Loss(BaseEstimator):

@@ -33,6 +33,8 @@ from sklearn import config_context
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_scalar
 
+from .docstrings import documented
+
 __all__ = [
     "continuous_ranked_probability_score",
     "interval_coverage",
@@ -43,8 +45,53 @@ __all__ = [
     "negative_log_predictive_density",
 ]
 
+# Of which docstrings are completed.
+METRIC = """
+Parameters
+----------
+y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+    True targets.
+y_mean : array-like of the shape of `y_true`
+    Predictive means, in the units of `y_true`.
+y_std : array-like of the shape of `y_true`
+    Predictive standard deviations of y, noise included; positive, in the units of `y_true`.
+sample_weight : array-like of shape (n_samples,), default=None
+    Weights of the rows; None weighs them equally.
+multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
+            default="uniform_average"
+    How the scores of several outputs are put together: their mean, all of them as an array, or
+    their mean under the given weights.
+
+Raises
+------
+ValueError
+    If the shapes differ, a value is not finite, a standard deviation is not positive, or
+    `sample_weight` or `multioutput` is not as described.
+"""
+SCORER = """
+Parameters
+----------
+estimator : object
+    Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
+    hyperparameter search over either.
+X : array-like of shape (n_samples, n_features)
+    Inputs.
+y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+    True targets.
+sample_weight : array-like of shape (n_samples,), default=None
+    Weights of the rows.
+coverage : float, default=0.95
+    Nominal coverage of the central Gaussian intervals, in (0, 1).
+
+Raises
+------
+TypeError
+    If the estimator does not predict a standard deviation.
+"""
+
 
 # ---------------------------------------------------------------------------------------- metrics
+@documented(METRIC)
 def negative_log_predictive_density(
     y_true: ArrayLike,
     y_mean: ArrayLike,
@@ -58,32 +105,11 @@ def negative_log_predictive_density(
     The best value depends on the noise in the data and may be negative; smaller is better.
     Measuring y in units `c` times as large subtracts log `c`.
 
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
-    y_mean : array-like of the shape of `y_true`
-        Predictive means, in the units of `y_true`.
-    y_std : array-like of the shape of `y_true`
-        Predictive standard deviations of y, noise included; positive, in the units of `y_true`.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows; None weighs them equally.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-            default="uniform_average"
-        How the scores of several outputs are put together: their mean, all of them as an array, or
-        their mean under the given weights. The density of all outputs jointly, when they are
-        independent, has `n_outputs` times the uniform average.
-
     Returns
     -------
     score : float or ndarray of shape (n_outputs,)
-        In nats per row; an array for `multioutput="raw_values"`.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, a value is not finite, a standard deviation is not positive, or
-        `sample_weight` or `multioutput` is not as described.
+        In nats per row; an array for `multioutput="raw_values"`. The density of all outputs
+        jointly, when they are independent, has `n_outputs` times the uniform average.
 
     See Also
     --------
@@ -108,6 +134,7 @@ def negative_log_predictive_density(
     return _average(loss, sample_weight, multioutput)
 
 
+@documented(METRIC)
 def continuous_ranked_probability_score(
     y_true: ArrayLike,
     y_mean: ArrayLike,
@@ -122,31 +149,10 @@ def continuous_ranked_probability_score(
     the true value, in closed form. It tends to the absolute error as the standard deviation goes
     to zero. Zero is best; smaller is better.
 
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
-    y_mean : array-like of the shape of `y_true`
-        Predictive means, in the units of `y_true`.
-    y_std : array-like of the shape of `y_true`
-        Predictive standard deviations of y, noise included; positive, in the units of `y_true`.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows; None weighs them equally.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-            default="uniform_average"
-        How the scores of several outputs are put together: their mean, all of them as an array, or
-        their mean under the given weights.
-
     Returns
     -------
     score : float or ndarray of shape (n_outputs,)
         In the units of y; an array for `multioutput="raw_values"`.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, a value is not finite, a standard deviation is not positive, or
-        `sample_weight` or `multioutput` is not as described.
 
     See Also
     --------
@@ -175,6 +181,7 @@ def continuous_ranked_probability_score(
     return _average(loss, sample_weight, multioutput)
 
 
+@documented(METRIC)
 def interval_coverage(
     y_true: ArrayLike,
     y_interval: ArrayLike,
@@ -188,16 +195,8 @@ def interval_coverage(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
     y_interval : array-like of shape (n_samples, 2) or (n_samples, 2, n_outputs)
         Lower and upper ends, in the units of `y_true`, as `predict_interval` returns them.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows; None weighs them equally.
-    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
-            default="uniform_average"
-        How the fractions of several outputs are put together: their mean, all of them as an array,
-        or their mean under the given weights.
 
     Returns
     -------
@@ -239,6 +238,7 @@ def interval_coverage(
 
 
 # ---------------------------------------------------------------------------------------- scorers
+@documented(SCORER)
 def neg_log_predictive_density_scorer(
     estimator: Any,
     X: ArrayLike,
@@ -257,12 +257,8 @@ def neg_log_predictive_density_scorer(
         Fitted estimator with `log_predictive_density(X, y)`, whatever its likelihood, or with
         `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one; or a
         hyperparameter search over either.
-    X : array-like of shape (n_samples, n_features)
-        Inputs.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         True targets, or labels.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows.
     exposure : array-like of shape (n_samples,), default=None
         Of counts, for a model that was fitted with one.
 
@@ -307,6 +303,7 @@ def unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
     return predictor, X
 
 
+@documented(SCORER)
 def neg_crps_scorer(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> float:
@@ -315,27 +312,10 @@ def neg_crps_scorer(
     Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
     :func:`~sklearn.model_selection.cross_val_score` and the like.
 
-    Parameters
-    ----------
-    estimator : object
-        Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-        hyperparameter search over either.
-    X : array-like of shape (n_samples, n_features)
-        Inputs.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows.
-
     Returns
     -------
     score : float
         Minus :func:`continuous_ranked_probability_score`.
-
-    Raises
-    ------
-    TypeError
-        If the estimator does not predict a standard deviation.
 
     Examples
     --------
@@ -350,6 +330,7 @@ def neg_crps_scorer(
     return -float(continuous_ranked_probability_score(y, mean, std, sample_weight=sample_weight))
 
 
+@documented(SCORER)
 def neg_coverage_error_scorer(
     estimator: Any,
     X: ArrayLike,
@@ -360,20 +341,6 @@ def neg_coverage_error_scorer(
 ) -> float:
     """Minus the distance between observed and nominal coverage: greater is better, 0 is best.
 
-    Parameters
-    ----------
-    estimator : object
-        Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-        hyperparameter search over either.
-    X : array-like of shape (n_samples, n_features)
-        Inputs.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        True targets.
-    sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows.
-    coverage : float, default=0.95
-        Nominal coverage of the central Gaussian intervals, in (0, 1).
-
     Returns
     -------
     score : float
@@ -381,8 +348,6 @@ def neg_coverage_error_scorer(
 
     Raises
     ------
-    TypeError
-        If the estimator does not predict a standard deviation.
     ValueError
         If `coverage` is not in (0, 1).
 

@@ -27,7 +27,7 @@ from ..posteriors.blocks import moments_of
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
-START_DISAGREEMENT = 0.5
+START_DISAGREEMENT = 0.5  # of searches: there is no slope at 0
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
 
 
@@ -83,9 +83,7 @@ def calibrate(
         value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
         return math.inf if math.isnan(value) else value
 
-    first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[
-        is_free
-    ]  # of which there is no slope at 0
+    first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[is_free]
     start = min((np.array([scale, *first[1:]]) for scale in LOG_SCALES), key=total)
     if (least := total(start)) == math.inf:
         return UNCHANGED._replace(log_scale=usual.log_scale)

@@ -12,6 +12,42 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     import matplotlib.axes
 
+# What docstrings of `plot`, and of methods that make a Display, are completed by.
+PLOTTED = """
+Parameters
+----------
+ax : matplotlib Axes, default=None
+    Axes to draw on; None opens a new figure.
+name : str, default=None
+    Name in the legend; None takes `estimator_name`.
+
+Returns
+-------
+display : Self
+    Itself.
+"""
+MADE = """
+Parameters
+----------
+name : str, default=None
+    Name in the legend.
+ax : matplotlib Axes, default=None
+    Axes to draw on; None opens a new figure.
+**kwargs : dict
+    Passed to :meth:`plot`.
+
+Returns
+-------
+display : Self
+    The numbers and the artists.
+"""
+FITTED = f"""{MADE}
+Raises
+------
+sklearn.exceptions.NotFittedError
+    If the estimator is not fitted.
+"""
+
 
 class Display:
     """What every Display has after `plot`."""

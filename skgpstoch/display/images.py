@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_scalar
 
+from ..docstrings import documented
 from ..metrics import unwrapped
-from .base import Display, fitted_with
+from .base import FITTED, PLOTTED, Display, fitted_with
 from .drawing import draw_outline, draw_place, show
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class InducingPatchesDisplay(Display):
         """Largest absolute response of each patch."""
         return np.abs(self.responses).max(1)
 
+    @documented(PLOTTED)
     def plot(
         self,
         axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None,
@@ -115,11 +117,6 @@ class InducingPatchesDisplay(Display):
             Number of patches drawn, if there are as many.
         **kwargs : dict
             Keywords for matplotlib's `imshow`.
-
-        Returns
-        -------
-        display : InducingPatchesDisplay
-            Itself.
         """
         check_scalar(n_patches, "n_patches", Integral, min_val=1)
         self.indices_ = np.argsort(-self.strengths, kind="stable")[:n_patches]
@@ -138,6 +135,7 @@ class InducingPatchesDisplay(Display):
         return self
 
     @classmethod
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,
@@ -155,25 +153,12 @@ class InducingPatchesDisplay(Display):
             Fitted :class:`~skgpstoch.ConvolutionalGPClassifier` or
             :class:`~skgpstoch.ConvolutionalGPRegressor`; a pipeline that ends in one, or a
             hyperparameter search over either.
-        n_patches : int, default=40
-            Number of patches drawn, if there are as many.
         relative : bool, default=True
             Whether responses of several classes are less their mean over all classes, which changes
             no probability of a softmax.
-        axes : array of matplotlib Axes, default=None
-            Axes to draw on, at least as many as patches; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : InducingPatchesDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        sklearn.exceptions.NotFittedError
-            If the estimator is not fitted.
         TypeError
             If the estimator has no `patch_shape_`, or `n_patches` is not an integer.
         ValueError
@@ -264,6 +249,7 @@ class PatchResponsesDisplay(Display):
     latent_means: NDArray | None = None
     classes: Sequence[Any] | NDArray | None = None
 
+    @documented(PLOTTED)
     def plot(
         self,
         axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None,
@@ -281,11 +267,6 @@ class PatchResponsesDisplay(Display):
             Keywords for matplotlib's `imshow` of the images.
         **kwargs : dict
             Keywords for matplotlib's `imshow` of the maps.
-
-        Returns
-        -------
-        display : PatchResponsesDisplay
-            Itself.
         """
         n, n_maps = self.predictions.shape
         grid = self._open_grid(axes, n * (1 + n_maps), (n, 1 + n_maps), (1.2, 1.5))
@@ -323,6 +304,7 @@ class PatchResponsesDisplay(Display):
         return part if self.latent_means is None else f"{part} of {self.latent_means[i, j]:+.2g}"
 
     @classmethod
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,
@@ -350,20 +332,9 @@ class PatchResponsesDisplay(Display):
         relative : bool, default=True
             Whether maps of several classes are less their mean over all classes, which changes no
             probability of a softmax.
-        axes : array of matplotlib Axes, default=None
-            Axes to draw on, n_images · (1 + n_maps) of them; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : PatchResponsesDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        sklearn.exceptions.NotFittedError
-            If the estimator is not fitted.
         TypeError
             If the estimator has no `patch_responses`.
         ValueError

@@ -12,21 +12,31 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
-from ..metrics import (
-    central_interval,
-    check_coverage,
-    check_predictions,
-    interval_coverage,
-    predict_mean_std,
-    unwrapped,
-)
-from .base import Display, final_estimator
+from .. import metrics
+from ..docstrings import documented
+from .base import MADE, PLOTTED, Display, final_estimator
 
 if TYPE_CHECKING:
     import matplotlib.axes
     import numpy.random
 
 COVERED, MISSED, IDEAL = "tab:blue", "tab:orange", "0.35"  # a pair that colour-blind readers part
+
+PREDICTED = """
+Parameters
+----------
+X : array-like of shape (n_samples, n_features)
+    Inputs, preferably not those of the fit.
+coverage : float, default=0.95
+    Nominal coverage of the central Gaussian intervals, in (0, 1).
+levels : array-like of shape (n_levels,), default=None
+    Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
+
+Raises
+------
+ValueError
+    If the input is not as described.
+"""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -88,8 +98,9 @@ class PredictionIntervalDisplay(Display):
     @property
     def observed_coverage(self) -> float:
         """Fraction of the rows inside their interval."""
-        return float(interval_coverage(self.y_true, self.y_interval))
+        return float(metrics.interval_coverage(self.y_true, self.y_interval))
 
+    @documented(PLOTTED)
     def plot(
         self,
         ax: matplotlib.axes.Axes | None = None,
@@ -104,8 +115,6 @@ class PredictionIntervalDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
         subsample : int, float or None, default=200
             Number of rows drawn, or their fraction if a float in (0, 1); None draws all.
         random_state : int, RandomState instance or None, default=0
@@ -113,11 +122,6 @@ class PredictionIntervalDisplay(Display):
         scatter_kwargs, interval_kwargs, line_kwargs : dict, default=None
             Keywords for matplotlib's `scatter` (the means), `vlines` (the intervals) and `plot`
             (the diagonal).
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            Itself.
         """
         ax = self._open(ax)
         rows = _draw_rows(len(self.y_true), subsample, random_state)
@@ -151,6 +155,7 @@ class PredictionIntervalDisplay(Display):
         return self
 
     @classmethod
+    @documented(MADE, PREDICTED, metrics.SCORER)
     def from_estimator(
         cls,
         estimator: Any,
@@ -165,36 +170,19 @@ class PredictionIntervalDisplay(Display):
 
         Parameters
         ----------
-        estimator : object
-            Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-            hyperparameter search over either.
-        X : array-like of shape (n_samples, n_features)
-            Inputs, preferably not those of the fit.
         y : array-like of shape (n_samples,)
             Actual values.
-        coverage : float, default=0.95
-            Nominal coverage of the central Gaussian intervals, in (0, 1).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        TypeError
-            If the estimator does not predict a standard deviation.
         ValueError
             If there are several outputs, or `coverage` is not in (0, 1).
         """
-        mean, std = predict_mean_std(estimator, X)
+        mean, std = metrics.predict_mean_std(estimator, X)
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
+    @documented(MADE, PREDICTED)
     def from_predictions(
         cls,
         y_true: ArrayLike,
@@ -211,30 +199,14 @@ class PredictionIntervalDisplay(Display):
         ----------
         y_true, y_mean, y_std : array-like of shape (n_samples,)
             Actual values, predictive means and predictive standard deviations (noise included).
-        coverage : float, default=0.95
-            Nominal coverage of the central Gaussian intervals, in (0, 1).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : PredictionIntervalDisplay
-            The numbers and the artists.
-
-        Raises
-        ------
-        ValueError
-            If the input is not as described.
         """
-        y, mean, std = check_predictions(y_true, y_mean, y_std)  # (N, P) each
+        y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         if y.shape[1] != 1:
             raise ValueError(
                 f"{cls.__name__} shows one output, got {y.shape[1]}: call from_predictions with "
                 "one column of y_true, y_mean and y_std."
             )
-        interval = central_interval(mean[:, 0], std[:, 0], coverage)
+        interval = metrics.central_interval(mean[:, 0], std[:, 0], coverage)
         display = cls(y_true=y[:, 0], y_mean=mean[:, 0], y_interval=interval, coverage=coverage)
         return display.plot(ax, **kwargs)
 
@@ -303,6 +275,7 @@ class RegressionCalibrationDisplay(Display):
         """Mean distance of the observed coverages from the nominal ones."""
         return float(np.mean(np.abs(self.observed - self.nominal)))
 
+    @documented(PLOTTED)
     def plot(
         self,
         ax: matplotlib.axes.Axes | None = None,
@@ -315,20 +288,11 @@ class RegressionCalibrationDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        name : str, default=None
-            Name in the legend; None takes `estimator_name`.
         ref_line : bool, default=True
             Whether to draw the diagonal and, around it, where 95% of the points of a calibrated
             model with `n_samples` independent rows lie.
         **kwargs : dict
             Keywords for matplotlib's `plot` (the curve).
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            Itself.
         """
         ax = self._open(ax)
         ideal = "ideal"
@@ -357,6 +321,7 @@ class RegressionCalibrationDisplay(Display):
         return self
 
     @classmethod
+    @documented(MADE, PREDICTED, metrics.SCORER)
     def from_estimator(
         cls,
         estimator: Any,
@@ -376,41 +341,27 @@ class RegressionCalibrationDisplay(Display):
             Fitted regressor with `predictive_cdf`, whose intervals are of that distribution, or
             with `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one,
             or a hyperparameter search over either.
-        X : array-like of shape (n_samples, n_features)
-            Inputs, preferably not those of the fit.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values; several outputs are pooled.
-        levels : array-like of shape (n_levels,), default=None
-            Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
         name : str, default=None
             Name in the legend; None takes that of the estimator's class (in a pipeline, the last
             step's).
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        TypeError
-            If the estimator does not predict a standard deviation.
         ValueError
             If a level is not in (0, 1).
         """
         name = type(final_estimator(estimator)).__name__ if name is None else name
-        predictor, inputs = unwrapped(estimator, X)
+        predictor, inputs = metrics.unwrapped(estimator, X)
         if not predicts_distributions(predictor):
-            mean, std = predict_mean_std(estimator, X)
+            mean, std = metrics.predict_mean_std(estimator, X)
             return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
         needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y) - 1.0)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
 
     @classmethod
+    @documented(MADE, PREDICTED)
     def from_predictions(
         cls,
         y_true: ArrayLike,
@@ -429,26 +380,8 @@ class RegressionCalibrationDisplay(Display):
         y_true, y_mean, y_std : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values, predictive means and predictive standard deviations (noise included);
             several outputs are pooled.
-        levels : array-like of shape (n_levels,), default=None
-            Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
-        name : str, default=None
-            Name in the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : RegressionCalibrationDisplay
-            The numbers and the artists.
-
-        Raises
-        ------
-        ValueError
-            If the input is not as described.
         """
-        y, mean, std = check_predictions(y_true, y_mean, y_std)  # (N, P) each
+        y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         # The probability of the smallest central interval that covers y: 2Φ(|z|) − 1.
         needed = erf(np.abs(y - mean) / std / math.sqrt(2))  # (N, P)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
@@ -460,7 +393,7 @@ class RegressionCalibrationDisplay(Display):
         """Of levels whose intervals reach up to y, (N, …)."""
         nominal = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, dtype=float)
         for level in nominal:
-            check_coverage(level, "levels")
+            metrics.check_coverage(level, "levels")
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)
         observed = covered / needed.size
         return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)

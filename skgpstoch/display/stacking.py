@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .base import Display, fitted_with
+from ..docstrings import documented
+from .base import FITTED, PLOTTED, Display, fitted_with
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -56,20 +57,14 @@ class StackingWeightsDisplay(Display):
     weights: ArrayLike
     scores: ArrayLike
 
+    @documented(PLOTTED)
     def plot(self, ax: matplotlib.axes.Axes | None = None, **kwargs: Any) -> StackingWeightsDisplay:
         """Draw the bars.
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
         **kwargs : dict
             Keywords for matplotlib's `barh`.
-
-        Returns
-        -------
-        display : StackingWeightsDisplay
-            Itself.
         """
         ax = self._open(ax)
         weights, scores = (np.asarray(a, dtype=np.float64) for a in (self.weights, self.scores))
@@ -84,6 +79,7 @@ class StackingWeightsDisplay(Display):
         return self
 
     @classmethod
+    @documented(FITTED)
     def from_estimator(
         cls, estimator: Any, *, ax: matplotlib.axes.Axes | None = None, **kwargs: Any
     ) -> StackingWeightsDisplay:
@@ -95,28 +91,17 @@ class StackingWeightsDisplay(Display):
             Fitted :class:`~skgpstoch.StackedDensityRegressor` or
             :class:`~skgpstoch.AutoGaussianProcessRegressor`; a pipeline that ends in one, or a
             hyperparameter search over either.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : StackingWeightsDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        sklearn.exceptions.NotFittedError
-            If the estimator is not fitted.
         TypeError
             If the estimator has no `scores_`, or they are not of models.
         """
         fitted = fitted_with("scores_", estimator, cls)
         if isinstance(fitted.scores_, dict):
-            numbers = [fitted.scores_[column] for column in ("model", "weight", "score")]
+            names, weights, scores = (fitted.scores_[c] for c in ("model", "weight", "score"))
         else:
             fitted_with("named_estimators_", estimator, cls)
-            numbers = [list(fitted.named_estimators_), fitted.weights_, fitted.scores_]
-        display = cls(**dict(zip(("names", "weights", "scores"), numbers, strict=True)))
-        return display.plot(ax, **kwargs)
+            names, weights = list(fitted.named_estimators_), fitted.weights_
+            scores = fitted.scores_
+        return cls(names=names, weights=weights, scores=scores).plot(ax, **kwargs)

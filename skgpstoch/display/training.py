@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Display, fitted_with
+from ..docstrings import documented
+from .base import FITTED, PLOTTED, Display, fitted_with
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -63,6 +64,7 @@ class LearningCurveDisplay(Display):
     best_iter: int | None = None
     estimator_name: str | None = None
 
+    @documented(PLOTTED)
     def plot(
         self, ax: matplotlib.axes.Axes | None = None, *, name: str | None = None, **kwargs: Any
     ) -> LearningCurveDisplay:
@@ -70,17 +72,8 @@ class LearningCurveDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        name : str, default=None
-            Name in the legend; None takes `estimator_name`.
         **kwargs : dict
             Keywords for matplotlib's `plot` (both curves).
-
-        Returns
-        -------
-        display : LearningCurveDisplay
-            Itself.
         """
         ax = self._open(ax)
         name = self.estimator_name if name is None else name
@@ -115,6 +108,7 @@ class LearningCurveDisplay(Display):
         return self
 
     @classmethod
+    @documented(FITTED)
     def from_estimator(
         cls,
         estimator: Any,
@@ -130,22 +124,9 @@ class LearningCurveDisplay(Display):
         estimator : object
             Fitted estimator with `loss_curve_` and, optionally, `validation_scores_` and
             `best_iter_`; a pipeline that ends in one, or a hyperparameter search over either.
-        name : str, default=None
-            Name in the legend.
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : LearningCurveDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        sklearn.exceptions.NotFittedError
-            If the estimator is not fitted.
         TypeError
             If the estimator has no `loss_curve_`.
         """
@@ -203,6 +184,7 @@ class ADMMConvergenceDisplay(Display):
     objective: NDArray
     parameter_name: str = "hyper-parameter"
 
+    @documented(PLOTTED)
     def plot(
         self, axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None, **kwargs: Any
     ) -> ADMMConvergenceDisplay:
@@ -214,16 +196,9 @@ class ADMMConvergenceDisplay(Display):
             Axes to draw on; None opens a new figure.
         **kwargs : dict
             Keywords for matplotlib's `plot`.
-
-        Returns
-        -------
-        display : ADMMConvergenceDisplay
-            Itself.
         """
         if axes is None:
-            figure = self._open(None).figure
-            figure.clear()
-            axes = figure.subplots(2, 2)
+            axes = self._pyplot().subplots(2, 2, layout="constrained")[1]
         self.axes_ = np.ravel(np.asarray(axes, dtype=object))
         if len(self.axes_) != 4:
             raise ValueError(f"axes must be four, got {len(self.axes_)}.")
@@ -246,6 +221,7 @@ class ADMMConvergenceDisplay(Display):
         return self
 
     @classmethod
+    @documented(FITTED, plot)
     def from_estimator(
         cls,
         estimator: Any,
@@ -263,20 +239,9 @@ class ADMMConvergenceDisplay(Display):
             a hyperparameter search over either.
         parameter : int, default=0
             Which of the hyper-parameters, in the order of `history_["theta"]`.
-        axes : sequence of four matplotlib Axes, default=None
-            Axes to draw on; None opens a new figure.
-        **kwargs : dict
-            Passed to :meth:`plot`.
-
-        Returns
-        -------
-        display : ADMMConvergenceDisplay
-            The numbers and the artists.
 
         Raises
         ------
-        sklearn.exceptions.NotFittedError
-            If the estimator is not fitted.
         TypeError
             If the estimator has no `history_`.
         ValueError

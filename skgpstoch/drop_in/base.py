@@ -44,8 +44,8 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
     ) -> Any:
         """Return the log marginal likelihood of the rows of the fit, or Laplace's approximation.
 
-        It is that of the (normalised) y. Of more than two classes, the mean of those of the
-        classifiers.
+        Of targets it is that of the (normalised) y; of more than two classes, the mean of those of
+        the classifiers.
 
         Parameters
         ----------

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..estimators.base import fitting, predicting
+from ..estimators.classifier import Classifier
 from ..estimators.docs import documented_like, public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
@@ -108,6 +109,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         "method": [StrOptions({"auto", "laplace", "svgp", "solve"})],
     }
 
+    @documented_like(Classifier.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -116,13 +118,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         ----------
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs; objects of any kind for a kernel that takes them.
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
 
         Raises
         ------

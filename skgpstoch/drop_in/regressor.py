@@ -13,16 +13,11 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import (
-    Scaling,
-    prediction_device,
-    random_numbers,
-    readable,
-    resolve_device,
-)
+from ..data.arrays import Scaling, prediction_device, random_numbers, readable, resolve_device
 from ..estimators.base import fitting
-from ..estimators.docs import public_estimator
+from ..estimators.docs import documented_like, public_estimator
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
+from ..estimators.regressor import Regressor
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
@@ -127,6 +122,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     # ---- fit ---------------------------------------------------------------------------------
 
+    @documented_like(Regressor.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -137,11 +133,6 @@ class GaussianProcessRegressor(GaussianPredictor):
             Inputs; objects of any kind for a kernel that takes them.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets, which share the kernel.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
 
         Raises
         ------

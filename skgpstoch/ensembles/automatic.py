@@ -229,7 +229,13 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     @documented_like(Regressor.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
-        """Fit the model."""
+        """Fit the model.
+
+        Parameters
+        ----------
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        """
         return self._fit_to(X, y, sample_weight)
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +298,13 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
 
     @documented_like(Classifier.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
-        """Fit the model."""
+        """Fit the model.
+
+        Parameters
+        ----------
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        """
         return self._fit_to(X, y, sample_weight)
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,7 @@ from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.docs import documented_like
 from ..estimators.parameters import N_JOBS
+from ..estimators.regressor import Regressor
 from ..estimators.validation import refuse_boolean
 from .mixture import MixtureRegressor, Normals, Parts
 
@@ -224,37 +225,18 @@ class StackedDensityRegressor(
         self.least_weight = least_weight
         self.n_jobs = n_jobs
 
+    @documented_like(BaseEstimator.get_params)
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters, those of the estimators as ``name__parameter`` included.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Whether to include those of the estimators.
-
-        Returns
-        -------
-        params : dict
-            Names and values.
-        """
+        """Parameters, those of the estimators as ``name__parameter`` included."""
         return self._get_params("estimators", deep=deep)
 
+    @documented_like(BaseEstimator.set_params)
     def set_params(self, **params: Any) -> StackedDensityRegressor:
-        """Set parameters, or estimators by their names.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-        """
+        """Set parameters, or estimators by their names."""
         self._set_params("estimators", **params)
         return self
 
+    @documented_like(Regressor.fit)
     @fitting
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
@@ -268,11 +250,6 @@ class StackedDensityRegressor(
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
         self._validate_params()
         refuse_booleans(self)

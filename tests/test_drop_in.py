@@ -1419,7 +1419,7 @@ def test_bad_coverage(coverage, rows):
         model.predict_interval(QUERY, coverage)
 
 
-@pytest.mark.parametrize("n_samples", [-1, 0.5, "many"])
+@pytest.mark.parametrize("n_samples", [-1, 0.5, "many", True])
 def test_bad_numbers_of_draws(n_samples, rows):
     with pytest.raises((ValueError, TypeError), match="n_samples"):
         GaussianProcessRegressor(KERNEL, optimizer=None).fit(*rows).sample_y(QUERY, n_samples)
@@ -1598,11 +1598,23 @@ def test_intervals_and_densities(rows):
         assert_array_equal(model.predict_std(X), std)
         density = norm.logpdf(Y, mean, std).reshape(len(X), -1).sum(1)
         assert_allclose(model.log_predictive_density(X, Y), density)
+        assert_allclose(model.predictive_cdf(X, Y), norm.cdf(Y, mean, std))
         for coverage in (0.5, 0.95):
             z = norm.ppf(0.5 + coverage / 2)
             wanted = np.stack([mean - z * std, mean + z * std], axis=1)
             assert_allclose(model.predict_interval(X, coverage), wanted)
         assert_array_equal(model.predict_interval(X), model.predict_interval(X, coverage=0.95))
+
+
+def test_probabilities_where_there_is_no_variance():
+    """They are those of a step, at the mean."""
+    model = GaussianProcessRegressor(ConstantKernel(4.0, "fixed"), alpha=0.0)
+    X = np.zeros((3, 1))
+    model.fit(X[:1], [0.0])
+    assert_array_equal(model.predict_std(X), 0.0)
+    assert_array_equal(model.predictive_cdf(X, [-1.0, 0.0, 1.0]), [0.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="y must have the shape"):
+        model.predictive_cdf(X, [0.0])
 
 
 def test_model_selection(rows, labels):

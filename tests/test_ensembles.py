@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import DataConversionWarning
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -25,6 +26,7 @@ from skgpstoch import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
+    GaussianProcessRegressor,
     StackedDensityRegressor,
     SVGPRegressor,
 )
@@ -173,6 +175,34 @@ def test_targets_and_weights_of_stacks_are_checked(step):
             weighted.predictive_cdf(X, np.full(len(y), np.nan))
     with pytest.raises(ValueError, match="numeric"):
         stack().fit(X, y.astype(str))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        stack(),
+        ConstantVarianceRegressor(Ridge()),
+        AutoGaussianProcessRegressor(max_time=0.01),
+        AutoGaussianProcessClassifier(max_time=0.01),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_weight_is_no_boolean(model, step):
+    X, y = step
+    with pytest.raises(ValueError, match="sample_weight must be a number, or one for each row"):
+        model.fit(X, np.sign(y), sample_weight=True)
+
+
+def test_drop_ins_can_be_stacked(step):
+    """They have densities, a distribution and draws."""
+    exact = GaussianProcessRegressor(RBF() + WhiteKernel(0.1), optimizer=None)
+    models = [("exact", exact), ("linear", ConstantVarianceRegressor(LinearRegression()))]
+    model = StackedDensityRegressor(models, cv=3).fit(*step)
+    assert 0.1 < model.weights_[0] <= 1.0
+    below = model.predictive_cdf(*step)
+    assert 0.4 < below.mean() < 0.6
+    interval = model.predict_interval(step[0], 0.8)
+    assert_allclose(model.predictive_cdf(step[0], interval[:, 0]), 0.1, atol=1e-6)
 
 
 @pytest.mark.parametrize("unit", [1e-200, 1e150])
@@ -388,6 +418,10 @@ def test_classes_have_names():
     model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0).fit(X, names)
     assert model.score(X, names) > 0.8
     assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
+    of_labels = model.predict_log_proba(X)[np.arange(150), y]
+    assert_array_equal(model.log_predictive_density(X, y=names), of_labels)
+    with pytest.raises(ValueError, match="y has the class 'rosa'"):
+        model.log_predictive_density(X, np.full(150, "rosa"))
 
 
 def test_failed_fits_leave_things_as_they_were(step):

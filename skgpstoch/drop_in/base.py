@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.arrays import readable, resolve_device
 from ..estimators.base import refuse_booleans, validate_inputs
 from .parameters import DropInParameters
 
 
-class DropIn(DropInParameters, BaseEstimator):
+class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
     """A kernel, rows that are kept, and where to compute."""
 
+    log_marginal_likelihood_value_: float
     _default_kernel: ClassVar[sk.Kernel]  # what kernel=None stands for
 
     def _kernel(self) -> sk.Kernel:
@@ -36,6 +38,45 @@ class DropIn(DropInParameters, BaseEstimator):
             return validate_inputs(self, X, *y, **options)
         given = map(readable, (X, *y))
         return validate_data(self, *given, ensure_2d=False, dtype=None, **options)
+
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
+    ) -> Any:
+        """Return the log marginal likelihood of the rows of the fit, or Laplace's approximation.
+
+        Of targets it is that of the (normalised) y; of more than two classes, the mean of those of
+        the classifiers.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_kernel_params,) or None, default=None
+            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
+            those of `kernel_`, with nothing to compute.
+        eval_gradient : bool, default=False
+            Whether to return the gradient too; not of more than two classes.
+        clone_kernel : bool, default=True
+            Whether `kernel_` stays as it is; False sets its theta.
+
+        Returns
+        -------
+        log_likelihood : float
+            Nats; −inf where the covariance is not positive definite.
+        log_likelihood_gradient : ndarray of shape (n_kernel_params,)
+            Only if `eval_gradient`.
+        """
+        self._check_is_fitted()
+        if theta is not None:
+            return self._likelihood_at(theta, eval_gradient, clone_kernel)
+        if eval_gradient:
+            raise ValueError("Gradient can only be evaluated for theta!=None")
+        return self.log_marginal_likelihood_value_
+
+    def _check_is_fitted(self) -> None:
+        check_is_fitted(self)
+
+    @abstractmethod
+    def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
+        """Return the log marginal likelihood at θ, and its gradient if that is asked for."""
 
     def _keep(self, X: Any, y: np.ndarray) -> None:
         """Keep the rows, for predictions and for users."""

@@ -14,12 +14,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..estimators.base import fitting, predicting
-from ..estimators.docs import public_estimator
+from ..estimators.classifier import Classifier
+from ..estimators.docs import documented_like, public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, Stop, predict_std_one_vs_rest
-from .many_rows import choose, make_classifier
+from .many_rows import CLASSIFIERS, choose
 from .noise import fixed
 
 
@@ -108,6 +109,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         "method": [StrOptions({"auto", "laplace", "svgp", "solve"})],
     }
 
+    @documented_like(Classifier.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -116,13 +118,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         ----------
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs; objects of any kind for a kernel that takes them.
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
 
         Raises
         ------
@@ -159,7 +154,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             n_restarts_optimizer=self.n_restarts_optimizer,
             max_iter_predict=self.max_iter_predict,
             warm_start=self.warm_start,
-            copy_X_train=False,  # which is one already
             random_state=self.random_state,
             device=self.device,
             stop=Stop(),
@@ -191,7 +185,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             "random_state": self.random_state,
             "warm_start": self.warm_start,
         }
-        estimator = make_classifier(self.method_, trained, **parameters)
+        estimator = CLASSIFIERS[self.method_](trained, mean="zero", **parameters)
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
         self.base_estimator_ = estimator.fit(X, y)
@@ -230,14 +224,10 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         X = self._query(X)
         return self._placed(self.base_estimator_).predict(X)
 
+    @documented_like(predict)
     @predicting()
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
 
         Returns
         -------
@@ -247,7 +237,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         Raises
         ------
         ValueError
-            With multi_class="one_vs_one", which has none.
+            With multi_class="one_vs_one", which has no probabilities.
         """
         X = self._query(X)
         self._check_probabilities()
@@ -260,6 +250,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
                 "Use one_vs_rest mode instead."
             )
 
+    @documented_like(predict_proba)
     @predicting()
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
@@ -271,20 +262,10 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         `predict_proba`, the shares of the means, averaged over 512 quasi-random points of f: good
         to a few per cent above 0.1, and rough below 0.03.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-
         Returns
         -------
         std : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
-
-        Raises
-        ------
-        ValueError
-            With multi_class="one_vs_one", which has no probabilities.
         """
         X = self._query(X)
         self._check_probabilities()
@@ -293,13 +274,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             return predict_std_one_vs_rest(base.estimators_, X)
         return base.predict_std(X)
 
+    @documented_like(predict_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithm of the probability of each class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
 
         Returns
         -------
@@ -309,14 +286,10 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
+    @documented_like(predict)
     @predicting()
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the latent function of two classes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
 
         Returns
         -------
@@ -338,35 +311,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
-    def log_marginal_likelihood(
-        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
-    ) -> Any:
-        """Return Laplace's approximation of the log marginal likelihood of the rows of the fit.
-
-        Of more than two classes, the mean of those of the classifiers.
-
-        Parameters
-        ----------
-        theta : array-like of shape (n_kernel_params,) or None, default=None
-            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
-            those of `kernel_`, with nothing to compute.
-        eval_gradient : bool, default=False
-            Whether to return the gradient too, of two classes.
-        clone_kernel : bool, default=True
-            Whether `kernel_` stays as it is; False sets its theta.
-
-        Returns
-        -------
-        log_likelihood : float
-            Nats.
-        log_likelihood_gradient : ndarray of shape (n_kernel_params,)
-            Only if `eval_gradient`.
-        """
-        check_is_fitted(self)
-        if theta is None:
-            if eval_gradient:
-                raise ValueError("Gradient can only be evaluated for theta!=None")
-            return self.log_marginal_likelihood_value_
+    def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         if self.method_ != "laplace":
             raise AttributeError(
                 "log_marginal_likelihood(theta) is of the covariance matrix of all rows, which "

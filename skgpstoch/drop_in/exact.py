@@ -55,11 +55,7 @@ def fit(
     NotPositiveDefiniteError
         If the covariance is not positive definite at the best θ.
     """
-    return condition(*search_evidence(kernel, rows, optimizer, n_restarts, random_state), rows)
-
-
-def condition(kernel: sk.Kernel, value: float, rows: TrainingSet) -> ExactFit:
-    """Return L and α at the kernel's θ."""
+    kernel, value = search_evidence(kernel, rows, optimizer, n_restarts, random_state)
     factors = factorise(rows.covariance(kernel), *rows.tensors())
     if factors is None:
         raise NotPositiveDefiniteError(
@@ -103,47 +99,34 @@ class ExactModel(NamedTuple):
     rows: TrainingSet
 
     def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance, each (N*, P)."""
-        mean, var = moments(self.fitted, self.rows, X, with_variance)
+        """Return mean and variance, 0 unless it is asked for, each (N*, P); by blocks of rows."""
+        k = self.rows.covariance(self.fitted.kernel)
+        L, alpha = (borrowed(a).to(k.device) for a in (self.fitted.L, self.fitted.alpha))
+        mean, var = np.empty((len(X), alpha.shape[1])), np.zeros(len(X))
+        least = [0.0]
+
+        def compute(block: slice) -> None:
+            K_star = k.cross(X[block])  # (b, N)
+            mean[block] = (K_star @ alpha).cpu().numpy()
+            if with_variance:
+                prior = k.diag(X[block])
+                of_block = conditional_variance(prior, L, K_star)
+                least.append(float((of_block / prior.clamp_min(np.finfo(np.float64).tiny)).min()))
+                var[block] = of_block.clamp_min_(0.0).cpu().numpy()
+
+        map_blocks(compute, len(X), k.block_rows)
+        if min(least) < -NEGATIVE_SHARE:
+            warn(
+                "Predicted variances smaller than 0. Setting those variances to 0: the covariance "
+                "of the training rows is all but singular. A larger alpha helps."
+            )
         return mean, np.repeat(var[:, None], mean.shape[1], 1)
 
     def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean (N*, P) and covariance (N*, N*, P)."""
-        mean, _ = moments(self.fitted, self.rows, X, with_variance=False)
-        cov = covariance(self.fitted, self.rows, X)
+        """Return mean (N*, P) and covariance (N*, N*, P): O(N*²) memory."""
+        mean, _ = self.moments(X, with_variance=False)
+        k = self.rows.covariance(self.fitted.kernel)
+        L = borrowed(self.fitted.L).to(k.device)
+        V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
+        cov = k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()
         return mean, np.repeat(cov[..., None], mean.shape[1], 2)
-
-
-def moments(
-    fitted: ExactFit, rows: TrainingSet, X: Any, with_variance: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (N*, P) and variance (N*,), 0 unless it is asked for, by blocks of rows."""
-    k = rows.covariance(fitted.kernel)
-    L, alpha = (borrowed(a).to(k.device) for a in (fitted.L, fitted.alpha))
-    mean, var = np.empty((len(X), alpha.shape[1])), np.zeros(len(X))
-    least = [0.0]
-
-    def compute(block: slice) -> None:
-        K_star = k.cross(X[block])  # (b, N)
-        mean[block] = (K_star @ alpha).cpu().numpy()
-        if with_variance:
-            prior = k.diag(X[block])
-            of_block = conditional_variance(prior, L, K_star)
-            least.append(float((of_block / prior.clamp_min(np.finfo(np.float64).tiny)).min()))
-            var[block] = of_block.clamp_min_(0.0).cpu().numpy()
-
-    map_blocks(compute, len(X), k.block_rows)
-    if min(least) < -NEGATIVE_SHARE:
-        warn(
-            "Predicted variances smaller than 0. Setting those variances to 0: the covariance of "
-            "the training rows is all but singular. A larger alpha helps."
-        )
-    return mean, var
-
-
-def covariance(fitted: ExactFit, rows: TrainingSet, X: Any) -> np.ndarray:
-    """Return the joint covariance of f* with white noise, (N*, N*): O(N*²) memory."""
-    k = rows.covariance(fitted.kernel)
-    L = borrowed(fitted.L).to(k.device)
-    V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
-    return k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()

@@ -42,8 +42,7 @@ class BinaryLaplaceClassifier(BaseEstimator):
 
     Parameters
     ----------
-    kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, copy_X_train, \
-random_state, device
+    kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, random_state, device
         As those of :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
     stop : Stop or None, default=None
         Shared by classifiers that are fitted together.
@@ -69,14 +68,13 @@ random_state, device
     n_restarts_optimizer: int = 0
     max_iter_predict: int = 100
     warm_start: bool = False
-    copy_X_train: bool = True
     random_state: Any = None
     device: str | torch.device | None = None
     stop: Stop | None = None
 
     def fit(self, X: Any, y: Any) -> BinaryLaplaceClassifier:
         """Fit to labels of two classes."""
-        self.X_train_ = np.copy(X) if self.copy_X_train else X
+        self.X_train_ = X
         self.classes_, self.y_train_ = np.unique(y, return_inverse=True)
         kernel, start = clone(self.kernel), self._start()
         stop = Stop() if self.stop is None else self.stop

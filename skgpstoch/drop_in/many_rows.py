@@ -104,11 +104,6 @@ def make_regressor(method: str, kernel: sk.Kernel, n_rows: int, **parameters: An
     return SPARSE[method](kernel, mean="zero", **parameters)
 
 
-def make_classifier(method: str, kernel: sk.Kernel, **parameters: Any) -> Any:
-    """Make an estimator for many rows, with a latent function for each class."""
-    return CLASSIFIERS[method](kernel, mean="zero", **parameters)
-
-
 class ManyRowsModel(NamedTuple):
     """f* of an estimator for many rows, with white noise of variance (P,) or (1,)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,8 @@ from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, random_numbers, readable
 from ..estimators.base import predicting
+from ..estimators.docs import documented_like
+from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import LOG_2PI
 from .base import DropIn
@@ -27,7 +29,7 @@ class Predictive(Protocol):
         """Return mean (n, P) and covariance (n, n, P)."""
 
 
-class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCMeta):
+class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     """Predictions of a model that knows the moments of y; a subclass says which model."""
 
     @abstractmethod
@@ -86,13 +88,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
             return shaped(mean), shaped(np.sqrt(var))
         return shaped(mean)
 
+    @documented_like(predict)
     def predict_std(self, X: Any) -> np.ndarray:
         """Predict the standard deviation of y at each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
 
         Returns
         -------
@@ -101,15 +99,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
         """
         return shaped(np.sqrt(self._moments(X, with_variance=True)[1]))
 
+    @documented_like(predict, Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
         """Predict the central interval that y is in with the given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
 
         Returns
         -------
@@ -121,6 +113,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
         half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
         return shaped(np.stack([mean - half, mean + half], 1))
 
+    @documented_like(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
         """Draw y jointly at the rows of X, from the posterior or the prior.
 
@@ -128,10 +121,6 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
         ----------
         X : array-like of shape (n_samples_X, n_features) or list of object
             Inputs.
-        n_samples : int, default=1
-            Number of draws.
-        random_state : int, RandomState instance or None, default=0
-            Seed.
 
         Returns
         -------
@@ -147,6 +136,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
         ]
         return draws[0] if len(draws) == 1 else np.stack(draws, 1)
 
+    @documented_like(predict)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log density of each row's y, summed over targets.
 
@@ -154,8 +144,6 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features) or list of object
-            Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
 
@@ -164,13 +152,32 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn, metaclass=ABCM
         log_density : ndarray of shape (n_samples,)
             Nats.
         """
+        error, var = self._errors(X, y)
+        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
+            return -0.5 * (LOG_2PI + np.log(var) + np.square(error) / var).sum(1)
+
+    @documented_like(log_predictive_density, Regressor.predictive_cdf)
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """Return the probability that each row's y is not more than this one.
+
+        Mean and standard deviation are those of `predict`.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Uniform over new rows, if predictions are calibrated.
+        """
+        error, var = self._errors(X, y)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a variance of 0: a step at the mean
+            return shaped(np.where(var > 0.0, norm.cdf(error / np.sqrt(var)), error >= 0.0))
+
+    def _errors(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return y less its mean, and its variance, each (n, P)."""
         mean, var = self._moments(X, with_variance=True)
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
         if y.size != mean.size:
             raise ValueError(f"y must have the shape {mean.shape} of predictions, got {y.shape}.")
-        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
-            z2 = np.square(y.reshape(mean.shape) - mean) / var
-            return -0.5 * (LOG_2PI + np.log(var) + z2).sum(1)
+        return y.reshape(mean.shape) - mean, var
 
 
 def shaped(a: np.ndarray) -> np.ndarray:

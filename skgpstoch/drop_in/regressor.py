@@ -13,16 +13,11 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import (
-    Scaling,
-    prediction_device,
-    random_numbers,
-    readable,
-    resolve_device,
-)
+from ..data.arrays import Scaling, prediction_device, random_numbers, readable, resolve_device
 from ..estimators.base import fitting
-from ..estimators.docs import public_estimator
+from ..estimators.docs import documented_like, public_estimator
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
+from ..estimators.regressor import Regressor
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
@@ -127,6 +122,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     # ---- fit ---------------------------------------------------------------------------------
 
+    @documented_like(Regressor.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -137,11 +133,6 @@ class GaussianProcessRegressor(GaussianPredictor):
             Inputs; objects of any kind for a kernel that takes them.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets, which share the kernel.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
 
         Raises
         ------
@@ -254,33 +245,11 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
-    def log_marginal_likelihood(
-        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
-    ) -> Any:
-        """Return the log marginal likelihood of the rows of the fit, of (normalised) y, in nats.
-
-        Parameters
-        ----------
-        theta : array-like of shape (n_kernel_params,) or None, default=None
-            Log-hyper-parameters; None for those of `kernel_`, with nothing to compute.
-        eval_gradient : bool, default=False
-            Whether to return the gradient too.
-        clone_kernel : bool, default=True
-            Whether `kernel_` stays as it is; False sets its theta.
-
-        Returns
-        -------
-        log_likelihood : float
-            −inf where the covariance is not positive definite.
-        log_likelihood_gradient : ndarray of shape (n_kernel_params,)
-            Only if `eval_gradient`.
-        """
+    def _check_is_fitted(self) -> None:
         if not self._is_fitted():
             raise NotFittedError("log_marginal_likelihood is of the rows of a fit: call fit first.")
-        if theta is None:
-            if eval_gradient:
-                raise ValueError("Gradient can only be evaluated for theta!=None")
-            return self.log_marginal_likelihood_value_
+
+    def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         theta = checked_theta(theta, self.kernel_)
         if not clone_kernel:
             self.kernel_.theta = theta

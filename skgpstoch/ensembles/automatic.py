@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -18,8 +21,10 @@ from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
-from ..estimators.docs import public_estimator
+from ..estimators.classifier import Classifier
+from ..estimators.docs import documented_like, public_estimator
 from ..estimators.parameters import N_JOBS
+from ..estimators.regressor import Regressor
 from ..methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -88,21 +93,6 @@ class AutomaticParameters:
     }
 
 
-# ---- what both do --------------------------------------------------------------------------------
-
-
-def leaderboard(self: BaseEstimator) -> Any:
-    """Return models, their scores on rows held out (nats per row) and weights, as a pandas frame.
-
-    The best comes first.
-    """
-    import pandas as pd  # not needed otherwise
-
-    check_is_fitted(self)
-    table = pd.DataFrame(self.scores_)
-    return table.sort_values("score", ascending=False, ignore_index=True)
-
-
 def alone(name: str, score: float) -> dict[str, list]:
     """Return the scores of a single model."""
     return {"model": [name], "score": [score], "weight": [1.0]}
@@ -141,14 +131,62 @@ def stacked(
     )
 
 
+def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Return a method, with the signature and the docstring of this one, that asks `model_`."""
+
+    @functools.wraps(method)
+    def asked(self: Automatic, X: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+        X = self._query(X)
+        return np.asarray(getattr(self.model_, method.__name__)(X, *args, **kwargs))
+
+    return asked
+
+
 # ---- estimators ----------------------------------------------------------------------------------
+
+
+class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+    """A fit of the model that suits the rows."""
+
+    @abstractmethod
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return X and y, checked."""
+
+    @abstractmethod
+    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
+        """Fit what suits these rows, and score it."""
+
+    @fitting
+    @with_callbacks
+    def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        self._validate_params()
+        refuse_booleans(self)
+        X, y = self._validate(X, y, sample_weight)
+        fits = Fits(self, X, y, 1)
+        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
+        fits.on_end()
+        return self
+
+    def _query(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_inputs(self, X, reset=False)
+
+    @property
+    def leaderboard_(self) -> Any:
+        """Return models, their scores on rows held out (nats per row) and weights, in pandas.
+
+        The best comes first.
+        """
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        table = pd.DataFrame(self.scores_)
+        return table.sort_values("score", ascending=False, ignore_index=True)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessRegressor(
-    AutomaticParameters, MultiOutputMixin, CallbackSupportMixin, MixtureRegressor
-):
+class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
     """The recommended default: calibrated predictive distributions on tables of any size.
 
     An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
@@ -189,43 +227,22 @@ class AutoGaussianProcessRegressor(
 
     _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": N_JOBS}
 
-    leaderboard_ = property(leaderboard)
-
-    @fitting
-    @with_callbacks
+    @documented_like(Regressor.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
         """
-        self._validate_params()
-        refuse_booleans(self)
+        return self._fit_to(X, y, sample_weight)
+
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
-        X, y = validate_inputs(self, X, y, reset=True, **options)
-        fits = Fits(self, X, y, 1)
-        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
-        fits.on_end()
-        return self
+        return validate_inputs(self, X, y, reset=True, **options)
 
     def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        """Fit what suits these rows, and score it."""
         shared, n = common(self), len(X)
         if n < VERY_FEW_ROWS:
             warn_of_few_rows(n)
@@ -246,15 +263,13 @@ class AutoGaussianProcessRegressor(
         return stack, {"model": names, "score": scores, "weight": weights}
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
-        check_is_fitted(self)
-        return Parts([1.0], [self.model_]), validate_inputs(self, X, reset=False)
+        X = self._query(X)
+        return Parts([1.0], [self.model_]), X
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessClassifier(
-    AutomaticParameters, CallbackSupportMixin, ClassifierMixin, BaseEstimator
-):
+class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     """The recommended default: calibrated probabilities on tables of any size.
 
     An ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence
@@ -281,34 +296,18 @@ class AutoGaussianProcessClassifier(
     True
     """
 
-    leaderboard_ = property(leaderboard)
-
-    @fitting
-    @with_callbacks
+    @documented_like(Classifier.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs.
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or sample_weight is invalid; the estimator is then as it was.
         """
-        self._validate_params()
-        refuse_booleans(self)
+        return self._fit_to(X, y, sample_weight)
+
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
         counted = y if sample_weight is None else y[_check_sample_weight(sample_weight, X) > 0]
@@ -318,13 +317,9 @@ class AutoGaussianProcessClassifier(
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
             )
-        fits = Fits(self, X, y, 1)
-        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
-        fits.on_end()
-        return self
+        return X, y
 
     def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        """Fit what suits these rows, and score it."""
         shared, n = common(self), len(X)
         if n < VERY_FEW_ROWS:
             warn_of_few_rows(n)
@@ -336,69 +331,8 @@ class AutoGaussianProcessClassifier(
         fit(networks, X, y, sample_weight=sample_weight)
         return networks, alone("networks", -min(networks.validation_scores_ or [np.nan]))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-
-        Returns
-        -------
-        probability : ndarray of shape (n_samples, n_classes)
-            Of sum 1.
-        """
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        return np.asarray(self.model_.predict_proba(X))
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of the probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-
-        Returns
-        -------
-        probability : ndarray of shape (n_samples, n_classes)
-            Nats.
-        """
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        return np.asarray(self.model_.predict_log_proba(X))
-
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Return the standard deviation of each class's probability under the posterior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-
-        Returns
-        -------
-        std : ndarray of shape (n_samples, n_classes)
-            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
-        """
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        return np.asarray(self.model_.predict_std(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples,)
-            As in y.
-        """
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(1)]
+    predict = of_model(Classifier.predict)
+    predict_proba = of_model(Classifier.predict_proba)
+    predict_log_proba = of_model(Classifier.predict_log_proba)
+    predict_std = of_model(Classifier.predict_std)
+    log_predictive_density = of_model(Classifier.log_predictive_density)

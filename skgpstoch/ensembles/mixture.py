@@ -11,6 +11,8 @@ from scipy.special import logsumexp, ndtr, ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_array, check_random_state
 
+from ..estimators.docs import documented_like
+from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import inverse
 
@@ -29,15 +31,9 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
 
+    @documented_like(Regressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y, and if asked its standard deviation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return the standard deviation at each row.
 
         Returns
         -------
@@ -58,49 +54,21 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         square = np.average((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2, axis=0, weights=weights)
         return mean, unit * np.sqrt(square)
 
+    @documented_like(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-
-        Returns
-        -------
-        y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            In the units of y.
-        """
+        """Standard deviation of y at each row."""
         return np.asarray(self.predict(X, return_std=True)[1])
 
+    @documented_like(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Where it is asked for.
-
-        Returns
-        -------
-        probability : ndarray of the shape of y
-            Uniform over new rows, if predictions are calibrated.
-        """
+        """P(Y ≤ y | x, data) of each row."""
         (weights, models), X = self._parts(X)
         below = [model.predictive_cdf(X, y) for model in models]
         return np.asarray(np.average(below, axis=0, weights=weights))
 
+    @documented_like(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density log p(y | x, data) of each row, summed over outputs.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
 
         Returns
         -------
@@ -111,15 +79,9 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         densities = np.stack([model.log_predictive_density(X, y) for model in models], 1)
         return np.asarray(logsumexp(densities, b=np.array(weights), axis=1))
 
+    @documented_like(Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
         """Central interval that y is in with the given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
 
         Returns
         -------
@@ -142,23 +104,9 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             ).numpy()
         return interval
 
+    @documented_like(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y at the rows of X, each of a model that is drawn before.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features)
-            Inputs.
-        n_samples : int, default=1
-            Number of draws.
-        random_state : int, RandomState instance or None, default=0
-            Seed.
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-            Draws, in the units of y.
-        """
+        """Draws of y at the rows of X, each of a model that is drawn before."""
         (weights, models), X = self._parts(X)
         rng = check_random_state(random_state)
         counts = rng.multinomial(check_n_samples(n_samples), weights)

@@ -19,12 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.special import logsumexp
-from sklearn.base import (
-    BaseEstimator,
-    MetaEstimatorMixin,
-    clone,
-    is_regressor,
-)
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing
@@ -41,7 +36,10 @@ from sklearn.utils.validation import (
 from ..data.messages import warn
 from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
+from ..estimators.docs import documented_like
 from ..estimators.parameters import N_JOBS
+from ..estimators.regressor import Regressor
+from ..estimators.validation import refuse_boolean
 from .mixture import MixtureRegressor, Normals, Parts
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
@@ -99,26 +97,34 @@ def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
 
 
 def held_out_densities(
-    fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, weight: Any
+    fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, of_rows: dict[str, Any]
 ) -> np.ndarray:
     """log p(y | x) of some rows, by a model of others."""
     train, test = split
-    of_rows = {} if weight is None else {"sample_weight": weight[train]}
+    of_train = {name: column[train] for name, column in of_rows.items()}
     (X_train, y_train), (X_test, y_test) = (
         (_safe_indexing(X, rows), _safe_indexing(y, rows)) for rows in (train, test)
     )
     try:
-        model = fit(clone(estimator), X_train, y_train, **of_rows)
+        model = fit(clone(estimator), X_train, y_train, **of_train)
         return np.asarray(model.log_predictive_density(X_test, y_test))
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
         raise
 
 
-def rows_in_folds(cv: Any, weight: np.ndarray) -> np.ndarray:
-    """Those that count, unless folds are given row by row."""
-    given = not (isinstance(cv, Integral) or hasattr(cv, "split"))
-    return np.arange(len(weight)) if given else np.flatnonzero(weight)
+def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the rows that count, all of them if folds are given row by row, and their weights.
+
+    The weights are as `fit` takes them, by name if there are any.
+    """
+    if sample_weight is None:
+        return X, y, {}
+    refuse_boolean(sample_weight, "sample_weight")
+    weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+    if isinstance(cv, Integral) or hasattr(cv, "split"):
+        X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
+    return X, y, {"sample_weight": weight}
 
 
 def check_predicts(model: Any, name: str) -> None:
@@ -219,37 +225,18 @@ class StackedDensityRegressor(
         self.least_weight = least_weight
         self.n_jobs = n_jobs
 
+    @documented_like(BaseEstimator.get_params)
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters, those of the estimators as ``name__parameter`` included.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Whether to include those of the estimators.
-
-        Returns
-        -------
-        params : dict
-            Names and values.
-        """
+        """Parameters, those of the estimators as ``name__parameter`` included."""
         return self._get_params("estimators", deep=deep)
 
+    @documented_like(BaseEstimator.set_params)
     def set_params(self, **params: Any) -> StackedDensityRegressor:
-        """Set parameters, or estimators by their names.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values.
-
-        Returns
-        -------
-        self : object
-            The estimator.
-        """
+        """Set parameters, or estimators by their names."""
         self._set_params("estimators", **params)
         return self
 
+    @documented_like(Regressor.fit)
     @fitting
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
@@ -263,11 +250,6 @@ class StackedDensityRegressor(
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
         self._validate_params()
         refuse_booleans(self)
@@ -275,16 +257,13 @@ class StackedDensityRegressor(
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
         y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else y
-        weight = None
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-            counted = rows_in_folds(self.cv, weight)
-            X, y, weight = (_safe_indexing(a, counted) for a in (X, y, weight))
+        X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
+        weight = of_rows.get("sample_weight")
         splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
             delayed(held_out_densities)(
-                fits.next(name), name, judges.get(name, model), X, y, split, weight
+                fits.next(name), name, judges.get(name, model), X, y, split, of_rows
             )
             for name, model in zip(names, models, strict=True)
             for split in splits
@@ -297,7 +276,6 @@ class StackedDensityRegressor(
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))
-        of_rows = {} if weight is None else {"sample_weight": weight}
         of_used = iter(
             parallel(
                 delayed(fits.next(name))(clone(model), X, y, **of_rows)
@@ -375,36 +353,17 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         self.cv = cv
         self.least_std = least_std
 
+    @documented_like(StackedDensityRegressor.fit)
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
-        """Fit the regressor to all rows, and its variance to folds.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,)
-            Targets.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
+        """Fit the regressor to all rows, and its variance to folds."""
         self._validate_params()
         refuse_booleans(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
-        of_rows = {}
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-            counted = rows_in_folds(self.cv, sample_weight)
-            X, y, sample_weight = X[counted], y[counted], sample_weight[counted]
-            of_rows = {"sample_weight": sample_weight}
+        X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
         unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers are none
-        square = np.average(((y - predicted) / unit) ** 2, weights=sample_weight)
+        square = np.average(((y - predicted) / unit) ** 2, weights=of_rows.get("sample_weight"))
         self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self

@@ -130,6 +130,31 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     # ---- fit ---------------------------------------------------------------------------------
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or what is given of rows is invalid, or training diverges; the estimator
+            is then as it was before.
+        """
+        return self._fit_to(X, y, sample_weight)
+
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:

@@ -31,27 +31,39 @@ else:
             return method
 
 
-class FitCallbacks:
-    """What tells an estimator's callbacks of a fit.
+class FitTask:
+    """A fit that an estimator's callbacks are told of.
 
     Parameters
     ----------
-    estimator : BaseGP
+    estimator : BaseEstimator
         The one that is fitted.
     X, y : ndarrays
         The data, as the user gave them.
-    run : Run
-        The fit: its plan, and the posterior at the present iterate.
+    n_parts : int
+        How many epochs, or fits of others, there are to be, at most.
     """
 
-    def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
+    def __init__(self, estimator: Any, X: Any, y: Any, n_parts: int) -> None:
         self.known = {"estimator": estimator, "X": X, "y": y}
-        self.run = run
-        self.announced = 0
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
-            self.context = estimator._init_callback_context(max_subtasks=run.plan.max_iter)
+            self.context = estimator._init_callback_context(max_subtasks=n_parts)
             self.context.call_on_fit_task_begin(**self.known)
+
+    def on_end(self) -> None:
+        """Called when the estimator is fitted."""
+        if self.context is not None:
+            self.context.call_on_fit_task_end(**self.known)
+
+
+class FitCallbacks(FitTask):
+    """A fit in epochs: its plan, and the posterior at the present iterate, are those of the run."""
+
+    def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
+        super().__init__(estimator, X, y, run.plan.max_iter)
+        self.run = run
+        self.announced = 0
 
     def on_epoch(self, history: History) -> bool:
         """Called after every epoch; whether to stop."""
@@ -66,41 +78,14 @@ class FitCallbacks:
         }
         return bool(epoch.call_on_fit_task_end(**self.known, **attributes))
 
-    def on_end(self) -> None:
-        """Called when the estimator is fitted."""
-        if self.context is not None:
-            self.context.call_on_fit_task_end(**self.known)
 
-
-class Fits:
-    """Fits of other estimators, as callbacks of one are told of them.
-
-    Parameters
-    ----------
-    estimator : BaseEstimator
-        The one that consists of the others.
-    X, y : ndarrays
-        Its data.
-    n_fits : int
-        How many there are to be, at most.
-    """
-
-    def __init__(self, estimator: Any, X: Any, y: Any, n_fits: int) -> None:
-        self.known = {"estimator": estimator, "X": X, "y": y}
-        self.context = None
-        if hasattr(estimator, "_init_callback_context"):
-            self.context = estimator._init_callback_context(max_subtasks=n_fits)
-            self.context.call_on_fit_task_begin(**self.known)
+class Fits(FitTask):
+    """A fit that consists of fits of other estimators."""
 
     def next(self, name: str) -> Fit:
         """The next one, of an estimator with this name."""
         context = None if self.context is None else self.context.subcontext(task_name=name)
         return Fit(self.known["estimator"], context)
-
-    def on_end(self) -> None:
-        """Called when all are fitted."""
-        if self.context is not None:
-            self.context.call_on_fit_task_end(**self.known)
 
 
 class Fit(NamedTuple):

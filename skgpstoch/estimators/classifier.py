@@ -16,6 +16,7 @@ from ..data.arrays import readable
 from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP, validate_inputs
+from .docs import documented_like
 from .validation import check_weight
 
 
@@ -30,28 +31,14 @@ class Classifier(ClassifierMixin, BaseGP):
 
     classes_: np.ndarray
 
+    @documented_like(BaseGP.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
         y : array-like of shape (n_samples,)
             Labels, of two classes or more.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or sample_weight is invalid, or training diverges; the estimator is
-            then as it was before.
         """
         return self._fit_to(X, y, sample_weight)
 
@@ -111,6 +98,7 @@ class Classifier(ClassifierMixin, BaseGP):
             probability = np.hstack([1.0 - probability, probability])
         return probability / probability.sum(1, keepdims=True)
 
+    @documented_like(predict_proba)
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
@@ -122,11 +110,6 @@ class Classifier(ClassifierMixin, BaseGP):
         of two or three where there are many classes; robust-max has a quadrature. Models of
         one class against the others have it of g(f_c)/Σ g(f_j), whose mean is not quite
         `predict_proba`, the shares of the means.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
 
         Returns
         -------
@@ -141,13 +124,9 @@ class Classifier(ClassifierMixin, BaseGP):
 
         return self._collect(len(rows), compute)[0]
 
+    @documented_like(predict_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of the probability of each class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
 
         Returns
         -------
@@ -171,13 +150,9 @@ class Classifier(ClassifierMixin, BaseGP):
 
         return self._collect(len(rows), compute)[0]
 
+    @documented_like(predict_proba)
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
 
         Returns
         -------
@@ -187,13 +162,12 @@ class Classifier(ClassifierMixin, BaseGP):
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
+    @documented_like(predict_proba)
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the rows whose class is the one predicted.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,) or None, default=None
@@ -206,13 +180,9 @@ class Classifier(ClassifierMixin, BaseGP):
         """
         return float(super().score(X, readable(y), readable(sample_weight)))
 
+    @documented_like(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent functions.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
 
         Returns
         -------
@@ -222,15 +192,9 @@ class Classifier(ClassifierMixin, BaseGP):
         mean, var, _ = self._marginals(X)
         return (mean[:, 0], var[:, 0]) if mean.shape[1] == 1 else (mean, var)
 
+    @documented_like(score)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log probability of each row's class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,)
-            Labels.
 
         Returns
         -------

@@ -1,21 +1,26 @@
 """Docstrings and constraints of estimators, put together from those of their groups of parameters.
 
 A group, or a family, documents what is its own in the "Parameters" and "Attributes" sections of its
-docstring; an estimator has all of them, and what its own docstring says of one wins.
+docstring; an estimator has all of them, and what its own docstring says of one wins. A method that
+is like another one documents what differs: :func:`documented_like`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from .parameters import RunParameters, TrainingParameters, WarmStartParameters
 
 SECTIONS = ("Parameters", "Attributes")
+OF_METHODS = ("Parameters", "Returns", "Raises")  # as numpydoc orders them
 _HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
+
+Method = TypeVar("Method", bound=Callable)
 
 
 def public_estimator(cls: Any) -> Any:
@@ -64,6 +69,36 @@ def _completed(doc: str, lineage: list[type], names: list[str]) -> str:
     texts = {"Parameters": parameters.values(), "Attributes": found["Attributes"].values()}
     parts = {name: "\n".join(entries) for name, entries in texts.items() if entries}
     parts |= {k: v for k, v in _sections(doc).items() if k not in SECTIONS}
+    return _joined(summary, parts)
+
+
+def documented_like(*originals: Callable) -> Callable[[Method], Method]:
+    """Complete a method's docstring from those of others, the first of which knows best.
+
+    Sections that it lacks are theirs, and so are entries of parameters that it does not document,
+    of those in its signature. What it says itself wins.
+    """
+
+    def complete(method: Method) -> Method:
+        docs = [str(other.__doc__ or "") for other in (*reversed(originals), method)]
+        parts: dict[str, str] = {}
+        entries: dict[str, str] = {}
+        for doc in docs:
+            parts |= _sections(doc)
+            entries |= _entries(_sections(doc).get("Parameters", ""))
+        names = inspect.signature(method).parameters
+        parts["Parameters"] = "\n".join(entries[name] for name in names if name in entries)
+        summary = _HEADING.split(inspect.cleandoc(docs[-1]))[0].rstrip()
+        ordered = {name: parts[name] for name in OF_METHODS if parts.get(name)}
+        if method.__doc__:  # none under python -OO
+            method.__doc__ = _joined(summary, ordered)
+        return method
+
+    return complete
+
+
+def _joined(summary: str, parts: dict[str, str]) -> str:
+    """The docstring of a summary and sections."""
     body = [f"{name}\n{'-' * len(name)}\n{text.strip()}" for name, text in parts.items()]
     return "\n\n".join([summary, *body]) + "\n"
 
@@ -77,4 +112,4 @@ def _sections(doc: str) -> dict[str, str]:
 def _entries(text: str) -> dict[str, str]:
     """Name → its line and its description."""
     entries = (entry.rstrip() for entry in _ENTRY.split(text) if entry.strip())
-    return {entry.split(" : ")[0].strip(): entry for entry in entries}
+    return {entry.split(" : ")[0].strip("* "): entry for entry in entries}

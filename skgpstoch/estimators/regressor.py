@@ -16,6 +16,7 @@ from ..data.rows import Data, Rows
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
+from .docs import documented_like
 from .validation import (
     check_column,
     check_coverage,
@@ -34,33 +35,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     noise_variance_ : float or ndarray of shape (n_outputs,)
         Noise variance, in squared units of y.
     """
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or sample_weight is invalid, or training diverges; the estimator is
-            then as it was before.
-        """
-        return self._fit_to(X, y, sample_weight)
-
-    # ---- what is known of rows ---------------------------------------------------------------
 
     def _validate(
         self,
@@ -152,7 +126,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return_cov : bool, default=False
             Whether to return the covariance of the rows, O(n_samples²) memory.
         latent : bool, default=False
-            Whether these are of the latent f, without the noise.
+            Whether to predict the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
@@ -199,21 +173,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
         return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
 
+    @documented_like(predict)
     def predict_std(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
         """Standard deviation of y at each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        latent : bool, default=False
-            Whether it is that of the latent f, without the noise.
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
-        y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -222,6 +186,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
+    @documented_like(predict)
     def predict_interval(
         self,
         X: Any,
@@ -235,16 +200,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         coverage : float, default=0.95
             Probability, between 0 and 1.
-        latent : bool, default=False
-            Whether the interval is that of the latent f, without the noise.
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
-        y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -266,6 +223,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         interval = np.stack(ends, 1)
         return interval[..., 0] if self._y_shape == () else interval
 
+    @documented_like(predict)
     def sample_y(
         self,
         X: Any,
@@ -286,12 +244,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Number of draws.
         random_state : int, RandomState instance or None, default=0
             Seed.
-        latent : bool, default=False
-            Whether the draws are of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
             What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
-        y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -313,13 +267,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     # ---- judgements --------------------------------------------------------------------------
 
+    @documented_like(predict)
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
         """Coefficient of determination R² of the predicted mean.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
@@ -338,6 +291,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
+    @documented_like(predict)
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
@@ -345,14 +299,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
-        y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -369,17 +317,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()
 
+    @documented_like(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row, for additive noise.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Where it is asked for.
-        y_std : float or array-like of the shape of y, default=None
-            Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
         Returns
         -------
@@ -406,6 +351,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self._recipe().check_rows(data)
         return self._labelled(data)
 
+    @documented_like(log_predictive_density)
     def log_marginal_likelihood(
         self,
         X: Any,
@@ -419,14 +365,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
-        exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
             points; None is 0.
@@ -465,6 +405,7 @@ def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
 class GeneralRegressor(Regressor):
     """A regressor for any likelihood, whose rows may have exposures and known errors."""
 
+    @documented_like(Regressor.fit)
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
     ) -> Any:
@@ -472,27 +413,12 @@ class GeneralRegressor(Regressor):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets; counts for likelihood="poisson".
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the noise that is
             learned; for a Gaussian likelihood. None is 0.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter or what is given of rows is invalid, or training diverges; the estimator
-            is then as it was before.
         """
         return self._fit_to(X, y, sample_weight, exposure, y_std)

@@ -18,6 +18,7 @@ from ..training.optimizers import make_optimizer
 from .base import BaseGP, Run, changed_parameters, fitting, representations
 from .checkpoint_key import SILENT
 from .classifier import Classifier
+from .docs import documented_like
 from .regressor import GeneralRegressor, Regressor
 
 STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have
@@ -181,6 +182,7 @@ class StreamingRegressor(Regressor):
 class VariationalRegressor(GeneralRegressor):
     """A regressor for any likelihood that learns from chunks, too."""
 
+    @documented_like(StreamingRegressor.partial_fit)
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
     ) -> Any:
@@ -192,21 +194,10 @@ class VariationalRegressor(GeneralRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            As for `fit`.
         exposure : float or array-like of shape (n_samples,), default=None
             As for `fit`.
         y_std : float or array-like of the shape of y, default=None
             As for `fit`.
-
-        Returns
-        -------
-        self : object
-            The updated estimator.
 
         Raises
         ------
@@ -220,6 +211,7 @@ class VariationalRegressor(GeneralRegressor):
 class VariationalClassifier(Classifier):
     """A classifier that learns from chunks, too."""
 
+    @documented_like(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Make one pass over more rows, for streams.
 
@@ -229,25 +221,10 @@ class VariationalClassifier(Classifier):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
         y : array-like of shape (n_samples,)
             Labels.
         classes : array-like of shape (n_classes,) or None, default=None
             All the labels that may come, at the first call; None for those of `y`.
-        sample_weight : array-like of shape (n_samples,) or None, default=None
-            As for `fit`.
-
-        Returns
-        -------
-        self : object
-            The updated estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y, classes or sample_weight is invalid, solver, loss or beta not for
-            streams, or what the model is made of has changed since the first call.
         """
         if classes is not None:
             classes = np.unique(classes)

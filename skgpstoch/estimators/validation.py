@@ -116,13 +116,20 @@ def check_n_samples(n_samples: Any) -> int:
     ValueError
         If it is not an integer of at least 1.
     """
-    if not isinstance(n_samples, Integral) or n_samples < 1:
+    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
         raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
     return int(n_samples)
 
 
+def refuse_boolean(value: Any, name: str) -> None:
+    """Raise a ValueError for True or False where a number is meant, which Python counts with."""
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be a number, or one for each row, got {value!r}.")
+
+
 def as_floats(values: Any, name: str) -> np.ndarray:
     """A float64 copy: torch warns of arrays that are read-only."""
+    refuse_boolean(values, name)
     try:
         a = np.asarray(readable(values))
         if a.dtype.kind == "c":  # whose imaginary part NumPy would drop with a warning

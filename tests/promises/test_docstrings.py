@@ -15,6 +15,7 @@ from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import skgpstoch
+from skgpstoch.estimators.docs import documented_like
 from skgpstoch.losses import Loss
 
 MODULES = [
@@ -138,6 +139,48 @@ def test_numpydoc(name):
         else:
             assert separator, f"{parameter.name} of {name} has a default, not in {kind!r}"
             assert ast.literal_eval(text) == parameter.default, parameter.name
+
+
+def test_methods_like_others_document_what_differs():
+    """What they say wins; parameters that they do not have are left out."""
+
+    def original(x, y, z):
+        """Do.
+
+        Parameters
+        ----------
+        x : int
+            One.
+        y : int
+            Two.
+
+        Returns
+        -------
+        x : int
+            Three.
+        """
+
+    @documented_like(original)
+    def method(w, x):
+        """Do not.
+
+        Parameters
+        ----------
+        w : int
+            Four.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+
+    assert method.__doc__.split("\n\n") == [
+        "Do not.",
+        "Parameters\n----------\nw : int\n    Four.\nx : int\n    One.",
+        "Returns\n-------\nx : int\n    Three.",
+        "Raises\n------\nValueError\n    Always.\n",
+    ]
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=named)

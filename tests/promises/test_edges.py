@@ -250,8 +250,9 @@ QUICK = {"max_iter": 2, "random_state": 0}
         (-np.ones(24), "Negative values.*sample_weight"),
         (np.ones(5), r"sample_weight.*\(5,\), expected \(24,\)"),
         (np.ones((24, 2)), "Sample weights must be 1D"),
+        (True, "sample_weight must be a number, or one for each row, got True"),
     ],
-    ids=["tiny", "huge", "text", "complex", "nan", "negative", "short", "matrix"],
+    ids=["tiny", "huge", "text", "complex", "nan", "negative", "short", "matrix", "boolean"],
 )
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, SVGPRegressor, SVGPClassifier])
 def test_weights_that_cannot_be_are_named(cls, method, weight, words):
@@ -270,8 +271,10 @@ def test_weights_that_cannot_be_are_named(cls, method, weight, words):
         (np.nan, "must be (positive|finite)"),
         (np.inf, "must be (positive|finite)"),
         (1e40, "must be (at most 1e.15 times|between 1e-30 and 1e.30)"),
+        (True, "must be a number, or one for each row, got True"),
+        (np.True_, "must be a number, or one for each row, got .*True"),
     ],
-    ids=["complex", "text", "short", "negative", "nan", "inf", "huge"],
+    ids=["complex", "text", "short", "negative", "nan", "inf", "huge", "boolean", "numpy's"],
 )
 def test_what_rows_cannot_have_is_named(name, value, words):
     model = SVGPRegressor(solver="natural", **QUICK)
@@ -283,6 +286,13 @@ def test_what_rows_cannot_have_is_named(name, value, words):
             call(EIGHTHS, COUNTS, **{name: value})
     with pytest.raises(ValueError, match=f"{name} {words}"):
         model.predict(EIGHTHS, **{name: value})
+
+
+@pytest.mark.parametrize("n_samples", [True, np.True_, 0, 1.0])
+def test_numbers_of_draws_are_positive_integers(n_samples):
+    model = fitted_once(SVGPRegressor(**QUICK), EIGHTHS, COUNTS)
+    with pytest.raises(ValueError, match=f"n_samples must be an integer.*{n_samples}"):
+        model.sample_y(EIGHTHS, n_samples)
 
 
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, BSGDGaussianProcessRegressor])

@@ -13,9 +13,10 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ..docstrings import documented
 from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
-from ..estimators.docs import documented_like, public_estimator
+from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
@@ -109,7 +110,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         "method": [StrOptions({"auto", "laplace", "svgp", "solve"})],
     }
 
-    @documented_like(Classifier.fit)
+    @documented(Classifier.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
@@ -224,7 +225,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         X = self._query(X)
         return self._placed(self.base_estimator_).predict(X)
 
-    @documented_like(predict)
+    @documented(predict)
     @predicting()
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class.
@@ -250,7 +251,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
                 "Use one_vs_rest mode instead."
             )
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     @predicting()
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
@@ -274,7 +275,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             return predict_std_one_vs_rest(base.estimators_, X)
         return base.predict_std(X)
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithm of the probability of each class.
 
@@ -286,7 +287,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    @documented_like(predict)
+    @documented(predict)
     @predicting()
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the latent function of two classes.

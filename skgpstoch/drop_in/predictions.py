@@ -11,8 +11,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, random_numbers, readable
+from ..docstrings import documented
 from ..estimators.base import predicting
-from ..estimators.docs import documented_like
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import LOG_2PI
@@ -88,7 +88,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             return shaped(mean), shaped(np.sqrt(var))
         return shaped(mean)
 
-    @documented_like(predict)
+    @documented(predict)
     def predict_std(self, X: Any) -> np.ndarray:
         """Predict the standard deviation of y at each row.
 
@@ -99,7 +99,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """
         return shaped(np.sqrt(self._moments(X, with_variance=True)[1]))
 
-    @documented_like(predict, Regressor.predict_interval)
+    @documented(predict, Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
         """Predict the central interval that y is in with the given probability.
 
@@ -113,7 +113,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
         return shaped(np.stack([mean - half, mean + half], 1))
 
-    @documented_like(Regressor.sample_y)
+    @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
         """Draw y jointly at the rows of X, from the posterior or the prior.
 
@@ -136,7 +136,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         ]
         return draws[0] if len(draws) == 1 else np.stack(draws, 1)
 
-    @documented_like(predict)
+    @documented(predict)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log density of each row's y, summed over targets.
 
@@ -156,7 +156,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
             return -0.5 * (LOG_2PI + np.log(var) + np.square(error) / var).sum(1)
 
-    @documented_like(log_predictive_density, Regressor.predictive_cdf)
+    @documented(log_predictive_density, Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """Return the probability that each row's y is not more than this one.
 

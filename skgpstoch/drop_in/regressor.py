@@ -14,8 +14,9 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, prediction_device, random_numbers, readable, resolve_device
+from ..docstrings import documented
 from ..estimators.base import fitting
-from ..estimators.docs import documented_like, public_estimator
+from ..estimators.docs import public_estimator
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
 from ..training.exact_search import TrainingSet
@@ -122,7 +123,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     # ---- fit ---------------------------------------------------------------------------------
 
-    @documented_like(Regressor.fit)
+    @documented(Regressor.fit)
     @fitting
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.

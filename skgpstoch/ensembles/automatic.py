@@ -19,10 +19,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
+from ..docstrings import documented
 from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.classifier import Classifier
-from ..estimators.docs import documented_like, public_estimator
+from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
 from ..methods.deep_kernel_ensemble import (
@@ -227,7 +228,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": N_JOBS}
 
-    @documented_like(Regressor.fit)
+    @documented(Regressor.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
         """Fit the model.
 
@@ -296,7 +297,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     True
     """
 
-    @documented_like(Classifier.fit)
+    @documented(Classifier.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
         """Fit the model.
 

@@ -11,7 +11,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_array, check_random_state
 
-from ..estimators.docs import documented_like
+from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import inverse
@@ -31,7 +31,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
 
-    @documented_like(Regressor.predict)
+    @documented(Regressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y, and if asked its standard deviation.
 
@@ -54,19 +54,19 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         square = np.average((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2, axis=0, weights=weights)
         return mean, unit * np.sqrt(square)
 
-    @documented_like(Regressor.predict_std)
+    @documented(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
         """Standard deviation of y at each row."""
         return np.asarray(self.predict(X, return_std=True)[1])
 
-    @documented_like(Regressor.predictive_cdf)
+    @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
         (weights, models), X = self._parts(X)
         below = [model.predictive_cdf(X, y) for model in models]
         return np.asarray(np.average(below, axis=0, weights=weights))
 
-    @documented_like(Regressor.log_predictive_density)
+    @documented(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density log p(y | x, data) of each row, summed over outputs.
 
@@ -79,7 +79,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         densities = np.stack([model.log_predictive_density(X, y) for model in models], 1)
         return np.asarray(logsumexp(densities, b=np.array(weights), axis=1))
 
-    @documented_like(Regressor.predict_interval)
+    @documented(Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
         """Central interval that y is in with the given probability.
 
@@ -104,7 +104,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             ).numpy()
         return interval
 
-    @documented_like(Regressor.sample_y)
+    @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of y at the rows of X, each of a model that is drawn before."""
         (weights, models), X = self._parts(X)

@@ -34,9 +34,9 @@ from sklearn.utils.validation import (
 )
 
 from ..data.messages import warn
+from ..docstrings import documented
 from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
-from ..estimators.docs import documented_like
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
 from ..estimators.validation import refuse_boolean
@@ -225,18 +225,18 @@ class StackedDensityRegressor(
         self.least_weight = least_weight
         self.n_jobs = n_jobs
 
-    @documented_like(BaseEstimator.get_params)
+    @documented(BaseEstimator.get_params)
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters, those of the estimators as ``name__parameter`` included."""
         return self._get_params("estimators", deep=deep)
 
-    @documented_like(BaseEstimator.set_params)
+    @documented(BaseEstimator.set_params)
     def set_params(self, **params: Any) -> StackedDensityRegressor:
         """Set parameters, or estimators by their names."""
         self._set_params("estimators", **params)
         return self
 
-    @documented_like(Regressor.fit)
+    @documented(Regressor.fit)
     @fitting
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
@@ -353,7 +353,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         self.cv = cv
         self.least_std = least_std
 
-    @documented_like(StackedDensityRegressor.fit)
+    @documented(StackedDensityRegressor.fit)
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and its variance to folds."""

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.rows import Data
+from ..docstrings import documented
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP, validate_inputs
-from .docs import documented_like
 from .validation import check_weight
 
 
@@ -31,7 +31,7 @@ class Classifier(ClassifierMixin, BaseGP):
 
     classes_: np.ndarray
 
-    @documented_like(BaseGP.fit)
+    @documented(BaseGP.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model.
 
@@ -98,7 +98,7 @@ class Classifier(ClassifierMixin, BaseGP):
             probability = np.hstack([1.0 - probability, probability])
         return probability / probability.sum(1, keepdims=True)
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
@@ -124,7 +124,7 @@ class Classifier(ClassifierMixin, BaseGP):
 
         return self._collect(len(rows), compute)[0]
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of the probability of each class.
 
@@ -150,7 +150,7 @@ class Classifier(ClassifierMixin, BaseGP):
 
         return self._collect(len(rows), compute)[0]
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class.
 
@@ -162,7 +162,7 @@ class Classifier(ClassifierMixin, BaseGP):
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the rows whose class is the one predicted.
 
@@ -180,7 +180,7 @@ class Classifier(ClassifierMixin, BaseGP):
         """
         return float(super().score(X, readable(y), readable(sample_weight)))
 
-    @documented_like(predict_proba)
+    @documented(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the latent functions.
 
@@ -192,7 +192,7 @@ class Classifier(ClassifierMixin, BaseGP):
         mean, var, _ = self._marginals(X)
         return (mean[:, 0], var[:, 0]) if mean.shape[1] == 1 else (mean, var)
 
-    @documented_like(score)
+    @documented(score)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log probability of each row's class.
 

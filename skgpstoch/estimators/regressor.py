@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
+from ..docstrings import documented
 from ..likelihoods.real import AdditiveNoise
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
-from .docs import documented_like
 from .validation import (
     check_column,
     check_coverage,
@@ -173,7 +173,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
         return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
 
-    @documented_like(predict)
+    @documented(predict)
     def predict_std(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
@@ -186,7 +186,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
-    @documented_like(predict)
+    @documented(predict)
     def predict_interval(
         self,
         X: Any,
@@ -223,7 +223,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         interval = np.stack(ends, 1)
         return interval[..., 0] if self._y_shape == () else interval
 
-    @documented_like(predict)
+    @documented(predict)
     def sample_y(
         self,
         X: Any,
@@ -267,7 +267,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     # ---- judgements --------------------------------------------------------------------------
 
-    @documented_like(predict)
+    @documented(predict)
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
         """Coefficient of determination R² of the predicted mean.
 
@@ -291,7 +291,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
-    @documented_like(predict)
+    @documented(predict)
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
@@ -317,7 +317,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         (density,) = self._collect(len(X), compute)
         return density - np.log(self._y_scaling.scale).sum()
 
-    @documented_like(predict)
+    @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row, for additive noise.
 
@@ -351,7 +351,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self._recipe().check_rows(data)
         return self._labelled(data)
 
-    @documented_like(log_predictive_density)
+    @documented(log_predictive_density)
     def log_marginal_likelihood(
         self,
         X: Any,
@@ -405,7 +405,7 @@ def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
 class GeneralRegressor(Regressor):
     """A regressor for any likelihood, whose rows may have exposures and known errors."""
 
-    @documented_like(Regressor.fit)
+    @documented(Regressor.fit)
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
     ) -> Any:

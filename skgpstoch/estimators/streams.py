@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_device, resolve_seed
 from ..data.rows import Data
+from ..docstrings import documented
 from ..objectives.base import Objective
 from ..recipes.recipe import Problem, Recipe, Sizes, Start
 from ..training.loop import train
@@ -18,7 +19,6 @@ from ..training.optimizers import make_optimizer
 from .base import BaseGP, Run, changed_parameters, fitting, representations
 from .checkpoint_key import SILENT
 from .classifier import Classifier
-from .docs import documented_like
 from .regressor import GeneralRegressor, Regressor
 
 STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have
@@ -182,7 +182,7 @@ class StreamingRegressor(Regressor):
 class VariationalRegressor(GeneralRegressor):
     """A regressor for any likelihood that learns from chunks, too."""
 
-    @documented_like(StreamingRegressor.partial_fit)
+    @documented(StreamingRegressor.partial_fit)
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
     ) -> Any:
@@ -211,7 +211,7 @@ class VariationalRegressor(GeneralRegressor):
 class VariationalClassifier(Classifier):
     """A classifier that learns from chunks, too."""
 
-    @documented_like(VariationalRegressor.partial_fit)
+    @documented(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Make one pass over more rows, for streams.
 

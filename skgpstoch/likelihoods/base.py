@@ -23,7 +23,6 @@ from .rejection import Draws, Envelope, accept_reject
 Gradients = tuple[Tensor, Tensor, Tensor]
 """A function of q at each row, (N,), and its derivatives by q's mean and variance, (N, P)."""
 
-
 REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
 

@@ -25,14 +25,11 @@ from .rejection import Draws, accept_reject
 TRAINING_POINTS = 128
 """Quasi-random points of softmax's expected log-probabilities and gradients."""
 
-
 MODE_STEPS = 14
 """Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
 
-
 TRAINING_NODES = 32
 """Quadrature nodes of robustmax's expected log-probabilities and gradients."""
-
 
 PREDICTIVE_NODES = 64
 """Quadrature nodes of robustmax's probabilities."""

@@ -27,13 +27,10 @@ from .base import (
 
 COUNT_MODE_STEPS = 20
 
-
 COUNT_TRAINING_NODES = 48
-
 
 COUNT_PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
-
 
 MOST_COUNT = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density
+from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
 from .base import Gradients, Likelihood, check_probability, mixture_log_mean, named
 from .rejection import Draws
 
@@ -147,8 +147,7 @@ class Gaussian(AdditiveNoise):
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """f + σz, z ~ N(0, 1)."""
-        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
-        return f + self.noise_variance.sqrt() * z
+        return f + self.noise_variance.sqrt() * standard_normal(f.shape, f, generator)
 
     def noise_quantile(self, probability: float) -> Tensor:
         """σ·Φ⁻¹(probability)."""
@@ -164,9 +163,7 @@ class Gaussian(AdditiveNoise):
         """μ + √(v + σ²)·Φ⁻¹(probability), unless q is a mixture."""
         if len(q.mean) > 1:
             return super().quantile(q, probability)
-        p = torch.tensor(check_probability(probability), dtype=torch.float64, device="cpu")
-        mean, var = self.moments(q)
-        return mean[0] + var[0].sqrt() * torch.special.ndtri(p).item()
+        return self.moments(q).quantile(check_probability(probability))
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """log N(y | μ, σ²) − v/(2σ²), in closed form."""
@@ -252,7 +249,6 @@ def gaussian_draws(
     """Draws from q(f) N(y | f, noise), normalised: none is rejected."""
     gain = q.var / (q.var + noise)
     mean = torch.lerp(q.mean, y.to(q.mean).expand_as(q.mean), gain)
-    shape = (n_samples, *q.mean.shape[1:])
-    z = torch.randn(shape, generator=generator, dtype=q.mean.dtype, device=q.mean.device)
+    z = standard_normal((n_samples, *q.mean.shape[1:]), q.mean, generator)
     f = mean + (gain * noise).sqrt() * z
     return Draws(f, f.numel())

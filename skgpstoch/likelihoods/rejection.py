@@ -26,12 +26,9 @@ from ..maths.linalg import NotPositiveDefiniteError
 
 N_CELLS = 32
 
-
 MAX_ROUNDS = 10_000
 
-
 N_ZOOMS = 5  # each finds where the integrand counts a dozen times closer
-
 
 Propose = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (E,) → a proposal for each, (E, P), and log(target/envelope) there, (E, P or 1)."""

@@ -17,7 +17,7 @@ and ridge are (P,), or (C, P) for C candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -76,16 +76,25 @@ def exact_statistics(
     members: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, weight: Tensor | None = None
 ) -> Statistics:
     """Statistics of all rows, streamed in blocks: `members` maps (N, d) to features (K, N, D)."""
-    total: list[Tensor] = []
 
-    @torch.no_grad()
-    def add(block: slice) -> None:
+    def part(block: slice) -> Statistics:
         of_block = None if weight is None else weight[:, block]
-        part = batch_statistics(members(X[block]), y[block], of_block)
-        total[:] = [a + b for a, b in zip(total, part, strict=True)] if total else part
+        return batch_statistics(members(X[block]), y[block], of_block)
 
-    map_blocks(add, len(X))
-    return Statistics(*total)
+    return Statistics(*sums_over_blocks(part, len(X)))
+
+
+@torch.no_grad()
+def sums_over_blocks(part: Callable[[slice], Iterable[Tensor]], n_rows: int) -> list[Tensor]:
+    """Sums of what `part` finds of blocks of rows."""
+    sums: list[Tensor] = []
+
+    def add(block: slice) -> None:
+        found = part(block)
+        sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+
+    map_blocks(add, n_rows)
+    return sums
 
 
 def spectrum(statistics: Statistics, n_rows: Tensor | None = None) -> Spectrum:
@@ -198,24 +207,18 @@ def predict_held_out(
     """
     inverse = 1.0 / (s.values[:, None] + ridges[:, None])  # 1/(l + λ), (K, C, D)
     W = torch.einsum("kdp,kcd->kdcp", s.cross, inverse).flatten(2)  # (K, D, C·P)
-    sums: list[Tensor] = []
 
-    @torch.no_grad()
-    def add(block: slice) -> None:
+    def part(block: slice) -> tuple[Tensor, Tensor]:
         Z = members(X[block]).double() @ s.vectors  # (K, N, D)
         unseen = held_out[:, block].double()
         m = (Z @ W).unflatten(-1, (len(ridges), -1))  # (K, N, C, P)
         h = 1.0 + Z.square() @ inverse.mT  # (K, N, C)
         square = (y[block].double()[:, None] - m).square() / h[..., None]
-        part = [
-            torch.einsum("kn,kncp->cp", unseen, square),
-            torch.einsum("kn,knc->c", unseen, h.log())[:, None],
-        ]
-        sums[:] = [a + b for a, b in zip(sums, part, strict=True)] if sums else part
+        log_variance = torch.einsum("kn,knc->c", unseen, h.log())[:, None]
+        return torch.einsum("kn,kncp->cp", unseen, square), log_variance
 
-    map_blocks(add, len(X))
     n = held_out.sum()
-    return HeldOutErrors(*(total / n for total in sums))
+    return HeldOutErrors(*(total / n for total in sums_over_blocks(part, len(X))))
 
 
 def held_out_score(

@@ -110,8 +110,7 @@ class DeepPosterior(SparsePosterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         basis = self.features.basis(X)
-        q = self.weights.marginals(basis.phi, basis.residual())
-        return mixture(Marginals(q.mean + self.model.offset(basis), q.var), basis)
+        return mixture(self._marginals(basis), basis)
 
     def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Mean and variance of every inner layer, (N, D)."""

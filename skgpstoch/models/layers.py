@@ -28,7 +28,7 @@ from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..kernels import Kernel
-from ..maths.gaussian import normal_nodes
+from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
@@ -194,10 +194,7 @@ class DeepFeatures(CompositeFeatures):
         if not sizes:
             return []
         if generator is not None:
-            shapes = [(S, len(X), size) for size in sizes]
-            return [
-                torch.randn(s, generator=generator, dtype=X.dtype, device=X.device) for s in shapes
-            ]
+            return [standard_normal((S, len(X), size), X, generator) for size in sizes]
         return list(normal_nodes(sum(sizes), S).to(X).mT[:, None].split(sizes, -1))
 
     def propagate(

@@ -24,7 +24,7 @@ from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.base import Posterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments
@@ -256,11 +256,11 @@ class SparseModel(nn.Module):
 
     def penalty(self) -> float | Tensor:
         """What the shift costs, and the noise of rows."""
-        penalty = self.features.penalty()
-        total = 0.0 if penalty is None else self.beta * penalty
-        return (
-            total if self.scale is None else total + self.beta * self.scale.neg_log_prior().detach()
-        )
+        of_shift = self.features.penalty()
+        total = 0.0 if of_shift is None else self.beta * of_shift
+        if self.scale is None:
+            return total
+        return total + self.beta * self.scale.neg_log_prior().detach()
 
     # ---- copies ------------------------------------------------------------------------------
 
@@ -336,10 +336,6 @@ class SparsePosterior(Posterior):
         m = self.weights.mean  # (I + G)m = c
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
-    @property
-    def n_rows(self) -> float:
-        return self._n_rows
-
     def log_evidence(self) -> Tensor:
         """The bound on it, in one piece: (1,) nats."""
         return self.elbo[None]
@@ -377,5 +373,5 @@ class SparsePosterior(Posterior):
         R = self.model.features.residual_covariance(X, basis.phi)
         if R is None:
             return f
-        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
+        z = standard_normal(f.shape, f, generator)
         return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z

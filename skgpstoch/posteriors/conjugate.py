@@ -8,7 +8,7 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..features.base import FeatureMap
 from ..likelihoods.real import Gaussian
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import map_blocks
 from ..maths.linear_regression import Spectrum, exact_statistics, negative_log_evidence, spectrum
 from .base import Posterior, Weights
@@ -64,12 +64,7 @@ class ConjugateWeights(Weights):
         return half @ half.mT
 
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(
-            (n_samples, *self.mean.shape),
-            generator=generator,
-            dtype=self.mean.dtype,
-            device=self.mean.device,
-        )
+        noise = standard_normal((n_samples, *self.mean.shape), self.mean, generator)
         return self.mean + self.spectrum.vectors[0] @ (self.variances.sqrt() * noise)
 
 

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
-from .base import Gradients, Likelihood, check_probability, mixture_log_mean, named
+from .base import (
+    Gradients,
+    Likelihood,
+    check_probability,
+    in_type_of,
+    mixture_log_mean,
+    named,
+)
 from .rejection import Draws
 
 
@@ -25,9 +32,7 @@ class AdditiveNoise(Likelihood):
 
     def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
         """That of rows whose noise is `ratio` times as large; parameters stay shared."""
-        other = copy.copy(self)
-        other.ratio = ratio
-        return other
+        return self.knowing(ratio=ratio)
 
     def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
         """A scale (P,), or a power of it, of these rows."""
@@ -210,11 +215,7 @@ class Gaussian(AdditiveNoise):
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
         """With σ² + s² for σ²."""
         super().given(exposure)
-        if noise is None:
-            return self
-        other = copy.copy(self)
-        other.known = noise
-        return other
+        return self if noise is None else self.knowing(known=noise)
 
     def at_rows(self, rows: Tensor) -> AdditiveNoise:
         known = self if self.known is None else self.given(noise=self.known[rows])
@@ -235,12 +236,6 @@ def numbers(value: Tensor) -> str:
     """Of a parameter, for its repr."""
     numbers = [f"{number:.4g}" for number in value.detach().flatten().tolist()]
     return f"[{', '.join(numbers)}]" if value.ndim else numbers[0]
-
-
-def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:
-    """In the type of q, which that of the parameters may not be."""
-    dtype = q.mean.dtype
-    return value.to(dtype), d_mean.to(dtype), d_var.to(dtype)
 
 
 def gaussian_draws(

@@ -7,7 +7,6 @@ features are functions of a seed and of their number, φ_i = k(·, z_i) of a ker
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from .fourier import (
     base_frequencies,
     factors_of,
     has_fourier_features,
-    split_constants,
+    split_product,
     summands,
 )
 
@@ -129,10 +128,10 @@ class FourierBasis(BasisFunctions):
         height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
         for t, product in enumerate(products):
             here = groups % len(products) == t
-            constants, factors = split_constants(product)
-            for j, factor in enumerate(factors):
+            constants, _, radials = split_product(product)
+            for j, factor in enumerate(radials):
                 z = base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
-                omega[here] += (z / cast(Tensor, factor.length_scale)).to(X)
+                omega[here] += (z / factor.length_scale).to(X)
             height[here] = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
         angle = X @ omega.mT
         last = groups == self.n_groups - 1

@@ -27,7 +27,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from .distances import MATERN, radial, rbf, safe_power, safe_sqrt, squared_distance
+from .distances import MATERN, Profile, radial, safe_power, squared_distance
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
@@ -135,16 +135,27 @@ class _Stationary(_Leaf):
         return X.new_ones(len(X))  # (N,)
 
 
-class RBF(_Stationary):
-    r"""Squared exponential, :math:`k(x, y) = \exp(-r^2 / 2)`, :math:`r = \|(x - y) / \ell\|`."""
+class Radial(_Stationary):
+    r"""A function of :math:`r^2`, :math:`r = \|(x - y) / \ell\|`."""
 
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
+    nu: float = math.inf
+    """Frequencies have a Student-t distribution with 2ν degrees of freedom."""
+
+    @property
+    def profile(self) -> Profile:
+        """r² ↦ (k, dk/dr²)."""
+        return MATERN[self.nu]
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return radial(X, Y, self.length_scale, rbf)  # (N, M)
+        return radial(X, Y, self.length_scale, self.profile)  # (N, M)
 
 
-class Matern(_Stationary):
+class RBF(Radial):
+    r"""Squared exponential, :math:`k(x, y) = \exp(-r^2 / 2)`, :math:`r = \|(x - y) / \ell\|`."""
+
+
+class Matern(Radial):
     r"""Matérn kernel of half-integer order.
 
     .. math:: k(x, y) = p_\nu(a)\, e^{-a}, \quad a = \sqrt{2 \nu}\, \|(x - y) / \ell\|
@@ -153,8 +164,6 @@ class Matern(_Stationary):
     :math:`\nu = \infty` is the RBF kernel. Any other ``nu`` raises a ValueError.
     """
 
-    length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
-
     def __init__(self, kernel: sk.Matern, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
@@ -162,9 +171,6 @@ class Matern(_Stationary):
             raise UnsupportedKernelError(
                 f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {self.nu}."
             )
-
-    def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return radial(X, Y, self.length_scale, MATERN[self.nu])  # (N, M)
 
 
 class RationalQuadratic(_Stationary):
@@ -189,7 +195,9 @@ class ExpSineSquared(_Stationary):
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         # float64: rounding r in float32 would move the phase after some thousand periods
-        r = safe_sqrt(squared_distance(X.double(), Y, self.periodicity))  # ‖x − y‖ / p, (N, M)
+        r = safe_power(
+            squared_distance(X.double(), Y, self.periodicity), 0.5
+        )  # ‖x − y‖ / p, (N, M)
         return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square()).to(X.dtype)
 
 

@@ -221,13 +221,7 @@ class PatchCovariances(Covariances):
 
 
 class SinglePatches(Covariances):
-    """Of patches by themselves: rows are patches, with their places, and their weights.
-
-    Parameters
-    ----------
-    covariances : PatchCovariances
-        Those of images.
-    """
+    """Of patches by themselves: rows are patches, with their places, and their weights."""
 
     has_inputs = False
 

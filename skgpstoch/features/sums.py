@@ -9,7 +9,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Kernel
 from .base import Basis
 from .composite import CompositeFeatures
 from .inducing import InducingFeatures
@@ -37,26 +36,6 @@ class SumFeatures(CompositeFeatures):
     def each(self) -> list[InducingFeatures]:
         """The parts."""
         return cast(list[InducingFeatures], list(self.parts))
-
-    @property
-    def kernel(self) -> Kernel:
-        """The first part's."""
-        return self.each[0].kernel
-
-    @property
-    def network(self) -> nn.Module:
-        """The first part's."""
-        return self.each[0].network
-
-    @property
-    def points(self) -> Tensor:
-        """The first part's."""
-        return self.each[0].points
-
-    @property
-    def others(self) -> Tensor | None:
-        """The first part's orthogonal ones, if it has any."""
-        return getattr(self.each[0], "others", None)
 
     def basis(self, X: Tensor) -> Basis:
         found = [part.basis(X) for part in self.each]

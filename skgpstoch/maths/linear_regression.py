@@ -140,17 +140,7 @@ def most_likely(
 ) -> tuple[Tensor, Tensor]:
     """Noise and ridge of least NLML; given λ the best σ² is q(λ)/n, so the search is over λ alone.
 
-    Parameters
-    ----------
-    s : Spectrum
-        Of the training rows.
-    bounds : tuple of float, default=(0, inf)
-        Interval of σ².
-
-    Returns
-    -------
-    noise, ridge : Tensors of shape (P,)
-        σ² and λ; geometric means over the members.
+    σ² within the bounds, and λ: geometric means over the members.
     """
     ridges = ridge_grid(s, decades=12)
     P = s.square.shape[1]
@@ -196,10 +186,8 @@ def predict_held_out(
     ----------
     s : Spectrum
         Of the rows that each member was trained on.
-    members : callable
-        Maps (N, d) to features (K, N, D).
-    X, y : Tensors of shape (N, d) and (N, P)
-        Validation rows.
+    members, X, y
+        As for :func:`exact_statistics`, of validation rows.
     held_out : Tensor of shape (K, N)
         How often a row counts that is unseen by a member, 0 elsewhere.
     ridges : Tensor of shape (C,)
@@ -249,11 +237,6 @@ def calibrate(
         The largest ridge whose score is within this of the best is taken, in nats per row.
     bounds : tuple of float, default=(1e-12, inf)
         Interval of σ².
-
-    Returns
-    -------
-    noise, ridge : Tensors of shape (P,)
-        σ² and λ.
     """
     noise = held.square.clamp(*bounds)  # (C, P)
     score = held.score(noise)
@@ -277,19 +260,12 @@ def choose_noise(
 
     Parameters
     ----------
-    s : Spectrum
-        Of the rows that each member was trained on.
+    s, bounds
+        As for :func:`predict_held_out` and :func:`calibrate`.
     predict : callable
         Candidates for λ ↦ how well they predict.
     n_held_out : float
         How many rows are held out.
-    bounds : tuple of float
-        Interval of σ².
-
-    Returns
-    -------
-    best, cautious : (Tensor, Tensor), of shape (P,) each
-        σ² and λ.
     """
     ridges = ridge_grid(s)
     held = predict(ridges)

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
-from ..kernels import Kernel
 from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
@@ -223,24 +222,13 @@ class DeepFeatures(CompositeFeatures):
     # ---- the last layer's --------------------------------------------------------------------
 
     @property
-    def kernel(self) -> Kernel:
-        """The last layer's."""
-        return self.each[-1].kernel
+    def shown(self) -> InducingFeatures:
+        return self.each[-1]
 
     @property
     def network(self) -> nn.Module:
         """What the last layer's kernel is on: the inner layers, if there are any."""
-        return self.layers if len(self.layers) else self.each[-1].network
-
-    @property
-    def points(self) -> Tensor:
-        """The last layer's."""
-        return self.each[-1].points
-
-    @property
-    def others(self) -> Tensor | None:
-        """Its orthogonal ones, if it has any."""
-        return getattr(self.each[-1], "others", None)
+        return self.layers if len(self.layers) else self.shown.network
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         return self.last.factors()

@@ -49,13 +49,7 @@ class Solution(NamedTuple):
 
 
 class ConstantMean(nn.Module):
-    """The prior mean of each output.
-
-    Parameters
-    ----------
-    value : Tensor of shape (P,)
-        Where it starts.
-    """
+    """The prior mean of each output, (P,), which starts at a value."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()

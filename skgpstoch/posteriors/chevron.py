@@ -210,15 +210,7 @@ def block_kl(W: Tensor, std: Tensor, s: Tensor, members: Tensor) -> Tensor:
 
 
 class ChevronPosterior(Posterior):
-    """p(f | data) of a :class:`ChevronModel`.
-
-    Parameters
-    ----------
-    model : ChevronModel
-        The fitted one.
-    n_rows : float
-        How many rows it was fitted to.
-    """
+    """p(f | data) of a :class:`ChevronModel` that was fitted to data of `n_rows` rows."""
 
     def __init__(self, model: ChevronModel, n_rows: float) -> None:
         super().__init__()

@@ -69,15 +69,7 @@ class ConjugateWeights(Weights):
 
 
 class ConjugatePosterior(Posterior):
-    """f(x) = φ(x)ᵀw with a Gaussian likelihood: exact.
-
-    Parameters
-    ----------
-    features : FeatureMap
-        φ.
-    weights : ConjugateWeights
-        p(w | y).
-    """
+    """f(x) = φ(x)ᵀw with a Gaussian likelihood, exact: features φ, and weights p(w | y)."""
 
     features: FeatureMap
     weights: ConjugateWeights

@@ -25,14 +25,9 @@ from .fourier import (
 
 
 class BasisFunctions(nn.Module):
-    """φ_1, …, φ_m in groups that are evaluated together, and the precision S of their weights.
+    """φ_1, …, φ_m of a kernel k, m = `n_components`, and the precision S of their weights.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        k.
-    n_components : int
-        m.
+    The functions are in groups that are evaluated together.
     """
 
     n_groups: int
@@ -78,19 +73,8 @@ class FourierBasis(BasisFunctions):
     """Random Fourier features of sums of products of RBF and Matérn kernels; S = I.
 
     φ_j(x) = √(2c/m)·cos(ω_j·x) and φ_{j+⌈m/2⌉}(x) = √(2c/m)·sin(ω_j·x), ω_j a function of the seed
-    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`). Frequencies are dealt to the
-    terms of the sum in turn.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The expression.
-    n_inputs : int
-        d.
-    n_components : int
-        m.
-    seed : int
-        Names the draw of the frequencies.
+    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`), x of d = `n_inputs` numbers.
+    Frequencies are dealt to the terms of the sum in turn.
     """
 
     group_size = 2
@@ -150,16 +134,9 @@ class FourierBasis(BasisFunctions):
 
 
 class KernelBasis(BasisFunctions):
-    """φ_i = k(·, z_i), whose weights have the precision S = k(Z, Z), or a diagonal one.
+    """φ_i = k(·, z_i), Z (m, d), whose weights have the precision S = k(Z, Z).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        k.
-    points : Tensor of shape (m, d)
-        Z.
-    is_diagonal : bool, default=False
-        Whether S is diagonal instead: the identity.
+    Where `is_diagonal`, S is the identity instead.
     """
 
     def __init__(self, kernel: kernels.Kernel, points: Tensor, is_diagonal: bool = False) -> None:

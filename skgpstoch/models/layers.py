@@ -106,21 +106,9 @@ class GPLayer(nn.Module):
         return 1
 
     def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> Tensor:
-        """Every row by itself (F2), given standard normal numbers.
+        """Every row by itself (F2), h (S·N, D_out), given standard normal ε (S, N or 1, n_normals).
 
-        Parameters
-        ----------
-        H : Tensor of shape (N, D_in) or (S·N, D_in)
-            Rows of the layer below.
-        n_rows : int
-            N.
-        noise : Tensor of shape (S, N or 1, n_normals)
-            ε.
-
-        Returns
-        -------
-        drawn : Tensor of shape (S·N, D_out)
-            h.
+        H are rows of the layer below, (N, D_in) or (S·N, D_in), N = `n_rows`.
         """
         mean, var = (part.unflatten(0, (-1, n_rows)) for part in self.moments(H))
         return (mean + var.sqrt() * noise).flatten(0, 1)

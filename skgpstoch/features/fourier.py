@@ -135,9 +135,8 @@ class FourierTerm(Term):
         self.register_buffer("phase", phase)
 
     def forward(self, G: Tensor) -> Tensor:
-        omega = sum(
-            getattr(self, f"z_{j}") / factor.length_scale for j, factor in enumerate(self.factors)
-        )  # (m/2, n_inputs)
+        pairs = ((getattr(self, f"z_{j}"), factor) for j, factor in enumerate(self.factors))
+        omega = sum(z / factor.length_scale for z, factor in pairs)  # (m/2, n_inputs)
         angle = G @ omega.to(G).mT + self.phase.to(G)
         phi = torch.cat([angle.cos(), angle.sin()], -1)[..., : self.n_features]
         return amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi

@@ -195,9 +195,8 @@ class ExpSineSquared(_Stationary):
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         # float64: rounding r in float32 would move the phase after some thousand periods
-        r = safe_power(
-            squared_distance(X.double(), Y, self.periodicity), 0.5
-        )  # ‖x − y‖ / p, (N, M)
+        r2 = squared_distance(X.double(), Y, self.periodicity)  # (‖x − y‖ / p)², (N, M)
+        r = safe_power(r2, 0.5)
         return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square()).to(X.dtype)
 
 

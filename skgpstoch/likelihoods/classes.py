@@ -10,13 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.rows import Rows
-from ..maths.gaussian import (
-    Marginals,
-    log_ndtr,
-    log_root,
-    quadrature_nodes,
-    quasi_random_nodes,
-)
+from ..maths.gaussian import Marginals, log_ndtr, log_root, quadrature_nodes, quasi_random_nodes
 from . import logistic
 from .base import Gradients, check_link, differentiate, mixture_log_mean, named
 from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks, probit_variance

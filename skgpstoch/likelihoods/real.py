@@ -10,14 +10,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
-from .base import (
-    Gradients,
-    Likelihood,
-    check_probability,
-    in_type_of,
-    mixture_log_mean,
-    named,
-)
+from .base import Gradients, Likelihood, check_probability, in_type_of, mixture_log_mean, named
 from .rejection import Draws
 
 

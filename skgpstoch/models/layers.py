@@ -142,11 +142,7 @@ class DeepFeatures(CompositeFeatures):
     """
 
     def __init__(
-        self,
-        layers: Sequence[GPLayer],
-        last: FeatureMap,
-        n_samples: int = 1,
-        n_nodes: int = 64,
+        self, layers: Sequence[GPLayer], last: FeatureMap, n_samples: int = 1, n_nodes: int = 64
     ) -> None:
         super().__init__()
         self.layers, self.last = nn.ModuleList(layers), last

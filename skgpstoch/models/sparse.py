@@ -27,7 +27,7 @@ from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.base import Posterior
-from ..posteriors.blocks import VariationalWeights, WeightMoments
+from ..posteriors.blocks import VariationalWeights, WeightMoments, identities
 from ..posteriors.sites import (
     InverseFactor,
     Sites,
@@ -183,17 +183,11 @@ class SparseModel(nn.Module):
 
     def prior(self) -> tuple[Sites, WeightMoments]:
         """Return the sites of no data, and the prior as q(w)."""
-        mean, sizes = torch.zeros_like(self.mean.value), self.features.blocks
-        S = [
-            None
-            if is_prior
-            else torch.eye(size, dtype=self.dtype, device=self.device).repeat(len(mean), 1, 1)
-            for size, is_prior in zip(sizes, self.has_prior_covariance, strict=True)
-        ]
-        sites = self.zero_sites()
+        mean, sizes, sites = self.mean.value.detach(), self.features.blocks, self.zero_sites()
+        blocks = zip(identities(sizes, mean), self.has_prior_covariance, strict=True)
+        S = [None if is_prior else one.repeat(len(mean), 1, 1) for one, is_prior in blocks]
         kl = sites.cross.new_zeros(())
-        moments = WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, kl)
-        return sites, moments
+        return sites, WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, kl)
 
     def moments(
         self,

@@ -17,13 +17,8 @@ from .inducing import InducingFeatures
 class SumFeatures(CompositeFeatures):
     """The features of f = Σ_i f_i: those of all f_i beside one another.
 
-    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Blocks of q(w) that are the same kind of points
-    in all parts are one block.
-
-    Parameters
-    ----------
-    parts : sequence of InducingFeatures
-        P_i, with the same number of blocks.
+    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Parts have the same number of blocks of q(w), and
+    those that are the same kind of points are one block.
     """
 
     def __init__(self, parts: Sequence[InducingFeatures]) -> None:

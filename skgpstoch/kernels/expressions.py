@@ -139,8 +139,8 @@ class Radial(_Stationary):
     r"""A function of :math:`r^2`, :math:`r = \|(x - y) / \ell\|`."""
 
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
-    nu: float = math.inf
-    """Frequencies have a Student-t distribution with 2ν degrees of freedom."""
+    nu: float
+    """Frequencies have a Student-t distribution with 2ν degrees of freedom, a normal one if inf."""
 
     @property
     def profile(self) -> Profile:
@@ -153,6 +153,8 @@ class Radial(_Stationary):
 
 class RBF(Radial):
     r"""Squared exponential, :math:`k(x, y) = \exp(-r^2 / 2)`, :math:`r = \|(x - y) / \ell\|`."""
+
+    nu = math.inf
 
 
 class Matern(Radial):

@@ -89,17 +89,8 @@ def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:
     By halves, [[L₁, 0], [L₂₁, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ L₂₁ L₁⁻¹, L₂⁻¹]], mostly products of
     matrices: three fifths of the time of a decomposition and an inversion at N = 512.
 
-    Parameters
-    ----------
-    A : Tensor of shape (..., N, N)
-        Symmetric positive definite matrices.
-
-    Returns
-    -------
-    R : Tensor of shape (..., N, N)
-        L⁻¹, lower triangular.
-    failed : Tensor of shape (...)
-        Whether A is not positive definite; R is of no use then.
+    From symmetric A (..., N, N) lower triangular L⁻¹ (..., N, N), and whether it has failed, (...),
+    as A is not positive definite: L⁻¹ is of no use then.
     """
     R = torch.zeros_like(A)
     return R, _inverse_cholesky(A, R)

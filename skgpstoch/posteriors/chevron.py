@@ -215,12 +215,8 @@ class ChevronPosterior(Posterior):
     def __init__(self, model: ChevronModel, n_rows: float) -> None:
         super().__init__()
         self.model = model
+        self.likelihood = model.likelihood
         self._n_rows = n_rows
-
-    @property
-    def likelihood(self) -> Likelihood:  # type: ignore[override]
-        """p(y | f)."""
-        return self.model.likelihood
 
     def marginals(self, X: Tensor) -> Marginals:
         return self.model.marginals(X)

@@ -284,8 +284,9 @@ class Exponentiation(Kernel):
         return self.kernel.diag(X) ** self.exponent  # (N,)
 
 
-# Looked up by exact type: sklearn's Matern subclasses RBF, and so may a user's own kernel.
-_MODULES: dict[type, type[Kernel]] = {
+# Looked up by exact type: sklearn's Matern subclasses RBF, and so may a user's own kernel, which is
+# added here.
+MODULES: dict[type, type[Kernel]] = {
     sk.RBF: RBF,
     sk.Matern: Matern,
     sk.RationalQuadratic: RationalQuadratic,
@@ -339,13 +340,13 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
 
 
 def _module(kernel: sk.Kernel, dtype: torch.dtype) -> Kernel:
-    if type(kernel) not in _MODULES:
-        supported = ", ".join(t.__name__ for t in _MODULES)
+    if type(kernel) not in MODULES:
+        supported = ", ".join(t.__name__ for t in MODULES)
         raise TypeError(
             f"kernel must be an expression of scikit-learn's {supported}; "
             f"got {type(kernel).__module__}.{type(kernel).__qualname__}."
         )
-    return _MODULES[type(kernel)](kernel, dtype)
+    return MODULES[type(kernel)](kernel, dtype)
 
 
 def to_sklearn(module: Kernel) -> sk.Kernel:

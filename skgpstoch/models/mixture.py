@@ -42,6 +42,7 @@ class MixturePosterior(Posterior):
         self.disagreement_scale = disagreement_scale
         self.members = nn.ModuleList(members)
         self.likelihood = members[0].likelihood
+        self._n_rows = members[0].n_rows
 
     @property
     def parts(self) -> list[SparsePosterior]:
@@ -52,10 +53,6 @@ class MixturePosterior(Posterior):
     def model(self) -> SparseModel:
         """That of the first member."""
         return self.parts[0].model
-
-    @property
-    def n_rows(self) -> float:
-        return self.parts[0].n_rows
 
     def log_evidence(self) -> Tensor:
         """The mean of the members', a bound on the logarithm of the mean evidence: (1,) nats."""

@@ -80,10 +80,7 @@ class ConjugatePosterior(Posterior):
         self.features = features
         self.weights = weights
         self.likelihood = Gaussian(weights.noise_variance)
-
-    @property
-    def n_rows(self) -> float:
-        return float(self.weights.spectrum.n_rows)
+        self._n_rows = float(weights.spectrum.n_rows)
 
     def log_evidence(self) -> Tensor:
         return self.weights.log_evidence()

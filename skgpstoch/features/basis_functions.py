@@ -7,7 +7,6 @@ features are functions of a seed and of their number, φ_i = k(·, z_i) of a ker
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +19,15 @@ from .fourier import (
     base_frequencies,
     factors_of,
     has_fourier_features,
-    split_constants,
+    split_product,
     summands,
 )
 
 
 class BasisFunctions(nn.Module):
-    """φ_1, …, φ_m in groups that are evaluated together, and the precision S of their weights.
+    """φ_1, …, φ_m of a kernel k, m = `n_components`, and the precision S of their weights.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        k.
-    n_components : int
-        m.
+    The functions are in groups that are evaluated together.
     """
 
     n_groups: int
@@ -79,19 +73,8 @@ class FourierBasis(BasisFunctions):
     """Random Fourier features of sums of products of RBF and Matérn kernels; S = I.
 
     φ_j(x) = √(2c/m)·cos(ω_j·x) and φ_{j+⌈m/2⌉}(x) = √(2c/m)·sin(ω_j·x), ω_j a function of the seed
-    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`). Frequencies are dealt to the
-    terms of the sum in turn.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The expression.
-    n_inputs : int
-        d.
-    n_components : int
-        m.
-    seed : int
-        Names the draw of the frequencies.
+    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`), x of d = `n_inputs` numbers.
+    Frequencies are dealt to the terms of the sum in turn.
     """
 
     group_size = 2
@@ -129,10 +112,10 @@ class FourierBasis(BasisFunctions):
         height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
         for t, product in enumerate(products):
             here = groups % len(products) == t
-            constants, factors = split_constants(product)
-            for j, factor in enumerate(factors):
+            constants, _, radials = split_product(product)
+            for j, factor in enumerate(radials):
                 z = base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
-                omega[here] += (z / cast(Tensor, factor.length_scale)).to(X)
+                omega[here] += (z / factor.length_scale).to(X)
             height[here] = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
         angle = X @ omega.mT
         last = groups == self.n_groups - 1
@@ -151,16 +134,9 @@ class FourierBasis(BasisFunctions):
 
 
 class KernelBasis(BasisFunctions):
-    """φ_i = k(·, z_i), whose weights have the precision S = k(Z, Z), or a diagonal one.
+    """φ_i = k(·, z_i), Z (m, d), whose weights have the precision S = k(Z, Z).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        k.
-    points : Tensor of shape (m, d)
-        Z.
-    is_diagonal : bool, default=False
-        Whether S is diagonal instead: the identity.
+    Where `is_diagonal`, S is the identity instead.
     """
 
     def __init__(self, kernel: kernels.Kernel, points: Tensor, is_diagonal: bool = False) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..kernels import Kernel
 from .base import FeatureMap
 from .inducing import InducingFeatures
 
@@ -18,6 +19,31 @@ class CompositeFeatures(FeatureMap):
     def each(self) -> list[InducingFeatures]:
         """The parts."""
         raise NotImplementedError(f"{type(self).__name__} must define each")
+
+    @property
+    def shown(self) -> InducingFeatures:
+        """The part whose kernel, network and points stand for those of the whole."""
+        return self.each[0]
+
+    @property
+    def kernel(self) -> Kernel:
+        """That of the part that is shown."""
+        return self.shown.kernel
+
+    @property
+    def network(self) -> nn.Module:
+        """That of the part that is shown."""
+        return self.shown.network
+
+    @property
+    def points(self) -> Tensor:
+        """Those of the part that is shown."""
+        return self.shown.points
+
+    @property
+    def others(self) -> Tensor | None:
+        """Its orthogonal ones, if it has any."""
+        return getattr(self.shown, "others", None)
 
     def all_points(self) -> list[Tensor]:
         """Of every part."""

@@ -84,17 +84,15 @@ class KernelFeatures(FeatureMap):
 class LinearTerm(Term):
     """c·(σ₀² + x·x'): the exact features √c·[σ₀, x], or √c·x where σ₀ is fixed at 0."""
 
-    dot: kernels.DotProduct
-
     def __init__(self, factors: list[kernels.Kernel], n_inputs: int) -> None:
         super().__init__()
-        self.constants, rest = split_constants(factors)
-        if len(rest) != 1:
+        self.constants, dots, radials = split_product(factors)
+        if len(dots + radials) != 1:
             raise TypeError(
                 f"kernel: DotProduct cannot be multiplied by another non-constant kernel here, got "
-                f"a product of {len(rest)}. {_SUPPORTED}"
+                f"a product of {len(dots + radials)}. {_SUPPORTED}"
             )
-        self.dot = cast(kernels.DotProduct, rest[0])
+        self.dot = dots[0]
         fixed = not any(True for _ in self.dot.parameters())
         self.homogeneous = fixed and not bool(self.dot.sigma_0.any())
         self.n_features = n_inputs + (not self.homogeneous)
@@ -102,8 +100,7 @@ class LinearTerm(Term):
     def forward(self, G: Tensor) -> Tensor:
         if self.homogeneous:
             return amplitude(self.constants, G) * G
-        value: Tensor = self.dot.sigma_0
-        sigma_0 = value.to(G).reshape(1).expand(*G.shape[:-1], 1)
+        sigma_0 = self.dot.sigma_0.to(G).reshape(1).expand(*G.shape[:-1], 1)
         return amplitude(self.constants, G) * torch.cat([sigma_0, G], -1)
 
 
@@ -122,25 +119,24 @@ class FourierTerm(Term):
         self, factors: list[kernels.Kernel], n_inputs: int, n_features: int, seed: int
     ) -> None:
         super().__init__()
-        self.constants, rest = split_constants(factors)
-        self.factors = nn.ModuleList(rest)
+        self.constants, _, radials = split_product(factors)
+        self.factors = nn.ModuleList(radials)
         self.n_features = n_features
         index = torch.arange((n_features + 1) // 2, device="cpu")
-        for j, factor in enumerate(rest):
+        for j, factor in enumerate(radials):
             z = base_frequencies(factor, index, n_inputs, seed, stream=j)
             self.register_buffer(f"z_{j}", z)
         # A cosine without its sine needs a random phase for its expectation to be stationary.
         phase = torch.zeros((n_features + 1) // 2, dtype=torch.float64, device="cpu")
         if n_features % 2:
             first = torch.zeros(1, dtype=torch.long, device="cpu")
-            u = torch.special.ndtr(counter_normal(seed, first, 1, stream=len(rest)))
+            u = torch.special.ndtr(counter_normal(seed, first, 1, stream=len(radials)))
             phase[-1] = 2.0 * math.pi * u
         self.register_buffer("phase", phase)
 
     def forward(self, G: Tensor) -> Tensor:
-        omega = sum(
-            getattr(self, f"z_{j}") / factor.length_scale for j, factor in enumerate(self.factors)
-        )  # (m/2, n_inputs)
+        pairs = ((getattr(self, f"z_{j}"), factor) for j, factor in enumerate(self.factors))
+        omega = sum(z / factor.length_scale for z, factor in pairs)  # (m/2, n_inputs)
         angle = G @ omega.to(G).mT + self.phase.to(G)
         phi = torch.cat([angle.cos(), angle.sin()], -1)[..., : self.n_features]
         return amplitude(self.constants, G) * math.sqrt(2.0 / self.n_features) * phi
@@ -156,8 +152,8 @@ def has_features(kernel: kernels.Kernel) -> bool:
     """Whether :class:`KernelFeatures` can make features of an expression."""
     try:
         for term in summands(kernel):
-            _, rest = split_constants(factors_of(term))
-            if len(rest) > 1 and any(isinstance(f, kernels.DotProduct) for f in rest):
+            _, dots, radials = split_product(factors_of(term))
+            if dots and len(dots + radials) > 1:
                 return False
     except TypeError:
         return False
@@ -184,19 +180,18 @@ def factors_of(kernel: kernels.Kernel) -> list[kernels.Kernel]:
     return [kernel]
 
 
-def split_constants(
+def split_product(
     factors: list[kernels.Kernel],
-) -> tuple[nn.ModuleList, list[kernels.Kernel]]:
+) -> tuple[nn.ModuleList, list[kernels.DotProduct], list[kernels.Radial]]:
     """Constants, and the others, which have features of some kind, or a TypeError says not."""
-    constants = nn.ModuleList(f for f in factors if isinstance(f, kernels.Constant))
-    rest = [f for f in factors if not isinstance(f, kernels.Constant)]
-    known = (kernels.DotProduct, kernels.RBF, kernels.Matern)
-    for factor in rest:
-        if not isinstance(factor, known):
+    for factor in factors:
+        if not isinstance(factor, kernels.Constant | kernels.DotProduct | kernels.Radial):
             raise TypeError(f"kernel: {type(factor).__name__} has no finite features. {_SUPPORTED}")
-    if not rest:
+    constants = nn.ModuleList(f for f in factors if isinstance(f, kernels.Constant))
+    if len(constants) == len(factors):
         raise TypeError(f"kernel: a constant alone cannot be a term. {_SUPPORTED}")
-    return constants, rest
+    dots = [f for f in factors if isinstance(f, kernels.DotProduct)]
+    return constants, dots, [f for f in factors if isinstance(f, kernels.Radial)]
 
 
 def amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
@@ -215,28 +210,14 @@ def shares(total: int, parts: int) -> list[int]:
 
 
 def base_frequencies(
-    factor: kernels.Kernel, index: Tensor, n_inputs: int, seed: int, stream: int = 0
+    factor: kernels.Radial, index: Tensor, n_inputs: int, seed: int, stream: int = 0
 ) -> Tensor:
     """Frequencies of a unit length-scale: normal for RBF, Student-t with 2ν degrees for Matérn.
 
-    Parameters
-    ----------
-    factor : Kernel
-        The RBF or Matérn kernel.
-    index : Tensor of shape (n_frequencies,)
-        Which of the sequence.
-    n_inputs : int
-        Their width.
-    seed, stream : int
-        Name the sequence.
-
-    Returns
-    -------
-    z : Tensor of shape (n_frequencies, n_inputs)
-        float64; ω = z/ℓ has the kernel's spectral density.
+    Those of this `index` (m,) in the sequence that seed and stream name: z (m, n_inputs), float64,
+    of which ω = z/ℓ has the kernel's spectral density.
     """
-    nu = getattr(factor, "nu", math.inf)
-    dof = 0 if math.isinf(nu) else round(2 * nu)
+    dof = 0 if math.isinf(factor.nu) else round(2 * factor.nu)
     z = counter_normal(seed, index, n_inputs + dof, stream)
     if not dof:
         return z

@@ -54,33 +54,16 @@ class _Whiten(torch.autograd.Function):
 
 
 def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
-    """P = B L⁻ᵀ.
+    """P = B L⁻ᵀ, (N, M), of the type of B, the covariances of rows and points.
 
-    Parameters
-    ----------
-    B : Tensor of shape (N, M)
-        Covariances of rows and points.
-    K : Tensor of shape (M, M)
-        Covariance of the points, for the gradient.
-    inverse : Tensor of shape (M, M)
-        L⁻¹ for LLᵀ = K, from :func:`inverse_factor`, without a gradient.
-
-    Returns
-    -------
-    P : Tensor of shape (N, M)
-        Of the type of B.
+    K (M, M) is that of the points, for the gradient, and `inverse` L⁻¹ for LLᵀ = K, without one, as
+    :meth:`InducingFeatures.inverse_factor` finds it.
     """
     return _Whiten.apply(B, K, inverse)
 
 
 class Covariances(nn.Module):
-    """Of inducing points that are inputs, with the values of f there.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        k.
-    """
+    """Of inducing points that are inputs, with the values of f there, by a kernel k."""
 
     has_inputs: bool = True
     """Whether points are inputs, to a network as well."""
@@ -231,16 +214,13 @@ class InducingFeatures(ConditionedFeatures):
 
     def basis(self, X: Tensor) -> Basis:
         if self.n_frozen:
-            (G,) = self.embed(X)
-            state = self.kept()
+            return self.project(*self.embed(X), *self.kept())
+        points = self.all_points()
+        if self.covariances.has_inputs:
+            G, *points = self.embed(X, *points)
         else:
-            points = self.all_points()
-            if self.covariances.has_inputs:
-                G, *points = self.embed(X, *points)
-            else:
-                (G,) = self.embed(X)
-            state = [*points, *self.condition(*points)]
-        return self.project(G, *state)
+            (G,) = self.embed(X)
+        return self.project(G, *points, *self.condition(*points))
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         K, inverse = self.condition(*self.embedded_points())

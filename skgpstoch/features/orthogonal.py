@@ -12,7 +12,15 @@ from .inducing import InducingFeatures, whiten
 
 
 class _WithOrthogonalPoints(InducingFeatures):
-    """Points of a second kind, O."""
+    """Points of a second kind, O.
+
+    Parameters
+    ----------
+    *args : object
+        Those of :class:`InducingFeatures`.
+    orthogonal_points : Tensor of shape (M₂, d)
+        O.
+    """
 
     def __init__(self, *args: Any, orthogonal_points: Tensor) -> None:
         super().__init__(*args)
@@ -32,15 +40,7 @@ class _WithOrthogonalPoints(InducingFeatures):
 
 
 class OrthogonalFeatures(_WithOrthogonalPoints):
-    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O.
-
-    Parameters
-    ----------
-    *args : object
-        Those of :class:`InducingFeatures`.
-    orthogonal_points : Tensor of shape (M₂, d)
-        O.
-    """
+    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,10 +100,8 @@ class DecoupledFeatures(_WithOrthogonalPoints):
 
     Parameters
     ----------
-    *args : object
-        Those of :class:`InducingFeatures`.
-    orthogonal_points : Tensor of shape (M₂, d)
-        O.
+    *args, orthogonal_points : object
+        As above.
     n_outputs : int
         P.
     n_columns : int
@@ -130,9 +128,8 @@ class DecoupledFeatures(_WithOrthogonalPoints):
     def project(self, G: Tensor, *state: Tensor) -> Basis:
         Z, Z_v, K, inverse, weighted = state
         P_u = whiten(self.covariances.cross(G, Z), K, inverse)
-        shift = (
-            self.covariances.cross(G, Z_v) @ self.coefficients - P_u @ weighted.mT
-        )  # c(x, O)a, (N, P)
+        # c(x, O)a, (N, P)
+        shift = self.covariances.cross(G, Z_v) @ self.coefficients - P_u @ weighted.mT
         return Basis(P_u, self.covariances.prior(G), shift, ((K, inverse),))
 
     def scale_variance(self, factor: float) -> None:

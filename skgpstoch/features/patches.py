@@ -128,7 +128,7 @@ class PatchCovariances(Covariances):
 
     def within_reach(self, X: Tensor, kernel: Isotropic) -> Tensor:
         """Patches, (N, J, L), brought to where squares of distances are finite."""
-        farthest = FARTHEST_PATCH * kernel.length_scale.detach().reshape(()).to(X)
+        farthest = FARTHEST_PATCH * kernel.length_scale.detach().to(X)
         return self.patches(X).clamp(-farthest, farthest)
 
     def split(self, Z: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,9 @@ class PatchCovariances(Covariances):
     def isotropic(self) -> Isotropic | None:
         """k_g as a function of distances, if it is one, with one length-scale."""
         form = as_isotropic(self.kernel)
-        return form if form is not None and form.length_scale.numel() == 1 else None
+        if form is None or form.length_scale.numel() > 1:
+            return None
+        return form._replace(length_scale=form.length_scale.reshape(()))
 
     # ---- covariances ---------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class PatchCovariances(Covariances):
         if (kernel := self.isotropic()) is not None:
             patches = self.within_reach(G, kernel)
             centre = z.detach().mean(0)  # products of what is far from 0 lose digits
-            points = right(z - centre, kernel.length_scale.reshape(())).to(G)
+            points = right(z - centre, kernel.length_scale).to(G)
             weights = (kernel.variance * mixing).to(G)
             return weighted_sums(left(patches - centre), points, weights, kernel.profile)
         by_rows = [(mixing * self.kernel(image, z)).sum(0) for image in self.patches(G)]
@@ -176,7 +178,7 @@ class PatchCovariances(Covariances):
         mixing = self.pair_weights().to(G)
         if (kernel := self.isotropic()) is not None:
             patches, weights = self.within_reach(G, kernel), (kernel.variance * mixing).to(G)
-            return weighted_pairs(patches, weights, kernel.length_scale.reshape(()), kernel.profile)
+            return weighted_pairs(patches, weights, kernel.length_scale, kernel.profile)
         by_rows = [(mixing * self.kernel(image)).sum() for image in self.patches(G)]
         return torch.stack(by_rows) if by_rows else G.new_zeros(0)
 
@@ -189,8 +191,8 @@ class PatchCovariances(Covariances):
         mixing = self.pair_weights().to(G)
         if (kernel := self.isotropic()) is not None:
             patches, weights = self.within_reach(G, kernel), (kernel.variance * mixing).to(G)
-            centre, scale = patches.mean((0, 1)), kernel.length_scale.reshape(())
-            rows, points = left(patches - centre), right(patches - centre, scale).to(G)
+            patches = patches - patches.mean((0, 1))
+            rows, points = left(patches), right(patches, kernel.length_scale).to(G)
             sums = [weighted_sums(rows, one, weights, kernel.profile).sum(1) for one in points]
             return torch.stack(sums)
         patches, sums = self.patches(G), []
@@ -221,13 +223,7 @@ class PatchCovariances(Covariances):
 
 
 class SinglePatches(Covariances):
-    """Of patches by themselves: rows are patches, with their places, and their weights.
-
-    Parameters
-    ----------
-    covariances : PatchCovariances
-        Those of images.
-    """
+    """Of patches by themselves: rows are patches, with their places, and their weights."""
 
     has_inputs = False
 

@@ -9,7 +9,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..kernels import Kernel
 from .base import Basis
 from .composite import CompositeFeatures
 from .inducing import InducingFeatures
@@ -18,13 +17,8 @@ from .inducing import InducingFeatures
 class SumFeatures(CompositeFeatures):
     """The features of f = Σ_i f_i: those of all f_i beside one another.
 
-    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Blocks of q(w) that are the same kind of points
-    in all parts are one block.
-
-    Parameters
-    ----------
-    parts : sequence of InducingFeatures
-        P_i, with the same number of blocks.
+    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Parts have the same number of blocks of q(w), and
+    those that are the same kind of points are one block.
     """
 
     def __init__(self, parts: Sequence[InducingFeatures]) -> None:
@@ -37,26 +31,6 @@ class SumFeatures(CompositeFeatures):
     def each(self) -> list[InducingFeatures]:
         """The parts."""
         return cast(list[InducingFeatures], list(self.parts))
-
-    @property
-    def kernel(self) -> Kernel:
-        """The first part's."""
-        return self.each[0].kernel
-
-    @property
-    def network(self) -> nn.Module:
-        """The first part's."""
-        return self.each[0].network
-
-    @property
-    def points(self) -> Tensor:
-        """The first part's."""
-        return self.each[0].points
-
-    @property
-    def others(self) -> Tensor | None:
-        """The first part's orthogonal ones, if it has any."""
-        return getattr(self.each[0], "others", None)
 
     def basis(self, X: Tensor) -> Basis:
         found = [part.basis(X) for part in self.each]

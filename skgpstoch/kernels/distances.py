@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-FARTHEST = (
-    1e30  # units of length-scale, or their squares, whose squares and products are still finite
-)
+FARTHEST = 1e30
+"""Units of length-scale, or their squares, whose squares and products are still finite."""
+
 DIRECT_COLUMNS = 32
 """Columns up to which differences are taken one by one: exact, and no slower than a product."""
 
@@ -170,11 +170,6 @@ def matern_5(r2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 MATERN: dict[float, Profile] = {0.5: matern_1, 1.5: matern_3, 2.5: matern_5, math.inf: rbf}
-
-
-def safe_sqrt(r2: Tensor) -> Tensor:
-    """Square root whose gradient at 0 is 0 instead of infinite."""
-    return safe_power(r2, 0.5)
 
 
 def safe_power(K: Tensor, exponent: float) -> Tensor:

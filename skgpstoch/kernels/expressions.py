@@ -27,7 +27,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from .distances import MATERN, radial, rbf, safe_power, safe_sqrt, squared_distance
+from .distances import MATERN, Profile, radial, safe_power, squared_distance
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
@@ -135,16 +135,29 @@ class _Stationary(_Leaf):
         return X.new_ones(len(X))  # (N,)
 
 
-class RBF(_Stationary):
-    r"""Squared exponential, :math:`k(x, y) = \exp(-r^2 / 2)`, :math:`r = \|(x - y) / \ell\|`."""
+class Radial(_Stationary):
+    r"""A function of :math:`r^2`, :math:`r = \|(x - y) / \ell\|`."""
 
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
+    nu: float
+    """Frequencies have a Student-t distribution with 2ν degrees of freedom, a normal one if inf."""
+
+    @property
+    def profile(self) -> Profile:
+        """r² ↦ (k, dk/dr²)."""
+        return MATERN[self.nu]
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return radial(X, Y, self.length_scale, rbf)  # (N, M)
+        return radial(X, Y, self.length_scale, self.profile)  # (N, M)
 
 
-class Matern(_Stationary):
+class RBF(Radial):
+    r"""Squared exponential, :math:`k(x, y) = \exp(-r^2 / 2)`, :math:`r = \|(x - y) / \ell\|`."""
+
+    nu = math.inf
+
+
+class Matern(Radial):
     r"""Matérn kernel of half-integer order.
 
     .. math:: k(x, y) = p_\nu(a)\, e^{-a}, \quad a = \sqrt{2 \nu}\, \|(x - y) / \ell\|
@@ -153,8 +166,6 @@ class Matern(_Stationary):
     :math:`\nu = \infty` is the RBF kernel. Any other ``nu`` raises a ValueError.
     """
 
-    length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
-
     def __init__(self, kernel: sk.Matern, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
         self.nu = float(kernel.nu)
@@ -162,9 +173,6 @@ class Matern(_Stationary):
             raise UnsupportedKernelError(
                 f"nu of Matern must be 0.5, 1.5, 2.5 or inf, got {self.nu}."
             )
-
-    def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        return radial(X, Y, self.length_scale, MATERN[self.nu])  # (N, M)
 
 
 class RationalQuadratic(_Stationary):
@@ -189,7 +197,8 @@ class ExpSineSquared(_Stationary):
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         # float64: rounding r in float32 would move the phase after some thousand periods
-        r = safe_sqrt(squared_distance(X.double(), Y, self.periodicity))  # ‖x − y‖ / p, (N, M)
+        r2 = squared_distance(X.double(), Y, self.periodicity)  # (‖x − y‖ / p)², (N, M)
+        r = safe_power(r2, 0.5)
         return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square()).to(X.dtype)
 
 
@@ -275,8 +284,9 @@ class Exponentiation(Kernel):
         return self.kernel.diag(X) ** self.exponent  # (N,)
 
 
-# Looked up by exact type: sklearn's Matern subclasses RBF, and so may a user's own kernel.
-_MODULES: dict[type, type[Kernel]] = {
+# Looked up by exact type: sklearn's Matern subclasses RBF, and so may a user's own kernel, which is
+# added here.
+MODULES: dict[type, type[Kernel]] = {
     sk.RBF: RBF,
     sk.Matern: Matern,
     sk.RationalQuadratic: RationalQuadratic,
@@ -330,13 +340,13 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
 
 
 def _module(kernel: sk.Kernel, dtype: torch.dtype) -> Kernel:
-    if type(kernel) not in _MODULES:
-        supported = ", ".join(t.__name__ for t in _MODULES)
+    if type(kernel) not in MODULES:
+        supported = ", ".join(t.__name__ for t in MODULES)
         raise TypeError(
             f"kernel must be an expression of scikit-learn's {supported}; "
             f"got {type(kernel).__module__}.{type(kernel).__qualname__}."
         )
-    return _MODULES[type(kernel)](kernel, dtype)
+    return MODULES[type(kernel)](kernel, dtype)
 
 
 def to_sklearn(module: Kernel) -> sk.Kernel:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ..data.arrays import row_blocks
 from . import expressions as kernels
-from .distances import MATERN, Profile, rbf
+from .distances import Profile, rbf
 from .expressions import Kernel
 
 BLOCK_VALUES = 1 << 18
@@ -31,7 +31,7 @@ class Isotropic(NamedTuple):
 
 
 def as_isotropic(kernel: Kernel) -> Isotropic | None:
-    """A kernel that is a constant times an RBF or Matérn kernel; None of others."""
+    """A kernel that is a constant times a function of distances; None of others."""
     constant, shape = 1.0, kernel
     if isinstance(kernel, kernels.Product):
         first, second = kernel.k1, kernel.k2
@@ -40,10 +40,9 @@ def as_isotropic(kernel: Kernel) -> Isotropic | None:
         if not isinstance(first, kernels.Constant):
             return None
         constant, shape = first.constant_value, second
-    if not isinstance(shape, kernels.RBF | kernels.Matern):
+    if not isinstance(shape, kernels.Radial):
         return None
-    profile = MATERN[shape.nu] if isinstance(shape, kernels.Matern) else rbf
-    return Isotropic(constant, shape.length_scale, profile)
+    return Isotropic(constant, shape.length_scale, shape.profile)
 
 
 def left(X: Tensor) -> Tensor:
@@ -58,36 +57,15 @@ def right(Z: Tensor, length_scale: Tensor | float = 1.0) -> Tensor:
 
 
 def weighted_sums(A: Tensor, B: Tensor, W: Tensor, profile: Profile) -> Tensor:
-    """Σ_p W_pm κ(A_np ᵀB_m), (N, M).
+    """Σ_p W_pm κ(A_np ᵀB_m), (N, M), of weights W (J, M).
 
-    Parameters
-    ----------
-    A : Tensor of shape (N, J, L + 2)
-        :func:`left` of the rows.
-    B : Tensor of shape (M, L + 2)
-        :func:`right` of the points.
-    W : Tensor of shape (J, M)
-        Weights.
-    profile : callable
-        κ.
+    A (N, J, L + 2) is :func:`left` of the rows, and B (M, L + 2) :func:`right` of the points.
     """
     return _WeightedSums.apply(A, B, W, profile)
 
 
 def weighted_pairs(X: Tensor, W: Tensor, length_scale: Tensor, profile: Profile) -> Tensor:
-    """Σ_pq W_pq κ(‖x_np − x_nq‖²/ℓ²), (N,).
-
-    Parameters
-    ----------
-    X : Tensor of shape (N, J, L)
-        Rows.
-    W : Tensor of shape (J, J)
-        Symmetric weights.
-    length_scale : Tensor of shape ()
-        ℓ.
-    profile : callable
-        κ.
-    """
+    """Σ_pq W_pq κ(‖x_np − x_nq‖²/ℓ²), (N,), of X (N, J, L), symmetric weights W and ℓ, ()."""
     return _WeightedPairs.apply(X, W, length_scale.to(X), profile)
 
 

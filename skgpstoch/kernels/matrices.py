@@ -70,6 +70,9 @@ class Covariance(ABC):
         """Rows whose covariances with all are a block."""
         return max(LEAST_ROWS, BLOCK_ELEMENTS[self.device.type] // self.n_rows)
 
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.device)
+
     def empty(self) -> Tensor:
         """Memory for a matrix (N, N)."""
         n = self.n_rows
@@ -92,9 +95,6 @@ class TorchCovariance(Covariance):
         self.device = device
         self.X = self._tensor(X)
         self.n_rows = len(X)
-
-    def _tensor(self, X: np.ndarray) -> Tensor:
-        return torch.tensor(X, dtype=torch.float64, device=self.device)
 
     def set_theta(self, theta: np.ndarray) -> None:
         set_theta(self.parameters, theta)
@@ -164,9 +164,6 @@ class ObjectCovariance(Covariance):
         self.device = device
         self.X = X
         self.n_rows = len(X)
-
-    def _tensor(self, K: Any) -> Tensor:
-        return torch.tensor(np.asarray(K), dtype=torch.float64, device=self.device)
 
     def set_theta(self, theta: np.ndarray) -> None:
         self.kernel.theta = theta

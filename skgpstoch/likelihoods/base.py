@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 """A function of q at each row, (N,), and its derivatives by q's mean and variance, (N, P)."""
-
 
 REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
@@ -104,19 +103,8 @@ class Likelihood(nn.Module):
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
 
-        Parameters
-        ----------
-        y : Tensor of shape (N, P)
-            Targets.
-        q : Marginals of shape (1, N, P)
-            One mixture component.
-
-        Returns
-        -------
-        value : Tensor of shape (N,)
-            Nats; with a graph to the likelihood's own parameters.
-        d_mean, d_var : Tensors of shape (N, P)
-            Without a graph.
+        Parameters and shapes are those of :meth:`expected_gradients`. The value has a graph to the
+        likelihood's own parameters, the derivatives have none and any sign.
         """
         return differentiate(self, self.log_predictive, y, q)
 
@@ -127,23 +115,10 @@ class Likelihood(nn.Module):
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        """Exact draws of f from q(f) p(y | f), normalised, for a log-concave likelihood.
+        """Exact draws of f from q(f) p(y | f), normalised, `n_samples` for each row.
 
-        Parameters
-        ----------
-        y : Tensor of shape (N, P)
-            Targets.
-        q : Marginals of shape (1, N, P)
-            One mixture component, in float64.
-        n_samples : int
-            Draws for each row.
-        generator : torch.Generator
-            Where randomness comes from.
-
-        Raises
-        ------
-        ValueError
-            If the likelihood is not log-concave.
+        With y and q as for :meth:`expected_gradients`, in float64. A ValueError is raised unless
+        the likelihood is log-concave.
         """
         envelope = self.product_envelope(y, q)
         mean, var = q.mean[0], q.var[0]
@@ -163,10 +138,8 @@ class Likelihood(nn.Module):
                 f"{self!r} is not; use gradient='exact'."
             )
         mean, var = q.mean[0], q.var[0]
-        return Envelope(
-            lambda f: self.log_prob(y, f) + log_density(f, mean, var),
-            *self.product_interval(y, q),
-        )
+        interval = self.product_interval(y, q)
+        return Envelope(lambda f: self.log_prob(y, f) + log_density(f, mean, var), *interval)
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Ends, (N, P) each, beyond which q(f) p(y | f) counts for nothing.
@@ -197,6 +170,12 @@ class Likelihood(nn.Module):
                 "added"
             )
         return self
+
+    def knowing(self, **attributes: Tensor | None) -> Self:
+        """That of rows of which these attributes are known; parameters stay shared."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     def of(self, rows: Rows) -> Likelihood:
         """That of these rows; parameters stay shared."""
@@ -241,8 +220,14 @@ def differentiate(
         gradients = torch.autograd.grad(
             value.sum(), (mean, var), retain_graph=learned, materialize_grads=True
         )
-    d_mean, d_var = (g[0].to(q.mean.dtype) for g in gradients)
-    return (value if learned else value.detach()).to(q.mean.dtype), d_mean, d_var
+    d_mean, d_var = (g[0] for g in gradients)
+    return in_type_of(q, value if learned else value.detach(), d_mean, d_var)
+
+
+def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:
+    """In the type of q, which that of the parameters may not be."""
+    dtype = q.mean.dtype
+    return value.to(dtype), d_mean.to(dtype), d_var.to(dtype)
 
 
 def is_learned(likelihood: Likelihood) -> bool:
@@ -283,15 +268,7 @@ FOR_CLASSES = ("bernoulli", "softmax", "robustmax")
 
 
 def named(name: str, **arguments: Any) -> Callable[[Any], Any]:
-    """Give a likelihood's class, with these arguments of its constructor, a name.
-
-    Parameters
-    ----------
-    name : str
-        What users say for `likelihood`.
-    **arguments : object
-        Of the constructor.
-    """
+    """Give a likelihood's class, with these arguments of its constructor, a name for users."""
 
     def register(cls: Any) -> Any:
         NAMED[name] = functools.partial(cls, **arguments)
@@ -343,12 +320,7 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
 def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """Return the likelihood of a regressor; "auto" is "gaussian".
 
-    Raises
-    ------
-    ValueError
-        If it is for classes, or there is none of that name.
-    TypeError
-        If it is neither a name nor an instance.
+    Raises as :func:`make_likelihood` does, and a ValueError if it is for classes.
     """
     among = sorted(NAMED.keys() - set(FOR_CLASSES))
     found = make_likelihood("gaussian" if likelihood == "auto" else likelihood, among)
@@ -362,12 +334,7 @@ def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
 def class_likelihood(likelihood: str | Likelihood, n_classes: int) -> Likelihood:
     """Return the likelihood of a classifier; "auto" is "bernoulli" or "softmax".
 
-    Raises
-    ------
-    ValueError
-        If it is not for so many classes, or there is none of that name.
-    TypeError
-        If it is neither a name nor an instance.
+    Raises as :func:`make_likelihood` does, and a ValueError if it is not for so many classes.
     """
     name = likelihood
     if likelihood == "auto":

@@ -10,13 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.rows import Rows
-from ..maths.gaussian import (
-    Marginals,
-    log_ndtr,
-    log_root,
-    quadrature_nodes,
-    quasi_random_nodes,
-)
+from ..maths.gaussian import Marginals, log_ndtr, log_root, quadrature_nodes, quasi_random_nodes
 from . import logistic
 from .base import Gradients, check_link, differentiate, mixture_log_mean, named
 from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks, probit_variance
@@ -25,14 +19,11 @@ from .rejection import Draws, accept_reject
 TRAINING_POINTS = 128
 """Quasi-random points of softmax's expected log-probabilities and gradients."""
 
-
 MODE_STEPS = 14
 """Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
 
-
 TRAINING_NODES = 32
 """Quadrature nodes of robustmax's expected log-probabilities and gradients."""
-
 
 PREDICTIVE_NODES = 64
 """Quadrature nodes of robustmax's probabilities."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from .base import (
     Likelihood,
     check_link,
     check_probability,
+    in_type_of,
     largest,
     mixture_log_mean,
     named,
@@ -27,13 +27,10 @@ from .base import (
 
 COUNT_MODE_STEPS = 20
 
-
 COUNT_TRAINING_NODES = 48
-
 
 COUNT_PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
-
 
 MOST_COUNT = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""
@@ -82,11 +79,7 @@ class Poisson(Likelihood):
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Poisson:
         super().given(noise=noise)
-        if exposure is None:
-            return self
-        other = copy.copy(self)
-        other.exposure = exposure
-        return other
+        return self if exposure is None else self.knowing(exposure=exposure)
 
     def at_rows(self, rows: Tensor) -> Poisson:
         """The likelihood of these of the rows."""
@@ -180,8 +173,7 @@ class Poisson(Likelihood):
             first, second = _derivatives(self, y.double(), f)
             d_mean = (weights * first).sum(0)[0]
             d_var = 0.5 * (weights * (second + first.square())).sum(0)[0]
-        dtype = q.mean.dtype
-        return log_sum.sum(-1)[0].to(dtype), d_mean.to(dtype), d_var.to(dtype)
+        return in_type_of(q, log_sum.sum(-1)[0], d_mean, d_var)
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Around the mode, where the logarithm falls at least as fast as that of q."""

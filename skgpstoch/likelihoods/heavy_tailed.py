@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
-from .base import Gradients, is_learned, mixture_log_mean, named
-from .real import AdditiveNoise, gaussian_draws, in_type_of, log_parameter, numbers
+from .base import Gradients, in_type_of, is_learned, mixture_log_mean, named
+from .real import AdditiveNoise, gaussian_draws, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
 
 
@@ -304,9 +304,8 @@ class StudentT(AdditiveNoise):
             return -0.5 * (y - mean).square() / (var + s2 * (-u).exp())
 
         # Below the least of the modes, that of f = y, p(u) falls like exp(½ν·u).
-        farthest = torch.log((2.0 * half + 1.0) / (2.0 * half + (y - mean).square() / s2))
         width = 40.0 / half + (80.0 / half).sqrt()
-        low = farthest.clamp_max(0.0) - width
+        low = self._low(y - mean, s2) - width
         return Envelope(log_concave, low, torch.log1p(width).expand_as(low), decreasing)
 
     def product_samples(

@@ -69,12 +69,8 @@ def in_blocks(
 def moments_at_nodes(log_probs: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:
     """Return mean and variance of each class's probability, side by side: (S, N, 2C).
 
-    Parameters
-    ----------
-    log_probs : callable
-        f (K, S, N, P) ↦ log p(y = c | f) of every class, (K, S, N, C).
-    q : Marginals of shape (S, N, P)
-        q(f); with one latent function a quadrature, else an average over quasi-random points.
+    `log_probs` is f (K, S, N, P) ↦ log p(y = c | f) of every class, (K, S, N, C). With one latent
+    function it is a quadrature, else an average over quasi-random points.
     """
     if q.mean.shape[-1] == 1:
         f, log_weights = quadrature_nodes(q)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density
-from .base import Gradients, Likelihood, check_probability, mixture_log_mean, named
+from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
+from .base import Gradients, Likelihood, check_probability, in_type_of, mixture_log_mean, named
 from .rejection import Draws
 
 
@@ -25,9 +25,7 @@ class AdditiveNoise(Likelihood):
 
     def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
         """That of rows whose noise is `ratio` times as large; parameters stay shared."""
-        other = copy.copy(self)
-        other.ratio = ratio
-        return other
+        return self.knowing(ratio=ratio)
 
     def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
         """A scale (P,), or a power of it, of these rows."""
@@ -147,8 +145,7 @@ class Gaussian(AdditiveNoise):
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """f + σz, z ~ N(0, 1)."""
-        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
-        return f + self.noise_variance.sqrt() * z
+        return f + self.noise_variance.sqrt() * standard_normal(f.shape, f, generator)
 
     def noise_quantile(self, probability: float) -> Tensor:
         """σ·Φ⁻¹(probability)."""
@@ -164,9 +161,7 @@ class Gaussian(AdditiveNoise):
         """μ + √(v + σ²)·Φ⁻¹(probability), unless q is a mixture."""
         if len(q.mean) > 1:
             return super().quantile(q, probability)
-        p = torch.tensor(check_probability(probability), dtype=torch.float64, device="cpu")
-        mean, var = self.moments(q)
-        return mean[0] + var[0].sqrt() * torch.special.ndtri(p).item()
+        return self.moments(q).quantile(check_probability(probability))
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """log N(y | μ, σ²) − v/(2σ²), in closed form."""
@@ -213,11 +208,7 @@ class Gaussian(AdditiveNoise):
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
         """With σ² + s² for σ²."""
         super().given(exposure)
-        if noise is None:
-            return self
-        other = copy.copy(self)
-        other.known = noise
-        return other
+        return self if noise is None else self.knowing(known=noise)
 
     def at_rows(self, rows: Tensor) -> AdditiveNoise:
         known = self if self.known is None else self.given(noise=self.known[rows])
@@ -240,19 +231,12 @@ def numbers(value: Tensor) -> str:
     return f"[{', '.join(numbers)}]" if value.ndim else numbers[0]
 
 
-def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:
-    """In the type of q, which that of the parameters may not be."""
-    dtype = q.mean.dtype
-    return value.to(dtype), d_mean.to(dtype), d_var.to(dtype)
-
-
 def gaussian_draws(
     y: Tensor, noise: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
 ) -> Draws:
     """Draws from q(f) N(y | f, noise), normalised: none is rejected."""
     gain = q.var / (q.var + noise)
     mean = torch.lerp(q.mean, y.to(q.mean).expand_as(q.mean), gain)
-    shape = (n_samples, *q.mean.shape[1:])
-    z = torch.randn(shape, generator=generator, dtype=q.mean.dtype, device=q.mean.device)
+    z = standard_normal((n_samples, *q.mean.shape[1:]), q.mean, generator)
     f = mean + (gain * noise).sqrt() * z
     return Draws(f, f.numel())

@@ -26,12 +26,9 @@ from ..maths.linalg import NotPositiveDefiniteError
 
 N_CELLS = 32
 
-
 MAX_ROUNDS = 10_000
 
-
 N_ZOOMS = 5  # each finds where the integrand counts a dozen times closer
-
 
 Propose = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (E,) → a proposal for each, (E, P), and log(target/envelope) there, (E, P or 1)."""
@@ -65,9 +62,7 @@ def accept_reject(
         uniform = torch.rand(log_ratio.shape, generator=generator, dtype=x.dtype, device=x.device)
         still = waits[pending]
         n_proposed += int(still.sum())
-        accepted = still & ~(
-            uniform.log() > log_ratio
-        )  # NaN is accepted: to be found by the caller
+        accepted = still & ~(uniform.log() > log_ratio)  # NaN, too: to be found by the caller
         f[pending] = torch.where(accepted, x, f[pending])
         waits[pending] = still & ~accepted
         pending = pending[waits[pending].any(1)]
@@ -111,9 +106,7 @@ class Envelope:
         from_right = values[1:] + torch.cat([(-rise[1:]).clamp_min(0.0), none])
         cells = torch.minimum(from_left, from_right) + fall[:-1]
         tails = torch.stack([values[0], values[-1] + fall[-1]])
-        self.slopes = (
-            rise[[0, -1]] / self.step
-        )  # (2, N, P): rising on the left, falling on the right
+        self.slopes = rise[[0, -1]] / self.step  # (2, N, P): up on the left, down on the right
         self.bounds = torch.cat([cells, tails]).movedim(0, -1)  # (N, P, K + 2)
         log_widths = torch.cat([self.step.log().expand_as(cells), -self.slopes.abs().log()])
         log_mass = self.bounds + log_widths.movedim(0, -1)

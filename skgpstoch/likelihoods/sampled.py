@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..maths.gaussian import Marginals
-from .base import Likelihood, differentiate
+from ..maths.gaussian import Marginals, standard_normal
+from .base import Gradients, Likelihood, differentiate, in_type_of
 
 
 def monte_carlo_gradients(
@@ -21,10 +21,9 @@ def monte_carlo_gradients(
     n_samples: int,
     jitter: float,
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Gradients:
     """log (jitter + (1/S) Σ_s p(y | f_s)), f_s = μ + √v ε_s, and its derivatives (bMC)."""
-    shape = (n_samples, *q.mean.shape[1:])
-    draws = torch.randn(shape, generator=generator, dtype=torch.float64, device=q.mean.device)
+    draws = standard_normal((n_samples, *q.mean.shape[1:]), q.mean.double(), generator)
 
     def log_mean(y: Tensor, q: Marginals) -> Tensor:
         log_p = likelihood.log_prob(y, q.mean + q.var.sqrt() * draws)  # (S, N, ·)
@@ -38,7 +37,7 @@ def monte_carlo_gradients(
 
 def product_gradients(
     y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Gradients:
     """An estimate of the value, E[(f − μ)/v] and ½E[(f − μ)²/v² − 1/v] under q(f) p(y | f) (uPS).
 
     ∇ log E_q[p(y | f)] = E[∇ log q(f)] + E[∇ log p(y | f)], the second for the likelihood's
@@ -51,6 +50,4 @@ def product_gradients(
         score = (f - exact.mean) / exact.var  # (S, N, P)
         mean, var = score.mean(0), 0.5 * (score.square().mean(0) - exact.var[0].reciprocal())
     log_p = likelihood.log_prob(y, f).mean(0).sum(-1)
-    value = value + (log_p - log_p.detach())
-    dtype = q.mean.dtype
-    return value.to(dtype), mean.to(dtype), var.to(dtype)
+    return in_type_of(q, value + (log_p - log_p.detach()), mean, var)

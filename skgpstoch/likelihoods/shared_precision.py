@@ -9,9 +9,8 @@ from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from ..maths.gaussian import Marginals, inverse
-from .base import Gradients, check_probability, mixture_log_mean, named
+from .base import Gradients, check_probability, in_type_of, mixture_log_mean, named
 from .heavy_tailed import StudentT
-from .real import in_type_of
 from .rejection import Draws
 
 

@@ -36,12 +36,7 @@ class RunningStatistics(nn.Module):
     square: Tensor  # (K, P)
 
     def __init__(
-        self,
-        n_members: int,
-        n_features: int,
-        n_outputs: int,
-        averaging: float | str,
-        window: float,
+        self, n_members: int, n_features: int, n_outputs: int, averaging: float | str, window: float
     ) -> None:
         super().__init__()
         self.averaging = averaging

@@ -9,22 +9,9 @@ from torch import Tensor
 def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) -> Tensor:
     """Standard normals that are a function of (seed, stream, index, column) alone.
 
+    z (m, n_columns), float64, for integers `index` (m,) of the sequence that seed and stream name.
     Row i is the same whichever other rows are asked for, in whatever order, so features need not be
     stored to be used again. SplitMix64 (Steele, Lea & Flood, 2014) of a counter, through Φ⁻¹.
-
-    Parameters
-    ----------
-    seed, stream : int
-        Name the sequence.
-    index : Tensor of shape (m,)
-        Integers.
-    n_columns : int
-        Numbers for each index.
-
-    Returns
-    -------
-    z : Tensor of shape (m, n_columns)
-        float64.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -193,6 +193,11 @@ def _sobol_normals(dim: int, n_points: int) -> np.ndarray:
         z = torch.linalg.solve_triangular(L, z.mT, upper=False).mT
     z = z / z.square().mean(0).sqrt()
     return torch.cat([z, -z]).T.contiguous().numpy()  # (dim, n_points)
+
+
+def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws of N(0, 1), of the type and on the device of a tensor."""
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def normal_nodes(dim: int, n_points: int) -> Tensor:

@@ -16,22 +16,14 @@ from ..data.arrays import row_blocks
 BLOCK_ROWS = 4096
 """Rows that are summed, or predicted, at a time."""
 
-
 LEAF = 64
-"""Size up to which :func:`inverse_cholesky` calls LAPACK."""
-
-
-INVERSE_LEAF = 64
-"""Size up to which :func:`inverse_` calls LAPACK."""
-
+"""Size up to which :func:`inverse_cholesky` and :func:`inverse_` call LAPACK."""
 
 SYMMETRIC_BLOCKS = 4
 """Blocks of rows that a symmetric product is made in, each to the diagonal only."""
 
-
 MIRROR_ROWS = 256
 """Rows that are mirrored at a time."""
-
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Multiples of the mean diagonal that :func:`cholesky` adds, in the order it tries them."""
@@ -97,17 +89,8 @@ def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:
     By halves, [[L₁, 0], [L₂₁, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ L₂₁ L₁⁻¹, L₂⁻¹]], mostly products of
     matrices: three fifths of the time of a decomposition and an inversion at N = 512.
 
-    Parameters
-    ----------
-    A : Tensor of shape (..., N, N)
-        Symmetric positive definite matrices.
-
-    Returns
-    -------
-    R : Tensor of shape (..., N, N)
-        L⁻¹, lower triangular.
-    failed : Tensor of shape (...)
-        Whether A is not positive definite; R is of no use then.
+    From symmetric A (..., N, N) lower triangular L⁻¹ (..., N, N), and whether it has failed, (...),
+    as A is not positive definite: L⁻¹ is of no use then.
     """
     R = torch.zeros_like(A)
     return R, _inverse_cholesky(A, R)
@@ -150,10 +133,10 @@ def inverse_(L: Tensor) -> None:
     upper triangle is scratch.
     """
     n = len(L)
-    if n <= INVERSE_LEAF:
+    if n <= LEAF:
         L.copy_(torch.cholesky_inverse(L))
         return
-    h = n // 2 if n <= 4 * INVERSE_LEAF else n // (2 * INVERSE_LEAF) * INVERSE_LEAF
+    h = n // 2 if n <= 4 * LEAF else n // (2 * LEAF) * LEAF
     L_11, L_21, L_22 = L[:h, :h], L[h:, :h], L[h:, h:]
     T = torch.linalg.solve_triangular(L_11, L_21, upper=False, left=False)
     inverse_(L_22)
@@ -186,10 +169,9 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     scale = A.diagonal(dim1=-2, dim2=-1).abs().mean(-1)
     for jitter in JITTERS[:3]:
         try:
-            values, vectors = torch.linalg.eigh(add_diagonal(A, jitter * scale) if jitter else A)
+            return torch.linalg.eigh(add_diagonal(A, jitter * scale) if jitter else A)
         except torch.linalg.LinAlgError:
             continue
-        return values, vectors
     raise NotPositiveDefiniteError(
         f"The eigendecomposition of a matrix of shape {tuple(A.shape)} did not converge. Likely "
         "causes: inputs on very different scales (use StandardScaler), or duplicated columns."

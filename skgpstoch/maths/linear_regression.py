@@ -17,7 +17,7 @@ and ridge are (P,), or (C, P) for C candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -76,16 +76,25 @@ def exact_statistics(
     members: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, weight: Tensor | None = None
 ) -> Statistics:
     """Statistics of all rows, streamed in blocks: `members` maps (N, d) to features (K, N, D)."""
-    total: list[Tensor] = []
 
-    @torch.no_grad()
-    def add(block: slice) -> None:
+    def part(block: slice) -> Statistics:
         of_block = None if weight is None else weight[:, block]
-        part = batch_statistics(members(X[block]), y[block], of_block)
-        total[:] = [a + b for a, b in zip(total, part, strict=True)] if total else part
+        return batch_statistics(members(X[block]), y[block], of_block)
 
-    map_blocks(add, len(X))
-    return Statistics(*total)
+    return Statistics(*sums_over_blocks(part, len(X)))
+
+
+@torch.no_grad()
+def sums_over_blocks(part: Callable[[slice], Iterable[Tensor]], n_rows: int) -> list[Tensor]:
+    """Sums of what `part` finds of blocks of rows."""
+    sums: list[Tensor] = []
+
+    def add(block: slice) -> None:
+        found = part(block)
+        sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+
+    map_blocks(add, n_rows)
+    return sums
 
 
 def spectrum(statistics: Statistics, n_rows: Tensor | None = None) -> Spectrum:
@@ -131,17 +140,7 @@ def most_likely(
 ) -> tuple[Tensor, Tensor]:
     """Noise and ridge of least NLML; given λ the best σ² is q(λ)/n, so the search is over λ alone.
 
-    Parameters
-    ----------
-    s : Spectrum
-        Of the training rows.
-    bounds : tuple of float, default=(0, inf)
-        Interval of σ².
-
-    Returns
-    -------
-    noise, ridge : Tensors of shape (P,)
-        σ² and λ; geometric means over the members.
+    σ² within the bounds, and λ: geometric means over the members.
     """
     ridges = ridge_grid(s, decades=12)
     P = s.square.shape[1]
@@ -187,10 +186,8 @@ def predict_held_out(
     ----------
     s : Spectrum
         Of the rows that each member was trained on.
-    members : callable
-        Maps (N, d) to features (K, N, D).
-    X, y : Tensors of shape (N, d) and (N, P)
-        Validation rows.
+    members, X, y
+        As for :func:`exact_statistics`, of validation rows.
     held_out : Tensor of shape (K, N)
         How often a row counts that is unseen by a member, 0 elsewhere.
     ridges : Tensor of shape (C,)
@@ -198,24 +195,18 @@ def predict_held_out(
     """
     inverse = 1.0 / (s.values[:, None] + ridges[:, None])  # 1/(l + λ), (K, C, D)
     W = torch.einsum("kdp,kcd->kdcp", s.cross, inverse).flatten(2)  # (K, D, C·P)
-    sums: list[Tensor] = []
 
-    @torch.no_grad()
-    def add(block: slice) -> None:
+    def part(block: slice) -> tuple[Tensor, Tensor]:
         Z = members(X[block]).double() @ s.vectors  # (K, N, D)
         unseen = held_out[:, block].double()
         m = (Z @ W).unflatten(-1, (len(ridges), -1))  # (K, N, C, P)
         h = 1.0 + Z.square() @ inverse.mT  # (K, N, C)
         square = (y[block].double()[:, None] - m).square() / h[..., None]
-        part = [
-            torch.einsum("kn,kncp->cp", unseen, square),
-            torch.einsum("kn,knc->c", unseen, h.log())[:, None],
-        ]
-        sums[:] = [a + b for a, b in zip(sums, part, strict=True)] if sums else part
+        log_variance = torch.einsum("kn,knc->c", unseen, h.log())[:, None]
+        return torch.einsum("kn,kncp->cp", unseen, square), log_variance
 
-    map_blocks(add, len(X))
     n = held_out.sum()
-    return HeldOutErrors(*(total / n for total in sums))
+    return HeldOutErrors(*(total / n for total in sums_over_blocks(part, len(X))))
 
 
 def held_out_score(
@@ -246,11 +237,6 @@ def calibrate(
         The largest ridge whose score is within this of the best is taken, in nats per row.
     bounds : tuple of float, default=(1e-12, inf)
         Interval of σ².
-
-    Returns
-    -------
-    noise, ridge : Tensors of shape (P,)
-        σ² and λ.
     """
     noise = held.square.clamp(*bounds)  # (C, P)
     score = held.score(noise)
@@ -274,19 +260,12 @@ def choose_noise(
 
     Parameters
     ----------
-    s : Spectrum
-        Of the rows that each member was trained on.
+    s, bounds
+        As for :func:`predict_held_out` and :func:`calibrate`.
     predict : callable
         Candidates for λ ↦ how well they predict.
     n_held_out : float
         How many rows are held out.
-    bounds : tuple of float
-        Interval of σ².
-
-    Returns
-    -------
-    best, cautious : (Tensor, Tensor), of shape (P,) each
-        σ² and λ.
     """
     ridges = ridge_grid(s)
     held = predict(ridges)

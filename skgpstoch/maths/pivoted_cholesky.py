@@ -54,15 +54,7 @@ def pivoted_cholesky(
 
 
 class LowRankInverse:
-    """V ↦ (LLᵀ + diag(noise))⁻¹V, O(NrR) (Woodbury).
-
-    Parameters
-    ----------
-    L : Tensor of shape (N, r)
-        Factor.
-    noise : Tensor of shape (N, 1)
-        Positive.
-    """
+    """V ↦ (LLᵀ + diag(noise))⁻¹V, O(NrR), for L (N, r) and a positive noise (N, 1) (Woodbury)."""
 
     def __init__(self, L: Tensor, noise: Tensor) -> None:
         self.scaled = L / noise  # diag(noise)⁻¹L

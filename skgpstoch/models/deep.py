@@ -110,19 +110,16 @@ class DeepPosterior(SparsePosterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         basis = self.features.basis(X)
-        q = self.weights.marginals(basis.phi, basis.residual())
-        return mixture(Marginals(q.mean + self.model.offset(basis), q.var), basis)
+        return mixture(self._marginals(basis), basis)
 
     def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Mean and variance of every inner layer, (N, D)."""
         given = self.features.propagate(X, self.features.n_nodes)
-        moments = (
-            layer.moments(H) for layer, H in zip(self.features.inner, given[:-1], strict=True)
-        )
-        return [
-            Marginals(*(part.unflatten(0, (-1, len(X))) for part in pair)).mixture_moments()
-            for pair in moments
-        ]
+        found = []
+        for layer, H in zip(self.features.inner, given[:-1], strict=True):
+            parts = (part.unflatten(0, (-1, len(X))) for part in layer.moments(H))
+            found.append(Marginals(*parts).mixture_moments())
+        return found
 
     def covariance(self, X: Tensor) -> Tensor:
         """Joint covariance of f, whose correlations are estimates from joint draws of h."""

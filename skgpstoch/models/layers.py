@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
-from ..kernels import Kernel
-from ..maths.gaussian import normal_nodes
+from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
@@ -107,21 +106,9 @@ class GPLayer(nn.Module):
         return 1
 
     def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> Tensor:
-        """Every row by itself (F2), given standard normal numbers.
+        """Every row by itself (F2), h (S·N, D_out), given standard normal ε (S, N or 1, n_normals).
 
-        Parameters
-        ----------
-        H : Tensor of shape (N, D_in) or (S·N, D_in)
-            Rows of the layer below.
-        n_rows : int
-            N.
-        noise : Tensor of shape (S, N or 1, n_normals)
-            ε.
-
-        Returns
-        -------
-        drawn : Tensor of shape (S·N, D_out)
-            h.
+        H are rows of the layer below, (N, D_in) or (S·N, D_in), N = `n_rows`.
         """
         mean, var = (part.unflatten(0, (-1, n_rows)) for part in self.moments(H))
         return (mean + var.sqrt() * noise).flatten(0, 1)
@@ -155,11 +142,7 @@ class DeepFeatures(CompositeFeatures):
     """
 
     def __init__(
-        self,
-        layers: Sequence[GPLayer],
-        last: FeatureMap,
-        n_samples: int = 1,
-        n_nodes: int = 64,
+        self, layers: Sequence[GPLayer], last: FeatureMap, n_samples: int = 1, n_nodes: int = 64
     ) -> None:
         super().__init__()
         self.layers, self.last = nn.ModuleList(layers), last
@@ -194,10 +177,7 @@ class DeepFeatures(CompositeFeatures):
         if not sizes:
             return []
         if generator is not None:
-            shapes = [(S, len(X), size) for size in sizes]
-            return [
-                torch.randn(s, generator=generator, dtype=X.dtype, device=X.device) for s in shapes
-            ]
+            return [standard_normal((S, len(X), size), X, generator) for size in sizes]
         return list(normal_nodes(sum(sizes), S).to(X).mT[:, None].split(sizes, -1))
 
     def propagate(
@@ -226,24 +206,13 @@ class DeepFeatures(CompositeFeatures):
     # ---- the last layer's --------------------------------------------------------------------
 
     @property
-    def kernel(self) -> Kernel:
-        """The last layer's."""
-        return self.each[-1].kernel
+    def shown(self) -> InducingFeatures:
+        return self.each[-1]
 
     @property
     def network(self) -> nn.Module:
         """What the last layer's kernel is on: the inner layers, if there are any."""
-        return self.layers if len(self.layers) else self.each[-1].network
-
-    @property
-    def points(self) -> Tensor:
-        """The last layer's."""
-        return self.each[-1].points
-
-    @property
-    def others(self) -> Tensor | None:
-        """Its orthogonal ones, if it has any."""
-        return getattr(self.each[-1], "others", None)
+        return self.layers if len(self.layers) else self.shown.network
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         return self.last.factors()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..posteriors.base import Posterior
 from .sparse import SparseModel, SparsePosterior
 
@@ -42,6 +42,7 @@ class MixturePosterior(Posterior):
         self.disagreement_scale = disagreement_scale
         self.members = nn.ModuleList(members)
         self.likelihood = members[0].likelihood
+        self._n_rows = members[0].n_rows
 
     @property
     def parts(self) -> list[SparsePosterior]:
@@ -52,10 +53,6 @@ class MixturePosterior(Posterior):
     def model(self) -> SparseModel:
         """That of the first member."""
         return self.parts[0].model
-
-    @property
-    def n_rows(self) -> float:
-        return self.parts[0].n_rows
 
     def log_evidence(self) -> Tensor:
         """The mean of the members', a bound on the logarithm of the mean evidence: (1,) nats."""
@@ -75,9 +72,8 @@ class MixturePosterior(Posterior):
 
     def covariance(self, X: Tensor) -> Tensor:
         within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
-        return within + (self.mean_shrinkage**2 + self.disagreement_scale**2) * self._disagreement(
-            X
-        )
+        factor = self.mean_shrinkage**2 + self.disagreement_scale**2
+        return within + factor * self._disagreement(X)
 
     def between(self, X: Tensor) -> Tensor:
         return self.mean_shrinkage**2 * self._disagreement(X)
@@ -111,13 +107,12 @@ class MixturePosterior(Posterior):
                 continue
             f = self.parts[k].sample(X, n, generator) + (self.mean_shrinkage - 1.0) * apart[k]
             if self.disagreement_scale:
-                z = torch.randn(n, K, P, generator=generator, dtype=f.dtype, device=f.device)
+                z = standard_normal((n, K, P), f, generator)
                 f = f + self.disagreement_scale / K**0.5 * torch.einsum("skp,knp->snp", z, apart)
             if rows is not None:
                 likelihood = cast(AdditiveNoise, self.parts[k].predictive(X, rows)[1])
-                f = likelihood.sample_around(
-                    f, means[k] + (self.mean_shrinkage - 1.0) * apart[k], generator
-                )
+                mean = means[k] + (self.mean_shrinkage - 1.0) * apart[k]
+                f = likelihood.sample_around(f, mean, generator)
             draws.append(f)
         return torch.cat(draws)[which.argsort(stable=True).argsort()]
 
@@ -127,10 +122,9 @@ def drawn_together(q: Marginals, mean_shrinkage: float, disagreement_scale: floa
     centre = q.mean.mean(0)
     apart = q.mean - centre
     mean = q.mean if mean_shrinkage == 1.0 else centre + mean_shrinkage * apart
-    return Marginals(
-        mean,
-        q.var + disagreement_scale**2 * apart.square().mean(0) if disagreement_scale else q.var,
-    )
+    if not disagreement_scale:
+        return Marginals(mean, q.var)
+    return Marginals(mean, q.var + disagreement_scale**2 * apart.square().mean(0))
 
 
 def joint_likelihood(parts: Sequence[Likelihood]) -> Likelihood:

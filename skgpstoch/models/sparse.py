@@ -24,10 +24,10 @@ from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.base import Posterior
-from ..posteriors.blocks import VariationalWeights, WeightMoments
+from ..posteriors.blocks import VariationalWeights, WeightMoments, identities
 from ..posteriors.sites import (
     InverseFactor,
     Sites,
@@ -49,13 +49,7 @@ class Solution(NamedTuple):
 
 
 class ConstantMean(nn.Module):
-    """The prior mean of each output.
-
-    Parameters
-    ----------
-    value : Tensor of shape (P,)
-        Where it starts.
-    """
+    """The prior mean of each output, (P,), which starts at a value."""
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
@@ -189,17 +183,11 @@ class SparseModel(nn.Module):
 
     def prior(self) -> tuple[Sites, WeightMoments]:
         """Return the sites of no data, and the prior as q(w)."""
-        mean, sizes = torch.zeros_like(self.mean.value), self.features.blocks
-        S = [
-            None
-            if is_prior
-            else torch.eye(size, dtype=self.dtype, device=self.device).repeat(len(mean), 1, 1)
-            for size, is_prior in zip(sizes, self.has_prior_covariance, strict=True)
-        ]
-        sites = self.zero_sites()
+        mean, sizes, sites = self.mean.value.detach(), self.features.blocks, self.zero_sites()
+        blocks = zip(identities(sizes, mean), self.has_prior_covariance, strict=True)
+        S = [None if is_prior else one.repeat(len(mean), 1, 1) for one, is_prior in blocks]
         kl = sites.cross.new_zeros(())
-        moments = WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, kl)
-        return sites, moments
+        return sites, WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, kl)
 
     def moments(
         self,
@@ -256,11 +244,11 @@ class SparseModel(nn.Module):
 
     def penalty(self) -> float | Tensor:
         """What the shift costs, and the noise of rows."""
-        penalty = self.features.penalty()
-        total = 0.0 if penalty is None else self.beta * penalty
-        return (
-            total if self.scale is None else total + self.beta * self.scale.neg_log_prior().detach()
-        )
+        of_shift = self.features.penalty()
+        total = 0.0 if of_shift is None else self.beta * of_shift
+        if self.scale is None:
+            return total
+        return total + self.beta * self.scale.neg_log_prior().detach()
 
     # ---- copies ------------------------------------------------------------------------------
 
@@ -336,10 +324,6 @@ class SparsePosterior(Posterior):
         m = self.weights.mean  # (I + G)m = c
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
-    @property
-    def n_rows(self) -> float:
-        return self._n_rows
-
     def log_evidence(self) -> Tensor:
         """The bound on it, in one piece: (1,) nats."""
         return self.elbo[None]
@@ -377,5 +361,5 @@ class SparsePosterior(Posterior):
         R = self.model.features.residual_covariance(X, basis.phi)
         if R is None:
             return f
-        z = torch.randn(f.shape, generator=generator, dtype=f.dtype, device=f.device)
+        z = standard_normal(f.shape, f, generator)
         return f + cholesky(R, "covariance of the residual process", basis.prior.mean()) @ z

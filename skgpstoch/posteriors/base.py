@@ -15,6 +15,7 @@ class Posterior(nn.Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
+    _n_rows: float
     has_cheap_mean: bool = False
     """Whether :meth:`mean` takes much less than :meth:`marginals`; for additive noise."""
 
@@ -26,7 +27,7 @@ class Posterior(nn.Module):
     @property
     def n_rows(self) -> float:
         """How many rows the data count for."""
-        raise NotImplementedError
+        return self._n_rows
 
     def log_evidence(self) -> Tensor:
         """log p(y | X) of each output, (P,) nats."""

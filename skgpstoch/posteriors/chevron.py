@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky, log_det, map_blocks
 from .base import Posterior
 
@@ -173,8 +173,7 @@ class ChevronModel(nn.Module):
         for groups, members in self.blocks(2**16):
             W, std = self.columns[members].double(), self.std[members].double()
             s = self.s[members] if len(self.s) else self.basis.precision(groups)[:, None]
-            s = s.double()
-            total += block_kl(W, std, s, members)
+            total += block_kl(W, std, s.double(), members)
         return total
 
     def _dense_kl(self) -> Tensor:
@@ -211,29 +210,13 @@ def block_kl(W: Tensor, std: Tensor, s: Tensor, members: Tensor) -> Tensor:
 
 
 class ChevronPosterior(Posterior):
-    """p(f | data) of a :class:`ChevronModel`.
-
-    Parameters
-    ----------
-    model : ChevronModel
-        The fitted one.
-    n_rows : float
-        How many rows it was fitted to.
-    """
+    """p(f | data) of a :class:`ChevronModel` that was fitted to data of `n_rows` rows."""
 
     def __init__(self, model: ChevronModel, n_rows: float) -> None:
         super().__init__()
         self.model = model
+        self.likelihood = model.likelihood
         self._n_rows = n_rows
-
-    @property
-    def likelihood(self) -> Likelihood:  # type: ignore[override]
-        """p(y | f)."""
-        return self.model.likelihood
-
-    @property
-    def n_rows(self) -> float:
-        return self._n_rows
 
     def marginals(self, X: Tensor) -> Marginals:
         return self.model.marginals(X)
@@ -254,17 +237,13 @@ class ChevronPosterior(Posterior):
         """Weights are drawn a block at a time; rows of a GPU's memory too."""
         model = self.model
         P, C = model.columns.shape[1:]
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=X.dtype, device=X.device)
-
         f = model.shift.to(X).expand(n_samples, len(X), P).clone()
-        dense = normal(P, C - 1, n_samples)
+        dense = standard_normal((P, C - 1, n_samples), X, generator)
         first = torch.ones(P, 1, n_samples, dtype=X.dtype, device=X.device)
         for_columns = torch.cat([first, dense], 1)  # of μ and of C's dense columns
         for groups, members in model.blocks():
             W = model.columns[members].to(X).permute(1, 0, 2) @ for_columns  # (P, |I|, n_samples)
-            draws = normal(P, len(members), n_samples)
+            draws = standard_normal((P, len(members), n_samples), X, generator)
             W += model.std[members].to(X).mT[..., None] * draws
 
             def add(rows: slice, groups: Tensor = groups, W: Tensor = W) -> None:
@@ -272,7 +251,7 @@ class ChevronPosterior(Posterior):
 
             map_blocks(add, len(X), BLOCK_ROWS)
         if model.augments:
-            f += model.missing_variance(X).sqrt() * normal(*f.shape)
+            f += model.missing_variance(X).sqrt() * standard_normal(f.shape, X, generator)
         return f
 
     def bound_of(self, X: Tensor, rows: Rows) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..features.base import FeatureMap
 from ..likelihoods.real import Gaussian
-from ..maths.gaussian import Marginals
+from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import map_blocks
 from ..maths.linear_regression import Spectrum, exact_statistics, negative_log_evidence, spectrum
 from .base import Posterior, Weights
@@ -64,25 +64,12 @@ class ConjugateWeights(Weights):
         return half @ half.mT
 
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(
-            (n_samples, *self.mean.shape),
-            generator=generator,
-            dtype=self.mean.dtype,
-            device=self.mean.device,
-        )
+        noise = standard_normal((n_samples, *self.mean.shape), self.mean, generator)
         return self.mean + self.spectrum.vectors[0] @ (self.variances.sqrt() * noise)
 
 
 class ConjugatePosterior(Posterior):
-    """f(x) = φ(x)ᵀw with a Gaussian likelihood: exact.
-
-    Parameters
-    ----------
-    features : FeatureMap
-        φ.
-    weights : ConjugateWeights
-        p(w | y).
-    """
+    """f(x) = φ(x)ᵀw with a Gaussian likelihood, exact: features φ, and weights p(w | y)."""
 
     features: FeatureMap
     weights: ConjugateWeights
@@ -93,10 +80,7 @@ class ConjugatePosterior(Posterior):
         self.features = features
         self.weights = weights
         self.likelihood = Gaussian(weights.noise_variance)
-
-    @property
-    def n_rows(self) -> float:
-        return float(self.weights.spectrum.n_rows)
+        self._n_rows = float(weights.spectrum.n_rows)
 
     def log_evidence(self) -> Tensor:
         return self.weights.log_evidence()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..kernels import Kernel, scaled
 from ..likelihoods.real import Gaussian
-from ..maths.gaussian import LOG_2PI, Marginals
+from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
 from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
 from .base import Posterior
 
@@ -85,16 +85,12 @@ class ExactPosterior(Posterior):
             noise, y = likelihood.noise_variance, rows.y
             C = noisy(kernel(network(X)).double(), noise, rows)
             L = cholesky(C, "kernel matrix of all rows")
-            alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT
+            alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT  # (K + σ²I)⁻¹y, (N, P)
             constant = repetition(noise, rows)
         named = {"X": X, "y": y, "factor": L, "alpha": alpha, "constant": constant}
         for name, value in named.items():
-            self.register_buffer(name, value)  # alpha = (K + σ²I)⁻¹y, (N, P)
+            self.register_buffer(name, value)
         self._n_rows = rows.n_effective
-
-    @property
-    def n_rows(self) -> float:
-        return self._n_rows
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:
@@ -124,15 +120,12 @@ class ExactPosterior(Posterior):
 
     def covariance(self, X: Tensor) -> Tensor:
         G = self.network(X)
-        V = tri_solve(
-            self.factor, self.kernel(self.network(self.X), G).expand(len(self.factor), -1, -1)
-        )
+        K = self.kernel(self.network(self.X), G)  # (N, N*)
+        V = tri_solve(self.factor, K.expand(len(self.factor), -1, -1))
         return self.kernel(G) - V.mT @ V
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.marginals(X).mean[0]  # (N, P)
         L = cholesky(self.covariance(X), "posterior covariance")
-        z = torch.randn(
-            (len(L), len(X), n_samples), generator=generator, dtype=L.dtype, device=L.device
-        )
+        z = standard_normal((len(L), len(X), n_samples), L, generator)
         return mean + (L @ z).permute(2, 1, 0)

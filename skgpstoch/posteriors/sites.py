@@ -60,18 +60,8 @@ def optimal_moments(
 ) -> WeightMoments:
     """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
-    Parameters
-    ----------
-    sites : Sites
-        G and c.
-    sizes : tuple of int
-        D_b of one or two blocks.
-    prior_blocks : tuple of bool
-        Whether S_b stays I.
-    inverse_factor : callable, default=careful_inverse_factor
-        L⁻¹ for LLᵀ.
-    dtype : torch.dtype, default=torch.float64
-        Of the result; everything but S is computed in float64.
+    Of one or two blocks of sizes D_b; of `prior_blocks` S_b stays I. The type is that of the
+    result: everything but S is computed in float64.
     """
     mean, inverses = optimal_mean(sites, sizes, inverse_factor)
     kl = 0.5 * mean.square().sum()

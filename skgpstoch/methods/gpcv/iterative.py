@@ -65,10 +65,6 @@ class IterativePosterior(Posterior):
         self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)
         self._n_rows = rows.n_effective
 
-    @property
-    def n_rows(self) -> float:
-        return self._n_rows
-
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
         """Return C @ V, (N, R)."""

@@ -64,34 +64,33 @@ class HiddenImages:
         Of these layers.
     channels : tuple of int
         Of the images that every inner layer makes.
-    patch_shape : tuple of int, int or "auto", default="auto"
+    patch_shape : tuple of int, int or "auto"
         Of the patches that inner layers look at.
-    stride : int, default=1
+    stride : int
         Pixels from one of these to the next.
-    shares_weights : bool, default=True
+    shares_weights : bool
         Whether the patches of an image share the draw of weights.
     """
 
     draws: LayerDraws
     channels: tuple[int, ...]
-    patch_shape: Any = "auto"
-    stride: int = 1
-    shares_weights: bool = True
+    patch_shape: Any
+    stride: int
+    shares_weights: bool
 
     @classmethod
-    def of(
-        cls, channels: Any, patch_shape: Any, stride: int, shares_weights: bool, draws: LayerDraws
-    ) -> HiddenImages | None:
+    def of(cls, parameters: Any) -> HiddenImages | None:
         """Return the layers that parameters ask for, or None."""
-        channels = positive_integers("hidden_channels", channels)
+        p = parameters
+        channels = positive_integers("hidden_channels", p.hidden_channels)
         if not channels:
             return None
         return cls(
-            draws=draws,
+            draws=LayerDraws(p.n_samples, p.n_predict_samples),
             channels=channels,
-            patch_shape=patch_shape,
-            stride=stride,
-            shares_weights=shares_weights,
+            patch_shape=p.hidden_patch_shape,
+            stride=p.hidden_stride,
+            shares_weights=p.patch_correlation == "weights",
         )
 
     def check(self, last: InducingBuilder) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,11 +25,21 @@ from ..features.inducing import InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
+from ..losses import Loss
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
-from .recipe import Fitted, KernelChoice, Network, Problem, Sizes, Start, given_number
-from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
+from .recipe import (
+    Fitted,
+    KernelChoice,
+    Network,
+    Problem,
+    Sizes,
+    Start,
+    Training,
+    given_number,
+)
+from .variational import STEPS, USUAL_BATCH, FeatureBuilder, FeatureSizes, VariationalRecipe
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
@@ -40,30 +50,16 @@ ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gr
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
 MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
 
+R = TypeVar("R", bound=VariationalRecipe)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InducingBuilder:
     """What builders of inducing points share: how many there are, and what is trained of them.
 
-    Parameters
-    ----------
-    kernel : KernelChoice
-        k, and the noise.
-    n_inducing : int or "auto", default="auto"
-        M.
-    points : str or array-like, default="kmeans"
-        How the points are chosen, or where they are.
-    learned : bool, default=True
-        Whether they are trained.
-    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q.
-    n_orthogonal : int or "auto", default="auto"
-        M₂.
-    orthogonal_points : array-like or None, default=None
-        Where these start.
-    whiten : bool, default=True
-        If False, the mean at orthogonal points with the prior's covariance is learned by
-        coefficients of kernel functions.
+    The kernel is k, and the noise. All else are parameters of estimators, as their groups
+    (:mod:`skgpstoch.estimators.parameters`) document them: `points` is `inducing_points`, and
+    `learned` is `learn_inducing_points`.
     """
 
     kernel: KernelChoice
@@ -76,6 +72,17 @@ class InducingBuilder:
     whiten: bool = True
 
     steps = STEPS
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        """Collect what a builder does not decide on its own from an object that has parameters.
+
+        What that does not have, as not all have orthogonal points, stays as it is by default.
+        """
+        own["kernel"] = KernelChoice.of(parameters.kernel)
+        own["points"], own["learned"] = parameters.inducing_points, parameters.learn_inducing_points
+        names = [f.name for f in fields(cls) if f.name not in own and hasattr(parameters, f.name)]
+        return cls(**{name: getattr(parameters, name) for name in names}, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -190,15 +197,15 @@ class InducingBuilder:
 
 @dataclass(frozen=True, kw_only=True)
 class InducingPoints(InducingBuilder):
-    """Inducing points, and orthogonal ones beside them.
-
-    Parameters
-    ----------
-    network : Network or None, default=None
-        Below the kernel.
-    """
+    """Inducing points, and orthogonal ones beside them, with or without a network below."""
 
     network: Network | None = None
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        p = parameters
+        network = Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay)
+        return super().of(p, network=network, **own)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
@@ -235,6 +242,32 @@ class InducingPoints(InducingBuilder):
         offset, scale = fitted.x_scaling
         names = ("inducing_points_", "orthogonal_points_")
         return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
+
+
+def inducing_recipe(
+    kind: type[R],
+    parameters: Any,
+    *,
+    likelihood: Likelihood,
+    loss: Loss,
+    features: Callable[[Any], FeatureBuilder],
+    **own: Any,
+) -> R:
+    """Make a recipe of this kind from an estimator's parameters, and what is its own."""
+    p = parameters
+    return kind(
+        likelihood=likelihood,
+        loss=loss,
+        features=features(p),
+        normalize_y=getattr(p, "normalize_y", False),  # a regressor's, as is the noise
+        scales_noise=getattr(p, "noise", "constant") == "input",
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
+        **own,
+    )
 
 
 # ---- how many ------------------------------------------------------------------------------------

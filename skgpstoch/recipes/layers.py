@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -83,20 +83,7 @@ class LayerDraws(NamedTuple):
 class Layers(InducingBuilder):
     """Inducing points in every layer; the kernel is that of the last one.
 
-    Parameters
-    ----------
-    draws : LayerDraws
-        Of inner layers.
-    n_layers : int, default=2
-        The last one included.
-    hidden_dims : int, array-like of int or "auto", default="auto"
-        Functions of every inner layer.
-    hidden_kernel : sklearn kernel or None, default=None
-        Of every inner layer.
-    mean_function : {"linear", "zero"}, default="linear"
-        Of inner layers.
-    hidden_covariance : {"shared", "full"}, default="shared"
-        Whether functions of an inner layer share S.
+    All but the draws are parameters of :class:`skgpstoch.DeepGPRegressor`.
     """
 
     draws: LayerDraws
@@ -107,6 +94,11 @@ class Layers(InducingBuilder):
     hidden_covariance: str = "shared"
 
     steps = (2000, 60, 20_000)
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        draws = LayerDraws(parameters.n_samples, parameters.n_predict_samples)
+        return super().of(parameters, n_layers=int(parameters.n_layers), draws=draws, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ of :mod:`skgpstoch.features.patches`; hidden images below are those of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -73,24 +73,16 @@ OF_PATCHES = (
 class Patches(InducingBuilder):
     """Inducing patches, with inducing images of a function of whole images beside them.
 
+    All but these are parameters of :class:`skgpstoch.ConvolutionalGPRegressor`.
+
     Parameters
     ----------
     hidden : HiddenImages or None, default=None
         Layers below.
-    image_shape : tuple of int or "auto", default="auto"
-        Of the images that rows of X are.
-    patch_shape : tuple of int, int or "auto", default="auto"
-        Of patches.
-    stride : int or "auto", default="auto"
-        Pixels from a patch to the next.
     by_channel : bool, default=False
         Whether each channel has patches of its own.
     learns_weights : bool, default=True
         Whether the weights of responses are trained.
-    location_kernel : sklearn kernel, "auto" or None, default="auto"
-        On the place of a patch.
-    global_kernel : sklearn kernel, "auto" or None, default="auto"
-        Of the function of whole images.
     """
 
     hidden: HiddenImages | None = None
@@ -101,6 +93,13 @@ class Patches(InducingBuilder):
     learns_weights: bool = True
     location_kernel: sk.Kernel | str | None = "auto"
     global_kernel: sk.Kernel | str | None = "auto"
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        own["hidden"] = HiddenImages.of(parameters)
+        own["by_channel"] = parameters.channels == "separate"
+        own["learns_weights"] = parameters.patch_weights == "learned"
+        return super().of(parameters, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures
+from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
@@ -170,15 +170,27 @@ class InducingBuilder:
         best_first = self.method == "conditional_variance"
         return both_kinds(choose, sizes, given, n_rows, None if best_first else problem.generator)
 
-    def given_points(self, problem: Problem, fitted: SparseModel | None) -> list[Tensor | None]:
-        """Return Z and O where they are known: those of the last fit, or the parameters'."""
+    def points_of_rows(
+        self,
+        problem: Problem,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        fitted: SparseModel | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Z and O: those of the last fit, the parameters', or chosen from the rows."""
+        X, generator, weight = problem.X, problem.generator, problem.rows.weight
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, network, generator, weight)
+
         if fitted is not None:
-            features: Any = fitted.features
-            return [p.detach().to(problem.X) for p in features.all_points()]
-        return [
-            scaled_points("inducing_points", self.points, problem),
-            scaled_points("orthogonal_points", self.orthogonal_points, problem),
-        ]
+            given = fitted_points(fitted.features, X)
+        else:
+            given = [
+                scaled_points("inducing_points", self.points, problem),
+                scaled_points("orthogonal_points", self.orthogonal_points, problem),
+            ]
+        return self.start_points(choose, given, len(X), problem)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         if self.kernel.expression is None and not learns_variance:
@@ -215,22 +227,16 @@ class InducingPoints(InducingBuilder):
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> InducingFeatures:
-        X, rows, generator = problem.X, problem.rows, problem.generator
+        X, rows = problem.X, problem.rows
         network: nn.Module = nn.Sequential()
         width = X.shape[1]
         if self.network is not None:
-            network, width = build_network(self.network, X, generator)
+            network, width = build_network(self.network, X, problem.generator)
         network = network.eval()
         most = likelihood.most_prior_variance
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
-
-        given = self.given_points(problem, fitted)
-        points, others = self.start_points(choose, given, len(X), problem)
-        arguments = (kernel, network, points, input_unit(X, rows), width)
-        return make_features(arguments, others, n_latents, self.is_decoupled)
+        points, unit = self.points_of_rows(problem, kernel, network, fitted), input_unit(X, rows)
+        return make_features(kernel, points, unit, width, n_latents, self.is_decoupled, network)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         super().set_trainable(features, n_rows, learns_variance)
@@ -238,7 +244,7 @@ class InducingPoints(InducingBuilder):
             self.network.freeze(features.network)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        points = [p.detach().double().numpy() for p in fitted.posterior.model.features.all_points()]
+        points = arrays_of_points(fitted.posterior.model.features)
         offset, scale = fitted.x_scaling
         names = ("inducing_points_", "orthogonal_points_")
         return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
@@ -295,12 +301,7 @@ def n_inducing(
         If more points than rows are asked for.
     """
     if asked != "auto":
-        M = int(asked)
-        if max(n_trained, n_given) < M:
-            raise ValueError(
-                f"n_inducing={M} must be at most the number of rows to train on, {n_trained}."
-            )
-        return min(M, n_trained)
+        return at_most(n_trained, n_given, "n_inducing", int(asked))
     conjugate = isinstance(recipe.likelihood, Gaussian)
     most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
@@ -310,20 +311,22 @@ def n_inducing(
 
 
 def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
-    """Return M₂ beside M points.
-
-    Raises
-    ------
-    ValueError
-        If more points than rows are asked for.
-    """
+    """Return M₂ beside M points; as :func:`n_inducing`."""
     if asked == "auto":
         return min(M, max(1, n_trained - M))
-    if int(asked) > max(n_trained, n_given):
+    return at_most(n_trained, n_given, "n_orthogonal", int(asked))
+
+
+def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
+    """Return the number that is asked for, as far as there are so many; a ValueError if not given.
+
+    Equal rows, or patches, are one to train on.
+    """
+    if asked > max(n_trained, n_given):
         raise ValueError(
-            f"n_orthogonal={asked} must be at most the number of rows to train on, {n_trained}."
+            f"{name}={asked} must be at most the number of {among} to train on, {n_trained}."
         )
-    return min(int(asked), n_trained)
+    return min(asked, n_trained)
 
 
 # ---- where they start ----------------------------------------------------------------------------
@@ -344,6 +347,16 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return problem.x_scaling.tensor(points, X.dtype, X.device)
+
+
+def fitted_points(features: Any, X: Tensor) -> list[Tensor | None]:
+    """Return the points of fitted features, where X is."""
+    return [points.detach().to(X) for points in features.all_points()]
+
+
+def arrays_of_points(features: InducingFeatures) -> list[np.ndarray]:
+    """Return every set of points as an array."""
+    return [points.detach().double().numpy() for points in features.all_points()]
 
 
 def both_kinds(
@@ -448,14 +461,22 @@ def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: i
 
 
 def make_features(
-    arguments: tuple[Any, ...], others: Tensor | None, n_outputs: int, decoupled: bool = False
+    kernel: kernels.Kernel | Covariances,
+    both: tuple[Tensor, Tensor | None],
+    unit: Tensor,
+    width: int,
+    n_outputs: int,
+    decoupled: bool = False,
+    network: nn.Module | None = None,
 ) -> InducingFeatures:
-    """Make P from the arguments of :class:`InducingFeatures`, with orthogonal points if any."""
+    """Make P of Z, and O if there is any, as :class:`InducingFeatures` has the arguments."""
+    points, others = both
+    arguments = (kernel, nn.Identity() if network is None else network, points, unit, width)
     if others is None:
         return InducingFeatures(*arguments)
     if not decoupled:
         return OrthogonalFeatures(*arguments, orthogonal_points=others)
-    n_columns = max(len(arguments[2]), MOST_COLUMNS)
+    n_columns = max(len(points), MOST_COLUMNS)
     return DecoupledFeatures(
         *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns
     )

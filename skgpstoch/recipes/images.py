@@ -155,12 +155,12 @@ class HiddenImages:
         scale, least = median_distance(some), NARROWEST * variance**0.5
         shape = sk.RBF(max(scale, 2.0 * least), (least, scale * LENGTHS))
         unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry)
-        both = start_patches(last, unscaled.to(X.device), X, (None, None), problem)
+        both, unit = start_patches(last, unscaled.to(X.device), X, (None, None), problem)
         n_points = sum(len(p) for p in both if p is not None)
         root, start = beginning(problem.rows.n_effective, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
         kernel = kernels.from_sklearn(constant * shape).to(X.device)
-        features = make_features(kernel, both, unscaled.unit(both[0]), geometry.size, n_channels)
+        features = make_features(kernel, both, unit, geometry.size, n_channels)
         return PatchLayer(
             features,
             centre_map(geometry, n_channels).to(X),
@@ -277,13 +277,15 @@ def start_patches(
     X: Tensor,
     given: Sequence[Tensor | None],
     problem: Problem,
-) -> tuple[Tensor, Tensor | None]:
-    """Return Z and O where they are given, or chosen from the patches of images."""
+) -> tuple[tuple[Tensor, Tensor | None], Tensor]:
+    """Return Z and O, where they are given or chosen from the patches of images, and their unit."""
 
     def choose(n_points: int) -> Tensor:
         return choose_patches(builder.method, covariances, X, n_points, problem.generator)
 
-    return builder.start_points(choose, given, len(X) * covariances.geometry.n_patches, problem)
+    n = len(X) * covariances.geometry.n_patches
+    both = builder.start_points(choose, given, n, problem)
+    return both, covariances.unit(both[0])
 
 
 @torch.no_grad()

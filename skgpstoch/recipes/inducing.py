@@ -165,10 +165,34 @@ class InducingBuilder:
         n_rows: int,
         problem: Problem,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return Z and O as :func:`both_kinds` does, as many as are planned."""
-        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
-        best_first = self.method == "conditional_variance"
-        return both_kinds(choose, sizes, given, n_rows, None if best_first else problem.generator)
+        """Return Z and O: where neither is given, two parts of one set if there are rows for it.
+
+        Parameters
+        ----------
+        choose : callable
+            Number of points ↦ points, or fewer where there are no more.
+        given : sequence of (Tensor or None)
+            Z, and O if there is any, where they are.
+        n_rows : int
+            Rows to choose from.
+        problem : Problem
+            Plans M and M₂; of 0, or of a single point to choose, there is no O.
+        """
+        M, M2 = problem.plan.n_inducing, problem.plan.n_orthogonal
+        points, others = (*given, None)[:2]
+        if M2 and points is None and others is None and n_rows >= M + M2:
+            both = choose(M + M2)
+            if len(both) == 1:
+                return both, None
+            if self.method != "conditional_variance":  # of which the first ones, the best, are Z
+                generator = problem.generator
+                both = both[torch.randperm(len(both), generator=generator, device=both.device)]
+            M = min(M, max(1, len(both) * M // (M + M2)))
+            return both[:M], both[M:]
+        points = choose(M) if points is None else points
+        if not M2:
+            return points, None
+        return points, choose(M2) if others is None else others
 
     def points_of_rows(
         self,
@@ -178,18 +202,28 @@ class InducingBuilder:
         fitted: SparseModel | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return Z and O: those of the last fit, the parameters', or chosen from the rows."""
-        X, generator, weight = problem.X, problem.generator, problem.rows.weight
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, network, generator, weight)
-
         if fitted is not None:
-            given = fitted_points(fitted.features, X)
+            given = fitted_points(fitted.features, problem.X)
         else:
             given = [
                 scaled_points("inducing_points", self.points, problem),
                 scaled_points("orthogonal_points", self.orthogonal_points, problem),
             ]
+        return self.chosen_rows(problem, kernel, network, given)
+
+    def chosen_rows(
+        self,
+        problem: Problem,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        given: Sequence[Tensor | None],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Z and O where they are given, or chosen from the rows."""
+        X, generator, weight = problem.X, problem.generator, problem.rows.weight
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, network, generator, weight)
+
         return self.start_points(choose, given, len(X), problem)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
@@ -357,43 +391,6 @@ def fitted_points(features: Any, X: Tensor) -> list[Tensor | None]:
 def arrays_of_points(features: InducingFeatures) -> list[np.ndarray]:
     """Return every set of points as an array."""
     return [points.detach().double().numpy() for points in features.all_points()]
-
-
-def both_kinds(
-    choose: Callable[[int], Tensor],
-    sizes: tuple[int, int],
-    given: Sequence[Tensor | None],
-    n_rows: int,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor | None]:
-    """Return Z and O: where neither is given, two parts of one set if there are rows for it.
-
-    Parameters
-    ----------
-    choose : callable
-        Number of points ↦ points, or fewer where there are no more.
-    sizes : tuple of int
-        M and M₂; of 0, or of a single point to choose, there is no O.
-    given : sequence of (Tensor or None)
-        Z, and O if there is any, where they are.
-    n_rows : int
-        Rows to choose from.
-    generator : torch.Generator or None
-        Which part a point is in; None: the first ones are Z.
-    """
-    (M, M2), (points, others) = sizes, (*given, None)[:2]
-    if M2 and points is None and others is None and n_rows >= M + M2:
-        both = choose(M + M2)
-        if len(both) == 1:
-            return both, None
-        if generator is not None:
-            both = both[torch.randperm(len(both), generator=generator, device=both.device)]
-        M = min(M, max(1, len(both) * M // (M + M2)))
-        return both[:M], both[M:]
-    points = choose(M) if points is None else points
-    if not M2:
-        return points, None
-    return points, choose(M2) if others is None else others
 
 
 @torch.no_grad()

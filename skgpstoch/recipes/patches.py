@@ -7,7 +7,7 @@ of :mod:`skgpstoch.features.patches`; hidden images below are those of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -40,8 +40,6 @@ from .inducing import (
     InducingBuilder,
     arrays_of_points,
     at_most,
-    both_kinds,
-    choose_points,
     fitted_points,
     in_units,
     input_unit,
@@ -213,8 +211,7 @@ class Patches(InducingBuilder):
                 self.given_patches("inducing_points", self.points, problem),
                 self.given_patches("orthogonal_points", self.orthogonal_points, problem),
             ]
-        both = start_patches(self, covariances, X, given, problem)
-        unit = covariances.unit(both[0])
+        both, unit = start_patches(self, covariances, X, given, problem)
         return make_features(covariances, both, unit, geometry.size, n_latents, self.is_decoupled)
 
     def covariances(self, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
@@ -268,22 +265,18 @@ class Patches(InducingBuilder):
         parts: list[InducingFeatures],
     ) -> InducingFeatures:
         """Make P of the function of whole images, with blocks as responses have them."""
-        X, rows, generator = images.mean, images.rows, problem.generator
+        X, rows = images.mean, images.rows
         expression = self.global_kernel
         if isinstance(expression, str):
             shape = default_shape(X[:SOME_IMAGES].double())
             expression = sk.ConstantKernel(1.0, (1e-5, most)) * shape
         kernel = named_kernel("global_kernel", expression, X.shape[1], "an image").to(X.device)
-        identity = nn.Identity()
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
-
-        M, (_, *others), n = problem.plan.n_inducing, local.all_points(), len(X)
-        M2 = len(others[0]) if others else 0
-        sizes = (min(M, n), 0) if not M2 else (min(M, max(1, n * M // (M + M2))), min(M2, n // 2))
+        M, M2, n = problem.plan.n_inducing, len(getattr(local, "others", ())), len(X)
+        most_points = max(1, n * M // (M + M2)) if M2 else n
+        plan = replace(problem.plan, n_inducing=min(M, most_points), n_orthogonal=min(M2, n // 2))
         given = fitted_points(parts[0], X) if parts else [None, None]
-        both = both_kinds(choose, sizes, given, n, generator)
+        problem = problem._replace(X=X, rows=rows, plan=plan)
+        both = self.chosen_rows(problem, kernel, nn.Identity(), given)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
         return make_features(kernel, both, unit, X.shape[1], n_latents, self.is_decoupled)

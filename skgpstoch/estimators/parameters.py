@@ -276,7 +276,7 @@ class FiniteParameters(
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class InducingParameters:
+class InducingParameters(TrainingParameters, WarmStartParameters):
     """Inducing points, and how q is trained.
 
     Parameters

@@ -17,37 +17,23 @@ made by the layers of :mod:`skgpstoch.models.patch_layers` (F11). The builder of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 
+from ..estimators import parameters as groups
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    AUTO,
-    POSITIVE_INTEGER,
-    ClassificationParameters,
-    DrawParameters,
-    InducingParameters,
-    KernelParameters,
-    LossParameters,
-    OrthogonalParameters,
-    RegressionParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
-from ..recipes.images import HiddenImages
-from ..recipes.layers import LayerDraws
+from ..recipes.inducing import inducing_recipe
 from ..recipes.patches import OF_PATCHES, Patches
-from ..recipes.recipe import KernelChoice, Training
 from ..recipes.variational import VariationalRecipe
 
 
@@ -129,13 +115,13 @@ class ImageParameters:
     global_kernel: sk.Kernel | str | None = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "image_shape": [tuple, list, AUTO],
-        "patch_shape": [tuple, list, POSITIVE_INTEGER, AUTO],
-        "stride": [POSITIVE_INTEGER, AUTO],
+        "image_shape": [tuple, list, groups.AUTO],
+        "patch_shape": [tuple, list, groups.POSITIVE_INTEGER, groups.AUTO],
+        "stride": [groups.POSITIVE_INTEGER, groups.AUTO],
         "channels": [StrOptions({"joint", "separate"})],
         "patch_weights": [StrOptions({"learned", "uniform"})],
-        "location_kernel": [sk.Kernel, AUTO, None],
-        "global_kernel": [sk.Kernel, AUTO, None],
+        "location_kernel": [sk.Kernel, groups.AUTO, None],
+        "global_kernel": [sk.Kernel, groups.AUTO, None],
         "inducing_points": [StrOptions({"kmeans", "random"}), "array-like"],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = OF_PATCHES
@@ -181,63 +167,35 @@ class HiddenImageParameters:
     patch_correlation: str = "weights"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "hidden_channels": ["array-like", POSITIVE_INTEGER],
-        "hidden_patch_shape": [tuple, list, POSITIVE_INTEGER, AUTO],
-        "hidden_stride": [POSITIVE_INTEGER],
+        "hidden_channels": ["array-like", groups.POSITIVE_INTEGER],
+        "hidden_patch_shape": [tuple, list, groups.POSITIVE_INTEGER, groups.AUTO],
+        "hidden_stride": [groups.POSITIVE_INTEGER],
         "patch_correlation": [StrOptions({"weights", "none"})],
     }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPParameters(
-    KernelParameters,
-    LossParameters,
+    groups.KernelParameters,
+    groups.LossParameters,
     HiddenImageParameters,
-    DrawParameters,
+    groups.DrawParameters,
     ImageParameters,
-    OrthogonalParameters,
-    InducingParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.OrthogonalParameters,
+    groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
 
 def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return responses to patches, a loss and a likelihood."""
-    return VariationalRecipe(
+    return inducing_recipe(
+        VariationalRecipe,
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=Patches(
-            kernel=KernelChoice.of(p.kernel),
-            n_inducing=p.n_inducing,
-            points=p.inducing_points,
-            learned=p.learn_inducing_points,
-            posterior=p.posterior,
-            n_orthogonal=p.n_orthogonal,
-            orthogonal_points=p.orthogonal_points,
-            whiten=p.whiten,
-            image_shape=p.image_shape,
-            patch_shape=p.patch_shape,
-            stride=p.stride,
-            by_channel=p.channels == "separate",
-            learns_weights=p.patch_weights == "learned",
-            location_kernel=p.location_kernel,
-            global_kernel=p.global_kernel,
-            hidden=HiddenImages.of(
-                p.hidden_channels,
-                p.hidden_patch_shape,
-                p.hidden_stride,
-                p.patch_correlation == "weights",
-                LayerDraws(p.n_samples, p.n_predict_samples),
-            ),
-        ),
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
+        features=Patches.of,
     )
 
 
@@ -282,7 +240,7 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPClassifier(
-    ConvolutionalGPParameters, ClassificationParameters, VariationalClassifier
+    ConvolutionalGPParameters, groups.ClassificationParameters, VariationalClassifier
 ):
     """Classification of images by the responses of a Gaussian process to their patches.
 
@@ -320,7 +278,7 @@ class ConvolutionalGPClassifier(
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPRegressor(
-    ConvolutionalGPParameters, RegressionParameters, VariationalRegressor
+    ConvolutionalGPParameters, groups.RegressionParameters, VariationalRegressor
 ):
     """Regression on images by the responses of a Gaussian process to their patches.
 
@@ -356,5 +314,4 @@ class ConvolutionalGPRegressor(
     def _recipe(self) -> VariationalRecipe:
         if self.noise == "input" and np.size(self.hidden_channels):
             raise ValueError("noise must be 'constant' with hidden_channels, got 'input'.")
-        recipe = convolutional_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+        return convolutional_recipe(self, regression_likelihood(self.likelihood))

@@ -14,7 +14,7 @@ as any other, with its losses, solvers and likelihoods. The builder of the featu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -22,27 +22,15 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from ..estimators import parameters as groups
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    AUTO,
-    POSITIVE_INTEGER,
-    ClassificationParameters,
-    DrawParameters,
-    InducingParameters,
-    KernelParameters,
-    LossParameters,
-    OrthogonalParameters,
-    TargetParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
 from ..models.deep import DeepPosterior
-from ..recipes.layers import OF_LAYERS, LayerDraws, Layers
-from ..recipes.recipe import KernelChoice, Training
+from ..recipes.inducing import inducing_recipe
+from ..recipes.layers import OF_LAYERS, Layers
 from ..recipes.variational import VariationalRecipe
 
 
@@ -132,8 +120,8 @@ class LayerParameters:
     hidden_covariance: str = "shared"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_layers": [POSITIVE_INTEGER],
-        "hidden_dims": ["array-like", POSITIVE_INTEGER, AUTO],
+        "n_layers": [groups.POSITIVE_INTEGER],
+        "hidden_dims": ["array-like", groups.POSITIVE_INTEGER, groups.AUTO],
         "hidden_kernel": [sk.Kernel, None],
         "mean_function": [StrOptions({"linear", "zero"})],
         "hidden_covariance": [StrOptions({"shared", "full"})],
@@ -144,45 +132,25 @@ class LayerParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepGPParameters(
-    KernelParameters,
-    LossParameters,
+    groups.KernelParameters,
+    groups.LossParameters,
     LayerParameters,
-    DrawParameters,
-    OrthogonalParameters,
-    InducingParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.DrawParameters,
+    groups.OrthogonalParameters,
+    groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
 
 def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return layers, a loss and a likelihood."""
-    return VariationalRecipe(
+    return inducing_recipe(
+        VariationalRecipe,
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=Layers(
-            kernel=KernelChoice.of(p.kernel),
-            n_inducing=p.n_inducing,
-            points=p.inducing_points,
-            learned=p.learn_inducing_points,
-            posterior=p.posterior,
-            n_orthogonal=p.n_orthogonal,
-            orthogonal_points=p.orthogonal_points,
-            whiten=p.whiten,
-            n_layers=int(p.n_layers),
-            hidden_dims=p.hidden_dims,
-            hidden_kernel=p.hidden_kernel,
-            mean_function=p.mean_function,
-            hidden_covariance=p.hidden_covariance,
-            draws=LayerDraws(p.n_samples, p.n_predict_samples),
-        ),
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
+        features=Layers.of,
     )
 
 
@@ -231,7 +199,7 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPRegressor(DeepGPParameters, TargetParameters, VariationalRegressor):
+class DeepGPRegressor(DeepGPParameters, groups.TargetParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
     For functions whose scale changes with the input. On tables of many rows it is slower than
@@ -264,13 +232,12 @@ class DeepGPRegressor(DeepGPParameters, TargetParameters, VariationalRegressor):
     hidden = hidden_layers
 
     def _recipe(self) -> VariationalRecipe:
-        recipe = deep_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y)
+        return deep_recipe(self, regression_likelihood(self.likelihood))
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPClassifier(DeepGPParameters, ClassificationParameters, VariationalClassifier):
+class DeepGPClassifier(DeepGPParameters, groups.ClassificationParameters, VariationalClassifier):
     """Deep Gaussian-process classification by doubly stochastic variational inference.
 
     See Also

@@ -32,21 +32,9 @@ from ..calibration.held_out import Calibration, HeldOut, recalibrated
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..data.rows import Data
+from ..estimators import parameters as groups
 from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    N_JOBS,
-    POSITIVE,
-    ClassificationParameters,
-    InducingParameters,
-    KernelParameters,
-    LossParameters,
-    NetworkParameters,
-    OrthogonalParameters,
-    RegressionParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
@@ -54,8 +42,8 @@ from ..losses import Loss, make_loss
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
-from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import Fitted, KernelChoice, Network, Plan, Recipe, Start, Training
+from ..recipes.inducing import InducingPoints, inducing_recipe
+from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start
 from ..recipes.variational import VariationalRecipe
 from ..training.loop import History
 
@@ -336,13 +324,11 @@ def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DLMParameters(
-    KernelParameters,
-    LossParameters,
-    OrthogonalParameters,
-    NetworkParameters,
-    InducingParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.KernelParameters,
+    groups.LossParameters,
+    groups.OrthogonalParameters,
+    groups.NetworkParameters,
+    groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share.
 
@@ -386,45 +372,32 @@ class DLMParameters(
     n_jobs: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "beta": [POSITIVE, StrOptions({"auto"}), "array-like"],
+        "beta": [groups.POSITIVE, StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],
         "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
-        "n_jobs": N_JOBS,
+        "n_jobs": groups.N_JOBS,
     }
 
 
 def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
     """Return inducing points of either family, a loss and β, and a likelihood."""
-    return DLMRecipe(
+    return inducing_recipe(
+        DLMRecipe,
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta) if isinstance(p.beta, Real) else 1.0,  # until one is chosen
         betas=p.beta,
         hyperparameters=p.hyperparameters,
         calibrates=p.calibrate,
-        features=InducingPoints(
-            kernel=KernelChoice.of(p.kernel),
-            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
-            n_inducing=p.n_inducing,
-            points=p.inducing_points,
-            learned=p.learn_inducing_points,
-            posterior=p.posterior,
-            n_orthogonal=p.n_orthogonal,
-            orthogonal_points=p.orthogonal_points,
-            whiten=p.whiten,
-        ),
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
+        features=InducingPoints.of,
     )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMRegressor(DLMParameters, RegressionParameters, VariationalRegressor):
+class DLMRegressor(DLMParameters, groups.RegressionParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that predictions are judged by: their negative log
@@ -457,8 +430,7 @@ class DLMRegressor(DLMParameters, RegressionParameters, VariationalRegressor):
     """
 
     def _recipe(self) -> DLMRecipe:
-        recipe = dlm_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+        return dlm_recipe(self, regression_likelihood(self.likelihood))
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
         return fit_direct_loss(self, self._recipe(), data)
@@ -466,7 +438,7 @@ class DLMRegressor(DLMParameters, RegressionParameters, VariationalRegressor):
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMClassifier(DLMParameters, ClassificationParameters, VariationalClassifier):
+class DLMClassifier(DLMParameters, groups.ClassificationParameters, VariationalClassifier):
     """Classification by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that probabilities are judged by: their negative

@@ -19,21 +19,13 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..data.rows import Rows
+from ..estimators import parameters as groups
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    InducingParameters,
-    KernelParameters,
-    NetworkParameters,
-    RegressionParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.regressor import Regressor
 from ..estimators.streams import stream
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
-from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import KernelChoice, Network, Training
+from ..recipes.inducing import InducingPoints, inducing_recipe
 from ..recipes.variational import VariationalRecipe
 
 
@@ -51,12 +43,10 @@ class FITCRecipe(VariationalRecipe):
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class FITCRegressor(
-    NetworkParameters,
-    InducingParameters,
-    RegressionParameters,
-    KernelParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.NetworkParameters,
+    groups.InducingParameters,
+    groups.RegressionParameters,
+    groups.KernelParameters,
     Regressor,
 ):
     """Sparse Gaussian-process regression with the FITC approximation.
@@ -169,25 +159,12 @@ class FITCRegressor(
         return stream(self, X, y, None, None, y_std)
 
     def _recipe(self) -> FITCRecipe:
-        return FITCRecipe(
+        return inducing_recipe(
+            FITCRecipe,
+            self,
             likelihood=Gaussian(),
             loss=FullyIndependent(),
-            normalize_y=self.normalize_y,
-            scales_noise=self.noise == "input",
-            features=InducingPoints(
-                kernel=KernelChoice.of(self.kernel),
-                network=Network.of(
-                    self.hidden_layer_sizes, self.activation, self.feature_map, self.weight_decay
-                ),
-                n_inducing=self.n_inducing,
-                points=self.inducing_points,
-                learned=self.learn_inducing_points,
-            ),
-            mean=self.mean,
-            solver=self.solver,
-            averaging=self.averaging,
-            whiten=self.whiten,
-            training=Training.of(self),
+            features=InducingPoints.of,
         )
 
 

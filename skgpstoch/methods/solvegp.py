@@ -15,40 +15,27 @@ q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from ..estimators import parameters as groups
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    ClassificationParameters,
-    InducingParameters,
-    KernelParameters,
-    LossParameters,
-    NetworkParameters,
-    OrthogonalParameters,
-    RegressionParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
-from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import KernelChoice, Network, Training
+from ..recipes.inducing import InducingPoints, inducing_recipe
 from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPParameters(
-    KernelParameters,
-    LossParameters,
-    OrthogonalParameters,
-    NetworkParameters,
-    InducingParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.KernelParameters,
+    groups.LossParameters,
+    groups.OrthogonalParameters,
+    groups.NetworkParameters,
+    groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share.
 
@@ -68,32 +55,19 @@ class SolveGPParameters(
 
 def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return S block-diagonal, Z and O, and a likelihood."""
-    return VariationalRecipe(
+    return inducing_recipe(
+        VariationalRecipe,
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=InducingPoints(
-            kernel=KernelChoice.of(p.kernel),
-            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
-            n_inducing=p.n_inducing,
-            points=p.inducing_points,
-            learned=p.learn_inducing_points,
-            posterior=p.posterior,
-            n_orthogonal=p.n_orthogonal,
-            orthogonal_points=p.orthogonal_points,
-            whiten=p.whiten,
-        ),
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
+        features=InducingPoints.of,
     )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGPParameters, RegressionParameters, VariationalRegressor):
+class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -124,13 +98,12 @@ class SolveGPRegressor(SolveGPParameters, RegressionParameters, VariationalRegre
     """
 
     def _recipe(self) -> VariationalRecipe:
-        recipe = solvegp_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+        return solvegp_recipe(self, regression_likelihood(self.likelihood))
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPClassifier(SolveGPParameters, ClassificationParameters, VariationalClassifier):
+class SolveGPClassifier(SolveGPParameters, groups.ClassificationParameters, VariationalClassifier):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.

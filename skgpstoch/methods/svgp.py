@@ -15,63 +15,42 @@ Gaussian likelihood (:mod:`skgpstoch.objectives.optimal_q`), Titsias' own
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ..estimators import parameters as groups
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import (
-    ClassificationParameters,
-    InducingParameters,
-    KernelParameters,
-    LossParameters,
-    NetworkParameters,
-    RegressionParameters,
-    TrainingParameters,
-    WarmStartParameters,
-)
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
-from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import KernelChoice, Network, Training
+from ..recipes.inducing import InducingPoints, inducing_recipe
 from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SVGPParameters(
-    KernelParameters,
-    LossParameters,
-    NetworkParameters,
-    InducingParameters,
-    TrainingParameters,
-    WarmStartParameters,
+    groups.KernelParameters,
+    groups.LossParameters,
+    groups.NetworkParameters,
+    groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
 
 def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return S full, Z of one kind, and a likelihood."""
-    return VariationalRecipe(
+    return inducing_recipe(
+        VariationalRecipe,
+        p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=InducingPoints(
-            kernel=KernelChoice.of(p.kernel),
-            network=Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay),
-            n_inducing=p.n_inducing,
-            points=p.inducing_points,
-            learned=p.learn_inducing_points,
-        ),
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
+        features=InducingPoints.of,
     )
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(SVGPParameters, RegressionParameters, VariationalRegressor):
+class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -105,13 +84,12 @@ class SVGPRegressor(SVGPParameters, RegressionParameters, VariationalRegressor):
     """
 
     def _recipe(self) -> VariationalRecipe:
-        recipe = svgp_recipe(self, regression_likelihood(self.likelihood))
-        return replace(recipe, normalize_y=self.normalize_y, scales_noise=self.noise == "input")
+        return svgp_recipe(self, regression_likelihood(self.likelihood))
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPClassifier(SVGPParameters, ClassificationParameters, VariationalClassifier):
+class SVGPClassifier(SVGPParameters, groups.ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.

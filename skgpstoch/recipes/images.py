@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import kernels
 from ..data.arrays import row_blocks
@@ -64,34 +64,33 @@ class HiddenImages:
         Of these layers.
     channels : tuple of int
         Of the images that every inner layer makes.
-    patch_shape : tuple of int, int or "auto", default="auto"
+    patch_shape : tuple of int, int or "auto"
         Of the patches that inner layers look at.
-    stride : int, default=1
+    stride : int
         Pixels from one of these to the next.
-    shares_weights : bool, default=True
+    shares_weights : bool
         Whether the patches of an image share the draw of weights.
     """
 
     draws: LayerDraws
     channels: tuple[int, ...]
-    patch_shape: Any = "auto"
-    stride: int = 1
-    shares_weights: bool = True
+    patch_shape: Any
+    stride: int
+    shares_weights: bool
 
     @classmethod
-    def of(
-        cls, channels: Any, patch_shape: Any, stride: int, shares_weights: bool, draws: LayerDraws
-    ) -> HiddenImages | None:
+    def of(cls, parameters: Any) -> HiddenImages | None:
         """Return the layers that parameters ask for, or None."""
-        channels = positive_integers("hidden_channels", channels)
+        p = parameters
+        channels = positive_integers("hidden_channels", p.hidden_channels)
         if not channels:
             return None
         return cls(
-            draws=draws,
+            draws=LayerDraws(p.n_samples, p.n_predict_samples),
             channels=channels,
-            patch_shape=patch_shape,
-            stride=stride,
-            shares_weights=shares_weights,
+            patch_shape=p.hidden_patch_shape,
+            stride=p.hidden_stride,
+            shares_weights=p.patch_correlation == "weights",
         )
 
     def check(self, last: InducingBuilder) -> None:
@@ -156,19 +155,12 @@ class HiddenImages:
         scale, least = median_distance(some), NARROWEST * variance**0.5
         shape = sk.RBF(max(scale, 2.0 * least), (least, scale * LENGTHS))
         unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry)
-
-        def choose(n_points: int) -> Tensor:
-            covariances = unscaled.to(X.device)
-            return choose_patches(last.method, covariances, X, n_points, problem.generator)
-
-        n = len(X) * geometry.n_patches
-        points, others = last.start_points(choose, (None, None), n, problem)
-        n_points = len(points) + (0 if others is None else len(others))
+        both, unit = start_patches(last, unscaled.to(X.device), X, (None, None), problem)
+        n_points = sum(len(p) for p in both if p is not None)
         root, start = beginning(problem.rows.n_effective, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
         kernel = kernels.from_sklearn(constant * shape).to(X.device)
-        arguments = (kernel, nn.Identity(), points, unscaled.unit(points), geometry.size)
-        features = make_features(arguments, others, n_channels)
+        features = make_features(kernel, both, unit, geometry.size, n_channels)
         return PatchLayer(
             features,
             centre_map(geometry, n_channels).to(X),
@@ -271,6 +263,29 @@ def median_distance(rows: Tensor) -> float:
     distances = torch.pdist(some)
     distances = distances[distances > 0.0]
     return float(distances.median()) if len(distances) else 1.0
+
+
+def default_shape(rows: Tensor) -> sk.RBF:
+    """Return an RBF kernel whose length-scale starts from the distances of rows."""
+    scale = median_distance(rows)
+    return sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
+
+
+def start_patches(
+    builder: InducingBuilder,
+    covariances: PatchCovariances,
+    X: Tensor,
+    given: Sequence[Tensor | None],
+    problem: Problem,
+) -> tuple[tuple[Tensor, Tensor | None], Tensor]:
+    """Return Z and O, where they are given or chosen from the patches of images, and their unit."""
+
+    def choose(n_points: int) -> Tensor:
+        return choose_patches(builder.method, covariances, X, n_points, problem.generator)
+
+    n = len(X) * covariances.geometry.n_patches
+    both = builder.start_points(choose, given, n, problem)
+    return both, covariances.unit(both[0])
 
 
 @torch.no_grad()

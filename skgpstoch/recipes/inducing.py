@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,15 +21,25 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling, readable
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures
+from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
+from ..losses import Loss
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
-from .recipe import Fitted, KernelChoice, Network, Problem, Sizes, Start, given_number
-from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
+from .recipe import (
+    Fitted,
+    KernelChoice,
+    Network,
+    Problem,
+    Sizes,
+    Start,
+    Training,
+    given_number,
+)
+from .variational import STEPS, USUAL_BATCH, FeatureBuilder, FeatureSizes, VariationalRecipe
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
@@ -40,30 +50,16 @@ ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gr
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
 MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
 
+R = TypeVar("R", bound=VariationalRecipe)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InducingBuilder:
     """What builders of inducing points share: how many there are, and what is trained of them.
 
-    Parameters
-    ----------
-    kernel : KernelChoice
-        k, and the noise.
-    n_inducing : int or "auto", default="auto"
-        M.
-    points : str or array-like, default="kmeans"
-        How the points are chosen, or where they are.
-    learned : bool, default=True
-        Whether they are trained.
-    posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q.
-    n_orthogonal : int or "auto", default="auto"
-        M₂.
-    orthogonal_points : array-like or None, default=None
-        Where these start.
-    whiten : bool, default=True
-        If False, the mean at orthogonal points with the prior's covariance is learned by
-        coefficients of kernel functions.
+    The kernel is k, and the noise. All else are parameters of estimators, as their groups
+    (:mod:`skgpstoch.estimators.parameters`) document them: `points` is `inducing_points`, and
+    `learned` is `learn_inducing_points`.
     """
 
     kernel: KernelChoice
@@ -76,6 +72,17 @@ class InducingBuilder:
     whiten: bool = True
 
     steps = STEPS
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        """Collect what a builder does not decide on its own from an object that has parameters.
+
+        What that does not have, as not all have orthogonal points, stays as it is by default.
+        """
+        own["kernel"] = KernelChoice.of(parameters.kernel)
+        own["points"], own["learned"] = parameters.inducing_points, parameters.learn_inducing_points
+        names = [f.name for f in fields(cls) if f.name not in own and hasattr(parameters, f.name)]
+        return cls(**{name: getattr(parameters, name) for name in names}, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -158,20 +165,66 @@ class InducingBuilder:
         n_rows: int,
         problem: Problem,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return Z and O as :func:`both_kinds` does, as many as are planned."""
-        sizes = (problem.plan.n_inducing, problem.plan.n_orthogonal)
-        best_first = self.method == "conditional_variance"
-        return both_kinds(choose, sizes, given, n_rows, None if best_first else problem.generator)
+        """Return Z and O: where neither is given, two parts of one set if there are rows for it.
 
-    def given_points(self, problem: Problem, fitted: SparseModel | None) -> list[Tensor | None]:
-        """Return Z and O where they are known: those of the last fit, or the parameters'."""
+        Parameters
+        ----------
+        choose : callable
+            Number of points ↦ points, or fewer where there are no more.
+        given : sequence of (Tensor or None)
+            Z, and O if there is any, where they are.
+        n_rows : int
+            Rows to choose from.
+        problem : Problem
+            Plans M and M₂; of 0, or of a single point to choose, there is no O.
+        """
+        M, M2 = problem.plan.n_inducing, problem.plan.n_orthogonal
+        points, others = (*given, None)[:2]
+        if M2 and points is None and others is None and n_rows >= M + M2:
+            both = choose(M + M2)
+            if len(both) == 1:
+                return both, None
+            if self.method != "conditional_variance":  # of which the first ones, the best, are Z
+                generator = problem.generator
+                both = both[torch.randperm(len(both), generator=generator, device=both.device)]
+            M = min(M, max(1, len(both) * M // (M + M2)))
+            return both[:M], both[M:]
+        points = choose(M) if points is None else points
+        if not M2:
+            return points, None
+        return points, choose(M2) if others is None else others
+
+    def points_of_rows(
+        self,
+        problem: Problem,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        fitted: SparseModel | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Z and O: those of the last fit, the parameters', or chosen from the rows."""
         if fitted is not None:
-            features: Any = fitted.features
-            return [p.detach().to(problem.X) for p in features.all_points()]
-        return [
-            scaled_points("inducing_points", self.points, problem),
-            scaled_points("orthogonal_points", self.orthogonal_points, problem),
-        ]
+            given = fitted_points(fitted.features, problem.X)
+        else:
+            given = [
+                scaled_points("inducing_points", self.points, problem),
+                scaled_points("orthogonal_points", self.orthogonal_points, problem),
+            ]
+        return self.chosen_rows(problem, kernel, network, given)
+
+    def chosen_rows(
+        self,
+        problem: Problem,
+        kernel: kernels.Kernel,
+        network: nn.Module,
+        given: Sequence[Tensor | None],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return Z and O where they are given, or chosen from the rows."""
+        X, generator, weight = problem.X, problem.generator, problem.rows.weight
+
+        def choose(n_points: int) -> Tensor:
+            return choose_points(self.method, X, n_points, kernel, network, generator, weight)
+
+        return self.start_points(choose, given, len(X), problem)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         if self.kernel.expression is None and not learns_variance:
@@ -190,15 +243,15 @@ class InducingBuilder:
 
 @dataclass(frozen=True, kw_only=True)
 class InducingPoints(InducingBuilder):
-    """Inducing points, and orthogonal ones beside them.
-
-    Parameters
-    ----------
-    network : Network or None, default=None
-        Below the kernel.
-    """
+    """Inducing points, and orthogonal ones beside them, with or without a network below."""
 
     network: Network | None = None
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        p = parameters
+        network = Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay)
+        return super().of(p, network=network, **own)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
@@ -208,22 +261,16 @@ class InducingPoints(InducingBuilder):
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> InducingFeatures:
-        X, rows, generator = problem.X, problem.rows, problem.generator
+        X, rows = problem.X, problem.rows
         network: nn.Module = nn.Sequential()
         width = X.shape[1]
         if self.network is not None:
-            network, width = build_network(self.network, X, generator)
+            network, width = build_network(self.network, X, problem.generator)
         network = network.eval()
         most = likelihood.most_prior_variance
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, network, generator, rows.weight)
-
-        given = self.given_points(problem, fitted)
-        points, others = self.start_points(choose, given, len(X), problem)
-        arguments = (kernel, network, points, input_unit(X, rows), width)
-        return make_features(arguments, others, n_latents, self.is_decoupled)
+        points, unit = self.points_of_rows(problem, kernel, network, fitted), input_unit(X, rows)
+        return make_features(kernel, points, unit, width, n_latents, self.is_decoupled, network)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         super().set_trainable(features, n_rows, learns_variance)
@@ -231,10 +278,36 @@ class InducingPoints(InducingBuilder):
             self.network.freeze(features.network)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        points = [p.detach().double().numpy() for p in fitted.posterior.model.features.all_points()]
+        points = arrays_of_points(fitted.posterior.model.features)
         offset, scale = fitted.x_scaling
         names = ("inducing_points_", "orthogonal_points_")
         return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
+
+
+def inducing_recipe(
+    kind: type[R],
+    parameters: Any,
+    *,
+    likelihood: Likelihood,
+    loss: Loss,
+    features: Callable[[Any], FeatureBuilder],
+    **own: Any,
+) -> R:
+    """Make a recipe of this kind from an estimator's parameters, and what is its own."""
+    p = parameters
+    return kind(
+        likelihood=likelihood,
+        loss=loss,
+        features=features(p),
+        normalize_y=getattr(p, "normalize_y", False),  # a regressor's, as is the noise
+        scales_noise=getattr(p, "noise", "constant") == "input",
+        mean=p.mean,
+        solver=p.solver,
+        averaging=p.averaging,
+        whiten=p.whiten,
+        training=Training.of(p),
+        **own,
+    )
 
 
 # ---- how many ------------------------------------------------------------------------------------
@@ -262,12 +335,7 @@ def n_inducing(
         If more points than rows are asked for.
     """
     if asked != "auto":
-        M = int(asked)
-        if max(n_trained, n_given) < M:
-            raise ValueError(
-                f"n_inducing={M} must be at most the number of rows to train on, {n_trained}."
-            )
-        return min(M, n_trained)
+        return at_most(n_trained, n_given, "n_inducing", int(asked))
     conjugate = isinstance(recipe.likelihood, Gaussian)
     most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
@@ -277,20 +345,22 @@ def n_inducing(
 
 
 def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
-    """Return M₂ beside M points.
-
-    Raises
-    ------
-    ValueError
-        If more points than rows are asked for.
-    """
+    """Return M₂ beside M points; as :func:`n_inducing`."""
     if asked == "auto":
         return min(M, max(1, n_trained - M))
-    if int(asked) > max(n_trained, n_given):
+    return at_most(n_trained, n_given, "n_orthogonal", int(asked))
+
+
+def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
+    """Return the number that is asked for, as far as there are so many; a ValueError if not given.
+
+    Equal rows, or patches, are one to train on.
+    """
+    if asked > max(n_trained, n_given):
         raise ValueError(
-            f"n_orthogonal={asked} must be at most the number of rows to train on, {n_trained}."
+            f"{name}={asked} must be at most the number of {among} to train on, {n_trained}."
         )
-    return min(int(asked), n_trained)
+    return min(asked, n_trained)
 
 
 # ---- where they start ----------------------------------------------------------------------------
@@ -313,41 +383,14 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     return problem.x_scaling.tensor(points, X.dtype, X.device)
 
 
-def both_kinds(
-    choose: Callable[[int], Tensor],
-    sizes: tuple[int, int],
-    given: Sequence[Tensor | None],
-    n_rows: int,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor | None]:
-    """Return Z and O: where neither is given, two parts of one set if there are rows for it.
+def fitted_points(features: Any, X: Tensor) -> list[Tensor | None]:
+    """Return the points of fitted features, where X is."""
+    return [points.detach().to(X) for points in features.all_points()]
 
-    Parameters
-    ----------
-    choose : callable
-        Number of points ↦ points, or fewer where there are no more.
-    sizes : tuple of int
-        M and M₂; of 0, or of a single point to choose, there is no O.
-    given : sequence of (Tensor or None)
-        Z, and O if there is any, where they are.
-    n_rows : int
-        Rows to choose from.
-    generator : torch.Generator or None
-        Which part a point is in; None: the first ones are Z.
-    """
-    (M, M2), (points, others) = sizes, (*given, None)[:2]
-    if M2 and points is None and others is None and n_rows >= M + M2:
-        both = choose(M + M2)
-        if len(both) == 1:
-            return both, None
-        if generator is not None:
-            both = both[torch.randperm(len(both), generator=generator, device=both.device)]
-        M = min(M, max(1, len(both) * M // (M + M2)))
-        return both[:M], both[M:]
-    points = choose(M) if points is None else points
-    if not M2:
-        return points, None
-    return points, choose(M2) if others is None else others
+
+def arrays_of_points(features: InducingFeatures) -> list[np.ndarray]:
+    """Return every set of points as an array."""
+    return [points.detach().double().numpy() for points in features.all_points()]
 
 
 @torch.no_grad()
@@ -415,14 +458,22 @@ def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: i
 
 
 def make_features(
-    arguments: tuple[Any, ...], others: Tensor | None, n_outputs: int, decoupled: bool = False
+    kernel: kernels.Kernel | Covariances,
+    both: tuple[Tensor, Tensor | None],
+    unit: Tensor,
+    width: int,
+    n_outputs: int,
+    decoupled: bool = False,
+    network: nn.Module | None = None,
 ) -> InducingFeatures:
-    """Make P from the arguments of :class:`InducingFeatures`, with orthogonal points if any."""
+    """Make P of Z, and O if there is any, as :class:`InducingFeatures` has the arguments."""
+    points, others = both
+    arguments = (kernel, nn.Identity() if network is None else network, points, unit, width)
     if others is None:
         return InducingFeatures(*arguments)
     if not decoupled:
         return OrthogonalFeatures(*arguments, orthogonal_points=others)
-    n_columns = max(len(arguments[2]), MOST_COLUMNS)
+    n_columns = max(len(points), MOST_COLUMNS)
     return DecoupledFeatures(
         *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns
     )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
 from .inducing import (
     InducingBuilder,
-    choose_points,
+    arrays_of_points,
     input_unit,
     make_features,
     make_kernel,
@@ -83,20 +83,7 @@ class LayerDraws(NamedTuple):
 class Layers(InducingBuilder):
     """Inducing points in every layer; the kernel is that of the last one.
 
-    Parameters
-    ----------
-    draws : LayerDraws
-        Of inner layers.
-    n_layers : int, default=2
-        The last one included.
-    hidden_dims : int, array-like of int or "auto", default="auto"
-        Functions of every inner layer.
-    hidden_kernel : sklearn kernel or None, default=None
-        Of every inner layer.
-    mean_function : {"linear", "zero"}, default="linear"
-        Of inner layers.
-    hidden_covariance : {"shared", "full"}, default="shared"
-        Whether functions of an inner layer share S.
+    All but the draws are parameters of :class:`skgpstoch.DeepGPRegressor`.
     """
 
     draws: LayerDraws
@@ -107,6 +94,11 @@ class Layers(InducingBuilder):
     hidden_covariance: str = "shared"
 
     steps = (2000, 60, 20_000)
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        draws = LayerDraws(parameters.n_samples, parameters.n_predict_samples)
+        return super().of(parameters, n_layers=int(parameters.n_layers), draws=draws, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -157,41 +149,32 @@ class Layers(InducingBuilder):
         draws = self.draws.of(len(X))
         if fitted is not None:
             return fitted_layers(fitted, problem, OF_LAYERS).with_draws(*draws)
-        most = likelihood.most_prior_variance
-        points = self.first_points(problem, most)
+        most, identity = likelihood.most_prior_variance, nn.Identity()
+        kernel = make_kernel(None, identity, X, rows, most)
+        points, others = self.points_of_rows(problem, kernel, identity)
         layers, H = [], X
         for n_functions in self.widths(X.shape[1]):
             W = mean_map(H, rows, n_functions)
-            layers.append(self.inner_layer(H, rows, points, W))
-            H, points = H @ W, [None if p is None else p @ W for p in points]
+            layers.append(self.inner_layer(H, rows, (points, others), W))
+            H, points, others = H @ W, points @ W, None if others is None else others @ W
         expression = self.kernel.expression
         if layers and expression is not None:
             kernel = named_kernel("kernel", expression, H.shape[1], "the last hidden layer")
             kernel = kernel.to(H.device)
         else:
-            kernel = make_kernel(expression, nn.Identity(), H, rows, most)
+            kernel = make_kernel(expression, identity, H, rows, most)
         check_draws_of_layers("hidden_dims", self.hidden_dims, layers)
-        last = layer_features(kernel, points, H, rows, n_latents, self.is_decoupled)
+        both, unit, width = (points, others), input_unit(H, rows), H.shape[1]
+        last = make_features(kernel, both, unit, width, n_latents, self.is_decoupled)
         return DeepFeatures(layers, last, *draws)
 
-    def first_points(self, problem: Problem, most: float) -> list[Tensor | None]:
-        """Return Z and O of the first layer."""
-        X, rows, generator = problem.X, problem.rows, problem.generator
-        identity = nn.Identity()
-
-        def choose(n_points: int) -> Tensor:
-            kernel = make_kernel(None, identity, X, rows, most)
-            return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
-
-        return list(self.start_points(choose, self.given_points(problem, None), len(X), problem))
-
     def inner_layer(
-        self, H: Tensor, rows: Rows, points: Sequence[Tensor | None], W: Tensor
+        self, H: Tensor, rows: Rows, both: tuple[Tensor, Tensor | None], W: Tensor
     ) -> GPLayer:
         """Make a layer above H, the means of the layer below, that starts at HW."""
         n_functions = W.shape[1]
         variance = float(rows.mean((H - rows.mean(H)).square()).mean()) or 1.0
-        n_weights = n_functions * sum(len(p) for p in points if p is not None)
+        n_weights = n_functions * sum(len(p) for p in both if p is not None)
         root, start = beginning(rows.n_effective, n_weights)
         if self.mean_function == "zero":
             start = 1.0  # there is nothing else
@@ -199,8 +182,10 @@ class Layers(InducingBuilder):
         if expression is None:
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
             expression = hidden_kernel(default, variance, start)
-        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input")
-        features = layer_features(kernel.to(H.device), points, H, rows, n_functions)
+        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input").to(
+            H.device
+        )
+        features = make_features(kernel, both, input_unit(H, rows), H.shape[1], n_functions)
         mean = W if self.mean_function == "linear" else torch.zeros_like(W)
         shares = self.hidden_covariance == "shared"
         blocks = prior_blocks(self.posterior, features.blocks)
@@ -286,20 +271,6 @@ def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:
     return (W * signs).to(H)
 
 
-def layer_features(
-    kernel: kernels.Kernel,
-    points: Sequence[Tensor | None],
-    H: Tensor,
-    rows: Rows,
-    n_outputs: int,
-    decoupled: bool = False,
-) -> InducingFeatures:
-    """Make P of a layer above H."""
-    unit = input_unit(H, rows)
-    arguments = (kernel, nn.Identity(), cast(Tensor, points[0]), unit, H.shape[1])
-    return make_features(arguments, points[1], n_outputs, decoupled)
-
-
 def described_layers(
     each: Sequence[InducingFeatures], offset: np.ndarray | float, scale: np.ndarray | float
 ) -> list[Bunch]:
@@ -314,7 +285,7 @@ def described_layers(
 
 def layer_of(features: InducingFeatures) -> Bunch:
     """Describe a layer as NumPy and scikit-learn would."""
-    points = [p.detach().double().numpy() for p in features.all_points()]
+    points = arrays_of_points(features)
     return Bunch(
         kernel=kernels.to_sklearn(features.kernel),
         inducing_points=points[0],

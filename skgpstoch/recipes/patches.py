@@ -7,8 +7,8 @@ of :mod:`skgpstoch.features.patches`; hidden images below are those of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -26,21 +26,21 @@ from ..models.layers import DeepFeatures
 from ..models.patch_responses import parts_of
 from ..models.sparse import SparseModel
 from .images import (
-    LENGTHS,
     SOME_IMAGES,
     HiddenImages,
     Images,
     as_image,
-    choose_patches,
+    default_shape,
     hidden_attributes,
     image_patches,
-    median_distance,
     patches_of_some,
+    start_patches,
 )
 from .inducing import (
     InducingBuilder,
-    both_kinds,
-    choose_points,
+    arrays_of_points,
+    at_most,
+    fitted_points,
     in_units,
     input_unit,
     make_features,
@@ -73,24 +73,16 @@ OF_PATCHES = (
 class Patches(InducingBuilder):
     """Inducing patches, with inducing images of a function of whole images beside them.
 
+    All but these are parameters of :class:`skgpstoch.ConvolutionalGPRegressor`.
+
     Parameters
     ----------
     hidden : HiddenImages or None, default=None
         Layers below.
-    image_shape : tuple of int or "auto", default="auto"
-        Of the images that rows of X are.
-    patch_shape : tuple of int, int or "auto", default="auto"
-        Of patches.
-    stride : int or "auto", default="auto"
-        Pixels from a patch to the next.
     by_channel : bool, default=False
         Whether each channel has patches of its own.
     learns_weights : bool, default=True
         Whether the weights of responses are trained.
-    location_kernel : sklearn kernel, "auto" or None, default="auto"
-        On the place of a patch.
-    global_kernel : sklearn kernel, "auto" or None, default="auto"
-        Of the function of whole images.
     """
 
     hidden: HiddenImages | None = None
@@ -101,6 +93,13 @@ class Patches(InducingBuilder):
     learns_weights: bool = True
     location_kernel: sk.Kernel | str | None = "auto"
     global_kernel: sk.Kernel | str | None = "auto"
+
+    @classmethod
+    def of(cls, parameters: Any, **own: Any) -> Self:
+        own["hidden"] = HiddenImages.of(parameters)
+        own["by_channel"] = parameters.channels == "separate"
+        own["learns_weights"] = parameters.patch_weights == "learned"
+        return super().of(parameters, **own)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -135,25 +134,16 @@ class Patches(InducingBuilder):
             J = self.geometry(sizes.n_features).n_patches
             n_untrained *= J
             sizes = sizes._replace(n_rows=J * sizes.n_rows, n_given=J * sizes.n_given)
-            self.check_numbers(sizes, n_untrained)
+            most = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
+            for name in ("n_inducing", "n_orthogonal"):
+                if getattr(self, name) != "auto":
+                    at_most(*most, name, getattr(self, name), "patches in all images")
         found = super().sizes(sizes, n_untrained, recipe, start)
         if self.hidden is None:
             return found
         self.hidden.check(self)
         image = as_image(self.image_shape, sizes.n_features)
         return found._replace(batch_needed=self.hidden.batch_needed(image))
-
-    def check_numbers(self, sizes: Sizes, n_untrained: int) -> None:
-        """Raise a ValueError if more points are asked for than there are patches."""
-        n_trained = sizes.n_rows - n_untrained
-        most = max(n_trained, sizes.n_given - n_untrained)
-        for name in ("n_inducing", "n_orthogonal"):
-            asked = getattr(self, name)
-            if asked != "auto" and asked > most:
-                raise ValueError(
-                    f"{name}={asked} must be at most the number of patches in all images to "
-                    f"train on, {n_trained}."
-                )
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """Return the same for all pixels; a user's kernels see pixels as they are."""
@@ -221,15 +211,8 @@ class Patches(InducingBuilder):
                 self.given_patches("inducing_points", self.points, problem),
                 self.given_patches("orthogonal_points", self.orthogonal_points, problem),
             ]
-
-        def choose(n_points: int) -> Tensor:
-            return choose_patches(self.method, covariances, X, n_points, problem.generator)
-
-        n = len(X) * geometry.n_patches
-        points, others = self.start_points(choose, given, n, problem)
-        unit = covariances.unit(points)
-        arguments = (covariances, nn.Identity(), points, unit, geometry.size)
-        return make_features(arguments, others, n_latents, self.is_decoupled)
+        both, unit = start_patches(self, covariances, X, given, problem)
+        return make_features(covariances, both, unit, geometry.size, n_latents, self.is_decoupled)
 
     def covariances(self, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
         """Make k of images, before training."""
@@ -237,8 +220,7 @@ class Patches(InducingBuilder):
         if self.kernel.expression is not None:
             kernel = named_kernel("kernel", self.kernel.expression, geometry.size, "a patch")
             return PatchCovariances(kernel, geometry, place, learns).to(X.device)
-        scale = median_distance(patches_of_some(X, geometry))
-        shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
+        shape = default_shape(patches_of_some(X, geometry))
         unscaled = PatchCovariances(kernels.from_sklearn(shape), geometry, place, learns)
         with torch.no_grad():
             prior = unscaled.to(X.device).prior(X[:SOME_IMAGES].double())
@@ -283,27 +265,21 @@ class Patches(InducingBuilder):
         parts: list[InducingFeatures],
     ) -> InducingFeatures:
         """Make P of the function of whole images, with blocks as responses have them."""
-        X, rows, generator = images.mean, images.rows, problem.generator
+        X, rows = images.mean, images.rows
         expression = self.global_kernel
         if isinstance(expression, str):
-            scale = median_distance(X[:SOME_IMAGES].double())
-            shape = sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
+            shape = default_shape(X[:SOME_IMAGES].double())
             expression = sk.ConstantKernel(1.0, (1e-5, most)) * shape
         kernel = named_kernel("global_kernel", expression, X.shape[1], "an image").to(X.device)
-        identity = nn.Identity()
-
-        def choose(n_points: int) -> Tensor:
-            return choose_points(self.method, X, n_points, kernel, identity, generator, rows.weight)
-
-        M, (_, *others), n = problem.plan.n_inducing, local.all_points(), len(X)
-        M2 = len(others[0]) if others else 0
-        sizes = (min(M, n), 0) if not M2 else (min(M, max(1, n * M // (M + M2))), min(M2, n // 2))
+        M, M2, n = problem.plan.n_inducing, len(getattr(local, "others", ())), len(X)
+        most_points = max(1, n * M // (M + M2)) if M2 else n
+        plan = replace(problem.plan, n_inducing=min(M, most_points), n_orthogonal=min(M2, n // 2))
         given = fitted_points(parts[0], X) if parts else [None, None]
-        points, orthogonal = both_kinds(choose, sizes, given, n, generator)
+        problem = problem._replace(X=X, rows=rows, plan=plan)
+        both = self.chosen_rows(problem, kernel, nn.Identity(), given)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
-        arguments = (kernel, identity, points, unit, X.shape[1])
-        return make_features(arguments, orthogonal, n_latents, self.is_decoupled)
+        return make_features(kernel, both, unit, X.shape[1], n_latents, self.is_decoupled)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         super().set_trainable(features, n_rows, learns_variance)
@@ -338,25 +314,18 @@ class Patches(InducingBuilder):
         }
         if isinstance(features, DeepFeatures):  # the last layer's images have units of their own
             offset, scale = np.zeros(1), np.ones(1)
-        for name, points in zip(("inducing", "orthogonal"), local.all_points(), strict=False):
-            p = points.detach().double().numpy()
+        for name, p in zip(("inducing", "orthogonal"), arrays_of_points(local), strict=False):
             found[f"{name}_points_"] = p[:, : geometry.size] * scale[0] + offset[0]
             if responses.location is not None:
                 found[f"{name}_places_"] = p[:, geometry.size :]
         if responses.location is not None:
             found["location_kernel_"] = kernels.to_sklearn(responses.location)
         if others:
-            images = others[0].inducing_points.detach().double().numpy()
-            found["global_points_"] = images * scale + offset
+            found["global_points_"] = arrays_of_points(others[0])[0] * scale + offset
             found["global_kernel_"] = kernel = kernels.to_sklearn(others[0].kernel)
             if isinstance(self.global_kernel, str):
                 in_units(kernel.k2, scale[0])
         return found
-
-
-def fitted_points(features: InducingFeatures, X: Tensor) -> list[Tensor | None]:
-    """Return the points of fitted features, where X is."""
-    return [points.detach().to(X) for points in features.all_points()]
 
 
 def patch_weights(responses: PatchCovariances) -> np.ndarray:

@@ -208,7 +208,7 @@ class VariationalRecipe(Recipe):
     def objective(self, problem: Problem) -> VariationalObjective:
         if problem.plan.folds.size:
             problem = problem.trained()
-        X, rows, start = problem.X, problem.rows, problem.start
+        X, start = problem.X, problem.start
         fitted = None if start is None else start.posterior.model.for_training()
         model = self.model(problem, fitted)
         self.set_trainable(model, len(X))
@@ -218,7 +218,7 @@ class VariationalRecipe(Recipe):
                 model.mean.value.data.zero_()
             if start.is_fixed:
                 model.requires_grad_(False)
-        objective = self.solve(model.to(X.device), rows.n_effective, problem)
+        objective = self.solve(model.to(X.device), problem)
         if start is not None and start.is_fixed and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
@@ -245,11 +245,14 @@ class VariationalRecipe(Recipe):
         model.mean.requires_grad_(self.mean == "constant")
         self.features.set_trainable(model.features, n_rows, learns_variance)
 
-    def solve(self, model: SparseModel, n_rows: float, problem: Problem) -> VariationalObjective:
-        """Make the solver's objective."""
-        network = self.features.network
+    def solve(
+        self, model: SparseModel, problem: Problem, n_before: float = 0.0
+    ) -> VariationalObjective:
+        """Make the solver's objective, of these rows and those before."""
+        network, n = self.features.network, problem.rows.n_effective
+        n_rows = n + n_before
         options: dict[str, Any] = {
-            "mean_weight": problem.rows.mean_weight,
+            "mean_weight": n / len(problem.X),
             "weight_decay": 0.0 if network is None else network.decay(n_rows),
             "noise_bounds": self.features.kernel.noise_bounds,
         }
@@ -286,9 +289,8 @@ class VariationalRecipe(Recipe):
         else:
             model = posterior.model.for_training(problem.X)
             model.loss, model.beta = self.loss, problem.plan.beta
-            n_rows = problem.rows.n_effective + posterior.n_rows
-            self.set_trainable(model, math.ceil(n_rows))
-            objective = self.solve(model, n_rows, problem)
+            self.set_trainable(model, math.ceil(problem.rows.n_effective + posterior.n_rows))
+            objective = self.solve(model, problem, posterior.n_rows)
             objective.start_from(posterior)
         objective.streams = True
         return objective

@@ -32,7 +32,6 @@ from ..likelihoods.base import Likelihood, class_likelihood, regression_likeliho
 from ..losses import make_loss
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
-from ..recipes.inducing import inducing_recipe
 from ..recipes.patches import OF_PATCHES, Patches
 from ..recipes.variational import VariationalRecipe
 
@@ -189,13 +188,12 @@ class ConvolutionalGPParameters(
 
 def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return responses to patches, a loss and a likelihood."""
-    return inducing_recipe(
-        VariationalRecipe,
+    return VariationalRecipe.of(
         p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=Patches.of,
+        features=Patches.of(p),
     )
 
 

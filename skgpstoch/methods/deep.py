@@ -29,7 +29,6 @@ from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
 from ..models.deep import DeepPosterior
-from ..recipes.inducing import inducing_recipe
 from ..recipes.layers import OF_LAYERS, Layers
 from ..recipes.variational import VariationalRecipe
 
@@ -144,13 +143,12 @@ class DeepGPParameters(
 
 def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return layers, a loss and a likelihood."""
-    return inducing_recipe(
-        VariationalRecipe,
+    return VariationalRecipe.of(
         p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=Layers.of,
+        features=Layers.of(p),
     )
 
 

@@ -42,7 +42,7 @@ from ..losses import Loss, make_loss
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
-from ..recipes.inducing import InducingPoints, inducing_recipe
+from ..recipes.inducing import InducingPoints
 from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start
 from ..recipes.variational import VariationalRecipe
 from ..training.loop import History
@@ -382,16 +382,14 @@ class DLMParameters(
 
 def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
     """Return inducing points of either family, a loss and β, and a likelihood."""
-    return inducing_recipe(
-        DLMRecipe,
+    return DLMRecipe.of(
         p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta) if isinstance(p.beta, Real) else 1.0,  # until one is chosen
         betas=p.beta,
-        hyperparameters=p.hyperparameters,
         calibrates=p.calibrate,
-        features=InducingPoints.of,
+        features=InducingPoints.of(p),
     )
 
 

@@ -25,7 +25,7 @@ from ..estimators.regressor import Regressor
 from ..estimators.streams import stream
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
-from ..recipes.inducing import InducingPoints, inducing_recipe
+from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
 
@@ -159,12 +159,11 @@ class FITCRegressor(
         return stream(self, X, y, None, None, y_std)
 
     def _recipe(self) -> FITCRecipe:
-        return inducing_recipe(
-            FITCRecipe,
+        return FITCRecipe.of(
             self,
             likelihood=Gaussian(),
             loss=FullyIndependent(),
-            features=InducingPoints.of,
+            features=InducingPoints.of(self),
         )
 
 

@@ -25,7 +25,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
-from ..recipes.inducing import InducingPoints, inducing_recipe
+from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
 
@@ -55,13 +55,12 @@ class SolveGPParameters(
 
 def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return S block-diagonal, Z and O, and a likelihood."""
-    return inducing_recipe(
-        VariationalRecipe,
+    return VariationalRecipe.of(
         p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=InducingPoints.of,
+        features=InducingPoints.of(p),
     )
 
 

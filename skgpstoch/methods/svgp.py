@@ -22,7 +22,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..losses import make_loss
-from ..recipes.inducing import InducingPoints, inducing_recipe
+from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
 
@@ -38,13 +38,12 @@ class SVGPParameters(
 
 def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
     """Return S full, Z of one kind, and a likelihood."""
-    return inducing_recipe(
-        VariationalRecipe,
+    return VariationalRecipe.of(
         p,
         likelihood=likelihood,
         loss=make_loss(p.loss, p.bound),
         beta=float(p.beta),
-        features=InducingPoints.of,
+        features=InducingPoints.of(p),
     )
 
 

@@ -11,6 +11,7 @@ The features are those of inducing points (:mod:`skgpstoch.features.inducing`,
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple, cast
@@ -27,7 +28,7 @@ from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import BLOCK_ROWS, cholesky
 from ..posteriors.base import Posterior
-from ..posteriors.blocks import VariationalWeights, WeightMoments, identities
+from ..posteriors.blocks import VariationalWeights, WeightMoments
 from ..posteriors.sites import (
     InverseFactor,
     Sites,
@@ -184,8 +185,9 @@ class SparseModel(nn.Module):
     def prior(self) -> tuple[Sites, WeightMoments]:
         """Return the sites of no data, and the prior as q(w)."""
         mean, sizes, sites = self.mean.value.detach(), self.features.blocks, self.zero_sites()
-        blocks = zip(identities(sizes, mean), self.has_prior_covariance, strict=True)
-        S = [None if is_prior else one.repeat(len(mean), 1, 1) for one, is_prior in blocks]
+        eye = functools.partial(torch.eye, dtype=mean.dtype, device=mean.device)
+        blocks = zip(sizes, self.has_prior_covariance, strict=True)
+        S = [None if is_prior else eye(size).repeat(len(mean), 1, 1) for size, is_prior in blocks]
         kl = sites.cross.new_zeros(())
         return sites, WeightMoments(mean.new_zeros(sum(sizes), len(mean)), tuple(S), sizes, kl)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,21 +25,11 @@ from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
-from ..losses import Loss
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
-from .recipe import (
-    Fitted,
-    KernelChoice,
-    Network,
-    Problem,
-    Sizes,
-    Start,
-    Training,
-    given_number,
-)
-from .variational import STEPS, USUAL_BATCH, FeatureBuilder, FeatureSizes, VariationalRecipe
+from .recipe import Fitted, KernelChoice, Network, OfParameters, Problem, Sizes, Start, given_number
+from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
@@ -50,11 +40,9 @@ ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gr
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
 MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
 
-R = TypeVar("R", bound=VariationalRecipe)
-
 
 @dataclass(frozen=True, kw_only=True)
-class InducingBuilder:
+class InducingBuilder(OfParameters):
     """What builders of inducing points share: how many there are, and what is trained of them.
 
     The kernel is k, and the noise. All else are parameters of estimators, as their groups
@@ -75,14 +63,10 @@ class InducingBuilder:
 
     @classmethod
     def of(cls, parameters: Any, **own: Any) -> Self:
-        """Collect what a builder does not decide on its own from an object that has parameters.
-
-        What that does not have, as not all have orthogonal points, stays as it is by default.
-        """
-        own["kernel"] = KernelChoice.of(parameters.kernel)
-        own["points"], own["learned"] = parameters.inducing_points, parameters.learn_inducing_points
-        names = [f.name for f in fields(cls) if f.name not in own and hasattr(parameters, f.name)]
-        return cls(**{name: getattr(parameters, name) for name in names}, **own)
+        """Take what a builder does not decide on its own from an estimator's parameters."""
+        p = parameters
+        own |= {"kernel": KernelChoice.of(p.kernel), "points": p.inducing_points}
+        return super().of(p, **own, learned=p.learn_inducing_points)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -282,32 +266,6 @@ class InducingPoints(InducingBuilder):
         offset, scale = fitted.x_scaling
         names = ("inducing_points_", "orthogonal_points_")
         return {name: p * scale + offset for name, p in zip(names, points, strict=False)}
-
-
-def inducing_recipe(
-    kind: type[R],
-    parameters: Any,
-    *,
-    likelihood: Likelihood,
-    loss: Loss,
-    features: Callable[[Any], FeatureBuilder],
-    **own: Any,
-) -> R:
-    """Make a recipe of this kind from an estimator's parameters, and what is its own."""
-    p = parameters
-    return kind(
-        likelihood=likelihood,
-        loss=loss,
-        features=features(p),
-        normalize_y=getattr(p, "normalize_y", False),  # a regressor's, as is the noise
-        scales_noise=getattr(p, "noise", "constant") == "input",
-        mean=p.mean,
-        solver=p.solver,
-        averaging=p.averaging,
-        whiten=p.whiten,
-        training=Training.of(p),
-        **own,
-    )
 
 
 # ---- how many ------------------------------------------------------------------------------------

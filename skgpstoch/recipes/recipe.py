@@ -8,10 +8,11 @@ fitted attributes are (:meth:`Recipe.attributes`).
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
@@ -40,6 +41,17 @@ START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 # ---- what is given -------------------------------------------------------------------------------
 
 
+class OfParameters:
+    """What is made from an estimator's parameters."""
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Take what is not decided here from parameters of the same names, as far as there are."""
+        names = [name for name in inspect.signature(cls).parameters if name not in decided]
+        given = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        return cls(**given, **decided)
+
+
 class Sizes(NamedTuple):
     """All that a plan may know of the data."""
 
@@ -50,7 +62,8 @@ class Sizes(NamedTuple):
     streams: bool = False  # the rows are a chunk of more
 
 
-class Training(NamedTuple):
+@dataclass(frozen=True)
+class Training(OfParameters):
     """Parameters of training, as every estimator has them; "auto" is not decided yet."""
 
     max_iter: int | str = "auto"
@@ -62,12 +75,6 @@ class Training(NamedTuple):
     n_iter_no_change: int | None = None
     tol: float = 0.0
     dtype: str = "float32"
-
-    @classmethod
-    def of(cls, parameters: Any, **decided: Any) -> Training:
-        """Collect them from an object that has those that are not decided here as attributes."""
-        chosen = {name: getattr(parameters, name) for name in cls._fields if name not in decided}
-        return cls(**chosen, **decided)
 
 
 class KernelChoice(NamedTuple):
@@ -433,7 +440,7 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(ABC):
+class Recipe(OfParameters, ABC):
     """Parts that make a fit. One is made, and checked, per fit.
 
     Parameters
@@ -452,13 +459,6 @@ class Recipe(ABC):
     normalize_y: bool = False
     merges_rows: bool = True
     numbers_rows: bool = False
-
-    @classmethod
-    def of(cls, parameters: Any, **decided: Any) -> Self:
-        """Take from parameters, by their names, the fields that are not decided here."""
-        names = (f.name for f in fields(cls) if f.name not in decided)
-        chosen = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
-        return cls(**chosen, **decided)
 
     @abstractmethod
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
@@ -504,7 +504,7 @@ class Recipe(ABC):
 
     # ---- streams -----------------------------------------------------------------------------
 
-    def check_streams(self) -> None:  # noqa: B027
+    def check_streams(self) -> None:
         """Raise a ValueError where `partial_fit` is impossible."""
 
     def stream(self, problem: Problem, posterior: Any) -> Objective:

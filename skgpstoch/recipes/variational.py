@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -139,6 +139,13 @@ class VariationalRecipe(Recipe):
     mean: str = "constant"
     beta: float = 1.0
     scales_noise: bool = False
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Take what is not decided here from an estimator's parameters, the noise if it has any."""
+        varies = getattr(parameters, "noise", "constant") == "input"
+        made = {"training": Training.of(parameters), "scales_noise": varies}
+        return super().of(parameters, **made | decided)
 
     # ---- parameters that must agree ----------------------------------------------------------
 

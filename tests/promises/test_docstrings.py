@@ -15,7 +15,7 @@ from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import skgpstoch
-from skgpstoch.estimators.docs import documented_like
+from skgpstoch.docstrings import documented
 from skgpstoch.losses import Loss
 
 MODULES = [
@@ -160,7 +160,7 @@ def test_methods_like_others_document_what_differs():
             Three.
         """
 
-    @documented_like(original)
+    @documented(original)
     def method(w, x):
         """Do not.
 

@@ -19,10 +19,11 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..data.rows import Rows
+from ..docstrings import documented
 from ..estimators import parameters as groups
 from ..estimators.docs import public_estimator
 from ..estimators.regressor import Regressor
-from ..estimators.streams import stream
+from ..estimators.streams import VariationalRegressor, stream
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
 from ..recipes.inducing import InducingPoints
@@ -99,6 +100,7 @@ class FITCRegressor(
         "solver": [StrOptions({"auto", "lbfgs", "natural", "adam"})],
     }
 
+    @documented(VariationalRegressor.fit)
     def fit(  # type: ignore[override]
         self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
     ) -> Any:
@@ -106,8 +108,6 @@ class FITCRegressor(
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         y_std : float or array-like of the shape of y, default=None
@@ -115,45 +115,20 @@ class FITCRegressor(
             learned. None is 0.
         **refused : object
             `sample_weight` and `exposure`, of which there are none here.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or y_std is invalid, or training diverges; the estimator is then as
-            it was before.
         """
         check_refused("fit", refused)
         return self._fit_to(X, y, None, None, y_std)
 
+    @documented(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, *, y_std: Any = None, **refused: Any) -> Any:
         """Make one pass over more rows, for streams, as that of :class:`SVGPRegressor`.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
         y_std : float or array-like of the shape of y, default=None
             As for `fit`.
         **refused : object
             `sample_weight` and `exposure`, of which there are none here.
-
-        Returns
-        -------
-        self : object
-            The updated estimator.
-
-        Raises
-        ------
-        ValueError
-            If a parameter, X, y or y_std is invalid, or what the model is made of has changed since
-            the first call.
         """
         check_refused("partial_fit", refused)
         return stream(self, X, y, None, None, y_std)

@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import joblib
 import numpy as np
+import pretend_device
 import pytest
 import torch
 from sklearn.base import is_classifier, is_regressor
@@ -31,7 +32,11 @@ from sklearn.base import is_classifier, is_regressor
 import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
+from skgpstoch.data import devices
 from skgpstoch.estimators.parameters import FiniteParameters
+
+# Before the first backward pass of the process, when torch counts devices.
+pretend_device.install()
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()
@@ -163,6 +168,15 @@ def few_newton_steps(monkeypatch):
     monkeypatch.setattr(
         skgpstoch.objectives.optimal_q, "damped_newton", lambda *args: newton(*args[:-1], 2)
     )
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """An accelerator, device="pretend", and its traffic."""
+    monkeypatch.setattr(devices, "ACCELERATORS", (*devices.ACCELERATORS, pretend_device.NAME))
+    with pretend_device.pretending() as traffic:
+        yield traffic
+    devices._placed.cache_clear()
 
 
 @pytest.fixture(params=[FINITE_ONE, SPARSE_ONE], ids=named)

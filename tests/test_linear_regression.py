@@ -10,8 +10,9 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import norm
 from torch.testing import assert_close
 
+from skgpstoch.data.devices import BLOCK_ROWS
 from skgpstoch.maths.averages import RunningStatistics
-from skgpstoch.maths.linalg import BLOCK_ROWS, NotPositiveDefiniteError
+from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.maths.linear_regression import (
     HeldOutErrors,
     batch_statistics,

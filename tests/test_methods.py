@@ -17,13 +17,13 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
 )
+from skgpstoch.data.devices import BLOCK_ROWS
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.fourier import KernelFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.averages import RunningStatistics
-from skgpstoch.maths.linalg import BLOCK_ROWS
 from skgpstoch.maths.linear_regression import (
     batch_statistics,
     exact_statistics,

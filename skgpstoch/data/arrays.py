@@ -1,4 +1,4 @@
-"""Between the user's arrays and tensors: scaling, devices, seeds."""
+"""Between the user's arrays and tensors: scaling, seeds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
-
-from .messages import warn
 
 HOST_BLOCK_ROWS = 65536
 """Rows of the user's arrays that are converted at a time, so that no second copy of X is made."""
@@ -82,43 +80,6 @@ def readable(values: Any) -> Any:
 def borrowed(a: np.ndarray) -> Tensor:
     """A tensor on the memory of an array, which is only read; torch warns where it is read-only."""
     return torch.from_numpy(a if a.flags.writeable else a.copy())
-
-
-def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The torch device that a `device` parameter names; None is the CPU.
-
-    Raises
-    ------
-    ValueError
-        If it is not "cpu", "cuda", "cuda:N", "auto" or None, or is not on this machine.
-    """
-    expected = 'device must be None, "cpu", "cuda", "cuda:N" or "auto"'
-    if device is None:
-        return torch.device("cpu")
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"{expected}, got {device!r}.") from error
-    if resolved.type not in ("cpu", "cuda"):
-        raise ValueError(f"{expected} (others lack float64), got {device!r}.")
-    n_devices = torch.cuda.device_count()
-    if resolved.type == "cuda" and (resolved.index or 0) >= n_devices:
-        raise ValueError(
-            f"device={device!r} is not available: this machine has {n_devices} CUDA devices. "
-            'Use device="auto" for a GPU where there is one.'
-        )
-    return resolved
-
-
-def prediction_device(device: str | torch.device | None) -> torch.device:
-    """Where to predict: what was fitted on a GPU needs none."""
-    try:
-        return resolve_device(device)
-    except ValueError:
-        warn(f"device={device!r} is not on this machine; predicting on the CPU.")
-        return torch.device("cpu")
 
 
 def random_numbers(random_state: Any) -> np.random.RandomState:

@@ -10,7 +10,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..data.arrays import readable, resolve_device
+from ..data.arrays import readable
+from ..data.devices import resolve_device
 from ..estimators.base import refuse_booleans, validate_inputs
 from .parameters import DropInParameters
 

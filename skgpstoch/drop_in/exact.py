@@ -23,9 +23,10 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed
+from ..data.devices import map_blocks
 from ..data.messages import warn
 from ..kernels.matrices import covariance_of
-from ..maths.linalg import NotPositiveDefiniteError, map_blocks
+from ..maths.linalg import NotPositiveDefiniteError
 from ..posteriors.exact import conditional_variance
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 

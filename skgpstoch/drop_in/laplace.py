@@ -17,11 +17,12 @@ import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
 
-from ..data.arrays import borrowed, prediction_device, random_numbers
+from ..data.arrays import borrowed, random_numbers
+from ..data.devices import map_blocks, prediction_device
 from ..kernels.matrices import Covariance, covariance_of
 from ..likelihoods import Bernoulli, OneVsRest
 from ..maths.gaussian import Marginals
-from ..maths.linalg import NotPositiveDefiniteError, map_blocks
+from ..maths.linalg import NotPositiveDefiniteError
 from ..training.exact_search import maximise
 from .laplace_evidence import LaplaceEvidence, latent, probability
 

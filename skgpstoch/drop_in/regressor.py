@@ -13,7 +13,8 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import Scaling, prediction_device, random_numbers, readable, resolve_device
+from ..data.arrays import Scaling, random_numbers, readable
+from ..data.devices import prediction_device, resolve_device
 from ..docstrings import documented
 from ..estimators.base import fitting
 from ..estimators.docs import public_estimator

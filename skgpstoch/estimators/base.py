@@ -19,11 +19,18 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, prediction_device, readable, resolve_device, resolve_seed
+from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.devices import (
+    ACCELERATORS,
+    HOST,
+    is_host,
+    map_blocks,
+    prediction_device,
+    resolve_device,
+)
 from ..data.messages import warn
 from ..data.rows import UNSEEN, Data, Rows
 from ..maths.allocator import keep_freed_memory
-from ..maths.linalg import map_blocks
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
@@ -49,7 +56,7 @@ HOPELESS = 10.0
 def numeric_context() -> Iterator[None]:
     """Disable an autocast around the call: types are arguments here."""
     with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
+        for kind in (HOST.type, *ACCELERATORS):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
@@ -265,7 +272,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         folds: Folds | None = None,
     ) -> tuple[Tensor, Rows]:
         """Scale rows and put them in this order: permuting them later would take another copy."""
-        device, kind = device or torch.device("cpu"), getattr(torch, dtype)
+        device, kind = device or HOST, getattr(torch, dtype)
 
         def column(a: np.ndarray | None) -> Tensor | None:
             return None if a is None else torch.from_numpy(a if order is None else a[order]).to(X)
@@ -448,4 +455,4 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
 def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
     """Return where predictions are made, and what makes them."""
     posterior, device = estimator.posterior_, prediction_device(estimator.device)
-    return device, posterior if device.type == "cpu" else copy.deepcopy(posterior).to(device)
+    return device, posterior if is_host(device) else copy.deepcopy(posterior).to(device)

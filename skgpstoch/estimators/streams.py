@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.arrays import resolve_device, resolve_seed
+from ..data.arrays import resolve_seed
+from ..data.devices import resolve_device
 from ..data.rows import Data
 from ..docstrings import documented
 from ..objectives.base import Objective

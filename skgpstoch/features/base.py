@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import all_hold
+
 
 class Basis(NamedTuple):
     """What a feature map says of rows."""
@@ -94,9 +96,13 @@ class FeatureMap(nn.Module):
             if hasattr(part, "clamp_"):
                 cast(Any, part).clamp_()
 
+    def failures(self) -> list[Tensor]:
+        """Of one element each, whether a factorisation has failed since :meth:`forgive`."""
+        return []
+
     def is_sound(self) -> bool:
-        """Whether no factorisation has failed since the last :meth:`forgive`."""
-        return True
+        """Whether none has."""
+        return all_hold([~failed for failed in self.failures()])
 
     def forgive(self) -> None:
         """Forget failures of the past."""

@@ -61,8 +61,8 @@ class CompositeFeatures(FeatureMap):
         for part in self.each:
             part.clamp_()
 
-    def is_sound(self) -> bool:
-        return all(part.is_sound() for part in self.each)
+    def failures(self) -> list[Tensor]:
+        return [failed for part in self.each for failed in part.failures()]
 
     def forgive(self) -> None:
         for part in self.each:

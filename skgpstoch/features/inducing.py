@@ -239,8 +239,8 @@ class InducingFeatures(ConditionedFeatures):
     def close(self) -> None:
         self.jitter = None
 
-    def is_sound(self) -> bool:
-        return not bool(self.failed)
+    def failures(self) -> list[Tensor]:
+        return [self.failed]
 
     def forgive(self) -> None:
         self.failed.fill_(False)

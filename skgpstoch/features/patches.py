@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import is_host
 from ..kernels import Constant, Kernel, Product
 from ..kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .inducing import Covariances
@@ -72,7 +73,7 @@ class Geometry(NamedTuple):
 
 def gather(X: Tensor, columns: Tensor) -> Tensor:
     """X[:, columns], (N, J, L)."""
-    if X.is_cuda:  # where the backward pass of what is faster here adds in any order
+    if not is_host(X.device):  # where the backward pass of what is faster here adds in any order
         return X[:, columns]
     return X.index_select(1, columns.flatten()).unflatten(1, columns.shape)
 
@@ -213,9 +214,10 @@ class PatchCovariances(Covariances):
 
     def normalise_(self, constant: Constant) -> None:
         """w to a mean square of 1/J², and its scale to the constant, which has bounds."""
-        square = self.relative_weights.square().mean()
-        if not self.relative_weights.requires_grad or not square > 0.0:
+        if not self.relative_weights.requires_grad:
             return
+        square = self.relative_weights.square().mean()
+        square = torch.where(square > 0.0, square, 1.0)
         self.relative_weights.div_(square.sqrt())
         log_constant = cast(Tensor, constant.log_constant_value)
         if log_constant.requires_grad:

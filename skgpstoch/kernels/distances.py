@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from ..data.arrays import row_blocks
+from ..data.devices import block_elements, either, is_host
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -86,7 +89,8 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
 
 def _squared(A: Tensor, B: Tensor) -> Tensor:
     """‖a_i − b_j‖², (N, M), to the last digits also where rows are close."""
-    if A.shape[1] <= DIRECT_COLUMNS:
+    # What is few pairs for the host would have to be counted, which an accelerator would wait for.
+    if A.shape[1] <= DIRECT_COLUMNS or not is_host(A.device):
         return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist").square_()
     norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
     r2 = torch.addmm(norms, A, B.T, alpha=-2)
@@ -113,28 +117,38 @@ class _Radial(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         A, B, slope = ctx.saved_tensors
         W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)
-        A_bar = B_bar = None
-        if _cancels(A, B, slope):
-            return *_pulled_directly(A, B, W), None, None
-        if ctx.needs_input_grad[0]:
-            A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
-        if ctx.needs_input_grad[1]:
-            B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A)
-        return A_bar, B_bar, None, None
+        wanted = ctx.needs_input_grad[:2]
+        if slope.dtype != torch.float64 or not slope.numel() or not A.numel():
+            return *_pulled(A, B, W, wanted), None, None
+        lost = _cancels(A, B, slope)
+        found = either(lost, lambda: _pulled_directly(A, B, W), lambda: _pulled(A, B, W, wanted))
+        return *found, None, None
 
 
-def _cancels(A: Tensor, B: Tensor, slope: Tensor) -> bool:
+def _cancels(A: Tensor, B: Tensor, slope: Tensor) -> Tensor:
     """Whether the differences of rows are lost in products: rows far apart, or at a cusp."""
-    if slope.dtype != torch.float64 or not slope.numel() or not A.numel():
-        return False
     norm = torch.maximum(A.abs().max(), B.abs().max()).square()
     low, high = slope.aminmax()
-    return bool(norm * torch.maximum(-low, high) > STEEP)
+    return norm * torch.maximum(-low, high) > STEEP
+
+
+def _pulled(
+    A: Tensor, B: Tensor, W: Tensor, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Σⱼ 2Wᵢⱼ (aᵢ − bⱼ), (N, D), and Σᵢ 2Wᵢⱼ (bⱼ − aᵢ), (M, D), by products; what is wanted."""
+    A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B) if wanted[0] else None
+    B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A) if wanted[1] else None
+    return A_bar, B_bar
 
 
 def _pulled_directly(A: Tensor, B: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Σⱼ 2Wᵢⱼ (aᵢ − bⱼ), (N, D), and Σᵢ 2Wᵢⱼ (bⱼ − aᵢ), (M, D), by columns."""
+    """The same, both of them, by columns: one at a time, or as an accelerator likes them, many."""
     A_bar, B_bar = torch.empty_like(A), torch.empty_like(B)
+    if not is_host(A.device):
+        for block in row_blocks(A.shape[1], max(1, block_elements(A.device) // W.numel())):
+            pulls = (A[:, None, block] - B[:, block]).mul_(W[..., None])
+            A_bar[:, block], B_bar[:, block] = 2.0 * pulls.sum(1), -2.0 * pulls.sum(0)
+        return A_bar, B_bar
     for d in range(A.shape[1]):
         pull = (A[:, d, None] - B[:, d]).mul_(W)
         A_bar[:, d], B_bar[:, d] = 2.0 * pull.sum(1), -2.0 * pull.sum(0)

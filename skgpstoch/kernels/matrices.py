@@ -20,10 +20,8 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
+from ..data.devices import block_elements, is_host
 from .expressions import UnsupportedKernelError, from_sklearn
-
-BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
-"""Numbers of a block of covariances: what a cache holds, or what keeps a GPU busy."""
 
 SINGLE_BLOCK_ROWS = 100
 """Rows up to which NumPy is quicker than torch with its graphs, by half a millisecond."""
@@ -68,7 +66,7 @@ class Covariance(ABC):
     @property
     def block_rows(self) -> int:
         """Rows whose covariances with all are a block."""
-        return max(LEAST_ROWS, BLOCK_ELEMENTS[self.device.type] // self.n_rows)
+        return max(LEAST_ROWS, block_elements(self.device) // self.n_rows)
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.device)
@@ -196,7 +194,7 @@ def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance
 
     Of few rows the object is quicker on a CPU, whatever it is.
     """
-    if kernel.requires_vector_input and (len(X) > SINGLE_BLOCK_ROWS or device.type != "cpu"):
+    if kernel.requires_vector_input and (len(X) > SINGLE_BLOCK_ROWS or not is_host(device)):
         with contextlib.suppress(TypeError, UnsupportedKernelError):
             return TorchCovariance(kernel, X, device)
     return ObjectCovariance(kernel, X, device)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
+from ..data.devices import block_elements
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from .expressions import Kernel
 from .isotropic import Isotropic, as_isotropic, left, right, value, with_gradient
-from .matrices import BLOCK_ELEMENTS, LEAST_ROWS
+from .matrices import LEAST_ROWS
 
 RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
 
@@ -35,7 +36,7 @@ class KernelRows:
     def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor, keeps: bool) -> None:
         self.kernel = kernel
         self.X, self.Z = X, Z
-        self.block_rows = max(LEAST_ROWS, BLOCK_ELEMENTS[X.device.type] // len(Z))
+        self.block_rows = max(LEAST_ROWS, block_elements(X.device) // len(Z))
         # Of float32 the last digits of distances are rounding, so that products do.
         self.form = as_isotropic(kernel) if X.dtype == torch.float32 else None
         self.centre = Z.mean(0)

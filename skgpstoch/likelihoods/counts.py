@@ -11,6 +11,7 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.devices import constants
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
 from .base import (
@@ -86,8 +87,9 @@ class Poisson(Likelihood):
         return self.given(self.exposure[rows]) if isinstance(self.exposure, Tensor) else self
 
     def _log_exposure(self, like: Tensor) -> Tensor:
-        exposure = 1.0 if self.exposure is None else self.exposure
-        return torch.as_tensor(exposure, dtype=like.dtype, device=like.device).log()
+        if isinstance(self.exposure, Tensor):
+            return self.exposure.to(like).log()
+        return constants(float, self.exposure or 1.0, like=like)[0].log()
 
     def log_rate(self, f: Tensor) -> Tensor:
         """log(exposure·g(f))."""

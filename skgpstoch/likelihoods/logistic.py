@@ -10,13 +10,13 @@ Experimental Mathematics 9, 2000: the coefficients cₖ.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.devices import constants
 from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
@@ -24,11 +24,10 @@ NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, w
 CERTAIN_VARIANCE = 1e-30
 """Of f, which models without a residual know for certain far from their basis functions."""
 
-NODES = torch.arange(-9.0, 11.01, 0.25, dtype=torch.float64)
+NODES = (-9.0, 11.01, 0.25)  # of the standard normal: from, to and step
 """Of trapezoids, in standard deviations of f: exact to rounding for narrow f."""
 
 
-@functools.cache
 def _alternating_coefficients(n_terms: int) -> np.ndarray:
     """(−1)ᵏcₖ of Σ (−1)ᵏcₖxᵏ ≈ 1/(1 + x), to 5.8^−n on [0, 1]: Cohen et al., algorithm 1."""
     d = math.cosh(n_terms * math.acosh(3.0))
@@ -42,8 +41,7 @@ def _alternating_coefficients(n_terms: int) -> np.ndarray:
 
 def alternating(like: Tensor) -> Tensor:
     """Return the coefficients (−1)ᵏcₖ, k < 20."""
-    coefficients = _alternating_coefficients(N_TERMS)
-    return torch.as_tensor(coefficients, dtype=like.dtype, device=like.device)
+    return constants(_alternating_coefficients, N_TERMS, like=like)[0]
 
 
 def half_moments(q: Marginals) -> Tensor:
@@ -104,7 +102,7 @@ def variance(q: Marginals) -> Tensor:
 
 def _variance_at_nodes(q: Marginals) -> Tensor:
     """Of deviations from g(μ): g(μ + δ) − g(μ) = −g(μ + δ)·g(−μ)·(exp(−δ) − 1)."""
-    z = NODES.to(q.mean)
+    (z,) = constants(np.arange, *NODES, like=q.mean)
     weight = torch.exp(-0.5 * (z.square() + LOG_2PI)) * (z[1] - z[0])
     mean = q.mean[..., None]
     shift = q.var.sqrt()[..., None] * z

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.devices import constants
 from ..maths.gaussian import Marginals, quadrature_nodes, quasi_random_nodes
 from .base import Likelihood
 
@@ -88,7 +89,6 @@ def moments_at_nodes(log_probs: Callable[[Tensor], Tensor], q: Marginals) -> Ten
     return torch.cat([mean, (weights * deviation.square()).sum(-1)], -1)
 
 
-@functools.cache
 def _legendre(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
     return 0.5 * (nodes + 1.0), 0.5 * weights  # on [0, 1]
@@ -101,7 +101,7 @@ def probit_variance(q: Marginals, n_nodes: int = 64) -> Tensor:
     a = μ/√(1 + v). By Plackett's identity that is ∫ exp(−a²/(1 + sin t)) dt/2π from 0 to arcsin ρ,
     of which no part is negative.
     """
-    nodes, weights = (torch.as_tensor(a).to(q.mean) for a in _legendre(n_nodes))
+    nodes, weights = constants(_legendre, n_nodes, like=q.mean)
     a2 = q.mean.square() / (1.0 + q.var)
     angle = torch.atan2(q.var, (1.0 + 2.0 * q.var).sqrt())  # arcsin ρ
     density = torch.exp(-a2[..., None] / (1.0 + torch.sin(angle[..., None] * nodes)))

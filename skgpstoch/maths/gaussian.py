@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.devices import constants
+
 LOG_2PI = math.log(2.0 * math.pi)
 SLACK = 8  # steps more than of bisection that an inverse may take
 
@@ -126,10 +128,10 @@ def log_root(b: Tensor) -> Tensor:
     return x
 
 
-@functools.cache
-def _hermite(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+def _hermite(n_nodes: int) -> tuple[np.ndarray, ...]:
+    """Nodes and logarithms of weights, each (n_nodes, 1, 1, 1)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-    return nodes, np.log(weights) - 0.5 * LOG_2PI
+    return tuple(a.reshape(-1, 1, 1, 1) for a in (nodes, np.log(weights) - 0.5 * LOG_2PI))
 
 
 def quadrature_nodes(q: Marginals, n_nodes: int = 20) -> tuple[Tensor, Tensor]:
@@ -142,10 +144,7 @@ def quadrature_nodes(q: Marginals, n_nodes: int = 20) -> tuple[Tensor, Tensor]:
     log_weights : Tensor of shape (n_nodes, 1, 1, 1)
         E_q[h(f)] ≈ Σ exp(log_weights)·h(f).
     """
-    nodes, log_weights = (
-        torch.as_tensor(a, dtype=q.mean.dtype, device=q.mean.device)[:, None, None, None]
-        for a in _hermite(n_nodes)
-    )
+    nodes, log_weights = constants(_hermite, n_nodes, like=q.mean)
     return q.mean + q.var.sqrt() * nodes, log_weights
 
 
@@ -215,5 +214,5 @@ def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
     Those of :func:`normal_nodes`, the same for every row. Points come last, so that sums over them
     round alike whatever the number of rows.
     """
-    z = normal_nodes(q.mean.shape[-1], n_points).to(q.mean)
+    (z,) = constants(_sobol_normals, q.mean.shape[-1], n_points, like=q.mean)
     return q.mean[..., None] + q.var.sqrt()[..., None] * z

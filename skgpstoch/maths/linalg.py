@@ -5,16 +5,11 @@ Every M×M or D×D matrix of the package is factorised here, in float64 whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.arrays import row_blocks
-
-BLOCK_ROWS = 4096
-"""Rows that are summed, or predicted, at a time."""
 
 LEAF = 64
 """Size up to which :func:`inverse_cholesky` and :func:`inverse_` call LAPACK."""
@@ -181,8 +176,8 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 def add_diagonal(A: Tensor, values: Tensor | float) -> Tensor:
     """A + diag(values): A of shape (..., N, N), values a scalar or of the batch's shape."""
     A = A.clone()
-    values = torch.as_tensor(values, dtype=A.dtype, device=A.device)
-    A.diagonal(dim1=-2, dim2=-1).add_(values[..., None])
+    values = values.to(A)[..., None] if isinstance(values, Tensor) else values
+    A.diagonal(dim1=-2, dim2=-1).add_(values)
     return A
 
 
@@ -196,19 +191,3 @@ def tri_solve(L: Tensor, B: Tensor, transpose: bool = False) -> Tensor:
 def log_det(L: Tensor) -> Tensor:
     """log|LLᵀ| of Cholesky factors L (..., N, N), of the batch's shape."""
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS) -> None:
-    """Call fn on consecutive blocks of rows, in smaller ones where a GPU's memory runs out."""
-    start = 0
-    while start < n_rows:
-        block = slice(start, min(start + size, n_rows))
-        try:
-            fn(block)
-        except torch.cuda.OutOfMemoryError:
-            if size == 1:
-                raise
-            size = max(1, size // 4)
-            torch.cuda.empty_cache()
-            continue
-        start = block.stop

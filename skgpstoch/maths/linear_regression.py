@@ -23,8 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..data.devices import map_blocks
 from .gaussian import LOG_2PI
-from .linalg import NotPositiveDefiniteError, eigh, map_blocks
+from .linalg import NotPositiveDefiniteError, eigh
 
 CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each

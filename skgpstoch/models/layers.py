@@ -24,11 +24,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import BLOCK_ROWS
 from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..maths.gaussian import normal_nodes, standard_normal
-from ..maths.linalg import BLOCK_ROWS, cholesky
+from ..maths.linalg import cholesky
 from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
 from ..features.base import FeatureMap
 from ..features.inducing import InducingFeatures
 from ..features.patches import PatchCovariances, SinglePatches
 from ..features.sums import SumFeatures
-from ..maths.linalg import BLOCK_ROWS
 from .layers import DeepFeatures
 from .sparse import SparsePosterior
 

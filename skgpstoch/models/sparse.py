@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
-from ..maths.linalg import BLOCK_ROWS, cholesky
+from ..maths.linalg import cholesky
 from ..posteriors.base import Posterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments
 from ..posteriors.sites import (

@@ -49,7 +49,7 @@ class GradientObjective(VariationalObjective):
 
     @torch.no_grad()
     def start_from(self, posterior: SparsePosterior) -> None:
-        posterior = copy.deepcopy(posterior).to(self.n_rows.device)
+        posterior = copy.deepcopy(posterior).to(self.model.device)
         means = posterior.weights.mean.split(posterior.weights.sizes)
         for b, L in enumerate(self.factors()):
             self.means[b].copy_(L.double() @ means[b])

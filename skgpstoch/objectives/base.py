@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import all_hold
 from ..data.rows import Rows
 from ..posteriors.base import Posterior
 
@@ -82,9 +83,14 @@ class Objective(nn.Module):
 
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
-        free = all(bool(torch.isfinite(p).all()) for p in self.parameters())
         # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
-        return free and all(bool((b < math.inf).all()) for b in self.buffers())
+        sound = [torch.isfinite(p).all() for p in self.parameters()]
+        sound += [(b < math.inf).all() for b in self.buffers()]
+        return all_hold(sound + [~failed for failed in self.failures()])
+
+    def failures(self) -> list[Tensor]:
+        """What was not waited for, and says, of one element each, whether it has failed."""
+        return []
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         """What the best iterate is the best of, lower is better: nats per row, of all rows."""

@@ -29,9 +29,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ..data.devices import map_blocks
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..maths.linalg import cholesky, map_blocks
+from ..maths.linalg import cholesky
 from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 

@@ -181,8 +181,8 @@ class FiniteObjective(Objective):
         self.failed |= info.any()
         return L
 
-    def is_finite(self) -> bool:
-        return not bool(self.failed) and super().is_finite()
+    def failures(self) -> list[Tensor]:
+        return [self.failed]
 
     def step_end(self) -> None:
         if self.noise == "learned":

@@ -75,17 +75,18 @@ class RunningObjective(VariationalObjective):
         self.register_buffer("failed", torch.zeros_like(zero.cross[0, 0], dtype=torch.bool))
         self.keep(prior)
 
-    def get_extra_state(self) -> int:
-        return self.n_steps
+    def get_extra_state(self) -> dict[str, float]:
+        return {**super().get_extra_state(), "n_steps": self.n_steps}
 
-    def set_extra_state(self, state: int) -> None:
-        self.n_steps = state
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        super().set_extra_state(state)
+        self.n_steps = int(state["n_steps"])
 
     def rate(self, n_batch: int) -> float:
         """γ of the next step, of so many rows or draws: at first, of all that has been seen."""
         if self.averaging != "auto":
             return float(self.averaging)
-        n = float(self.n_rows) / self.mean_weight  # rows that are there, however much they count
+        n = self.n_rows / self.mean_weight  # rows that are there, however much they count
         n = math.inf if self.model.has_draws else n  # no end to what is new of these
         window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
         first = 1.0 if self.conjugate else 2.0
@@ -144,7 +145,7 @@ class RunningObjective(VariationalObjective):
             return self.model.features.basis(X)
 
     def present_sites(self) -> Sites:
-        n = float(self.n_rows)
+        n = self.n_rows
         if self.conjugate:
             return conjugate_sites(self.gram[0], self.cross, self.model.site_noise / n)
         return Sites(n * self.gram, n * self.cross)
@@ -187,8 +188,8 @@ class RunningObjective(VariationalObjective):
         self.failed |= failed.any()
         return R
 
-    def is_finite(self) -> bool:
-        return not bool(self.failed) and super().is_finite()
+    def failures(self) -> list[Tensor]:
+        return [*super().failures(), self.failed]
 
 
 class ProfiledObjective(RunningObjective):

@@ -56,7 +56,6 @@ class VariationalObjective(Objective):
     """
 
     network_rate = NETWORK_RATE
-    n_rows: Tensor
 
     def __init__(
         self,
@@ -72,9 +71,13 @@ class VariationalObjective(Objective):
         self.mean_weight = mean_weight
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
-        self.register_buffer(
-            "n_rows", torch.tensor(float(n_rows), dtype=torch.float64, device="cpu")
-        )
+        self.n_rows = float(n_rows)
+
+    def get_extra_state(self) -> dict[str, float]:
+        return {"n_rows": self.n_rows}
+
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        self.n_rows = state["n_rows"]
 
     def q(self) -> WeightMoments:
         """The present q(w)."""
@@ -86,7 +89,7 @@ class VariationalObjective(Objective):
         cost = kl if penalty is None else kl + penalty
         if self.model.scale is not None:
             cost = cost + self.model.scale.neg_log_prior()
-        return self.model.beta / float(self.n_rows) * cost - total / self.counts_for(n_batch)
+        return self.model.beta / self.n_rows * cost - total / self.counts_for(n_batch)
 
     def counts_for(self, n_batch: int) -> float:
         """How many rows a minibatch counts for in the mean."""
@@ -98,8 +101,8 @@ class VariationalObjective(Objective):
         if isinstance(likelihood, Gaussian):
             likelihood.log_noise.data.clamp_(*self.log_noise_bounds)
 
-    def is_finite(self) -> bool:
-        return self.model.features.is_sound() and super().is_finite()
+    def failures(self) -> list[Tensor]:
+        return self.model.features.failures()
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
@@ -136,7 +139,7 @@ class VariationalObjective(Objective):
         unknown = torch.full((), torch.nan, dtype=torch.float64, device="cpu")
         sites = cast(Sites, self.present_sites())
         found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
-        return self.model.for_predictions().posterior(found, unknown, float(self.n_rows))
+        return self.model.for_predictions().posterior(found, unknown, self.n_rows)
 
     def start_from(self, posterior: SparsePosterior) -> None:
         """Go on from a fitted q(w)."""

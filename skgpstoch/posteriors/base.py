@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
-from ..maths.linalg import BLOCK_ROWS
 
 
 class Posterior(nn.Module):

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.rows import Rows
 from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals, standard_normal
-from ..maths.linalg import BLOCK_ROWS, cholesky, log_det, map_blocks
+from ..maths.linalg import cholesky, log_det
 from .base import Posterior
 
 BLOCK_COLUMNS = 512

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..data.devices import map_blocks
 from ..data.rows import Rows
 from ..features.base import FeatureMap
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals, standard_normal
-from ..maths.linalg import map_blocks
 from ..maths.linear_regression import Spectrum, exact_statistics, negative_log_evidence, spectrum
 from .base import Posterior, Weights
 

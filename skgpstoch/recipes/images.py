@@ -18,9 +18,9 @@ from torch import Tensor
 
 from .. import kernels
 from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..features.patches import Geometry, PatchCovariances
-from ..maths.linalg import BLOCK_ROWS
 from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
 from .inducing import InducingBuilder, centres_of_clusters, make_features

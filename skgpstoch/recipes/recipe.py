@@ -421,8 +421,8 @@ def started(
     likelihood, of_rows = likelihood.for_outputs(rows.y.shape[1]), rows.to(torch.float64)
     if isinstance(likelihood, Gaussian) and noise is not None:
         likelihood.log_noise.data.fill_(math.log(noise))
-    likelihood.initialise(of_rows)
     likelihood = likelihood.to(rows.y.device)
+    likelihood.initialise(of_rows)
     return likelihood, likelihood.initial_mean(of_rows).to(rows.y)
 
 

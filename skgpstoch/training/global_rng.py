@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ..data.devices import fork_rng
+
 GLOBAL_GENERATOR = threading.RLock()
 """Held by the thread whose epoch has torch's global generator to itself."""
 
@@ -21,14 +23,5 @@ def global_rng(device: torch.device) -> Iterator[None]:
     them have it; networks of our own draw nothing, and train side by side. Fits in other threads
     wait, an epoch at a time; other code of the process cannot be made to.
     """
-    devices = [device] if device.type == "cuda" else []
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices):
+    with GLOBAL_GENERATOR, fork_rng(device):
         yield
-
-
-def seed_global_rng(device: torch.device, seed: int) -> None:
-    """As ``torch.manual_seed``, but for devices whose state was not saved."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)

@@ -14,12 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..data.devices import seed_rng
 from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import Checkpoint, same_form, summary
-from .global_rng import global_rng, seed_global_rng
+from .global_rng import global_rng
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
@@ -158,7 +159,7 @@ class Trainer:
         """One pass over a permutation of the rows; mean loss in nats per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            seed_global_rng(self.X.device, self.draw_seed())  # for its stochastic layers
+            seed_rng(self.X.device, self.draw_seed())  # for its stochastic layers
         n = len(self.X)
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)

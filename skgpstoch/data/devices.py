@@ -1,0 +1,177 @@
+"""Where to compute: the host, or an accelerator; and all that differs between them.
+
+Everywhere else tensors stay where they are, and nobody asks what kind of device that is. An
+accelerator works while the host goes on, until the host asks what a tensor holds: such waits, and
+copies from the host, cost more than the arithmetic of a step. :func:`either` is for choices that
+depend on data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .messages import warn
+
+ACCELERATORS = ("cuda",)
+"""Kinds that estimators take; others lack float64."""
+
+HOST = torch.device("cpu")
+
+BLOCK_ROWS = 4096
+"""Rows that are summed, or predicted, at a time."""
+
+HOST_ELEMENTS = 1 << 19
+"""Numbers of a block that stay in the cache of a core."""
+
+MOST_ELEMENTS, LEAST_ELEMENTS = 1 << 25, 1 << 12
+"""Numbers of a block that keep an accelerator busy, and that are not worth a call of their own."""
+
+PARTS = 32
+"""A block has at most one part in so many of the memory that is free."""
+
+
+# ---- what the user asks for ----------------------------------------------------------------------
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The torch device that a `device` parameter names; None is the CPU.
+
+    Raises
+    ------
+    ValueError
+        If it is not "cpu", "cuda", "cuda:N", "auto" or None, or is not on this machine.
+    """
+    expected = 'device must be None, "cpu", "cuda", "cuda:N" or "auto"'
+    if device is None:
+        return HOST
+    if device == "auto":
+        there = (kind for kind in ACCELERATORS if torch.get_device_module(kind).is_available())
+        return torch.device(next(there, "cpu"))
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"{expected}, got {device!r}.") from error
+    if is_host(resolved):
+        return resolved
+    if resolved.type not in ACCELERATORS:
+        raise ValueError(f"{expected} (others lack float64), got {device!r}.")
+    n_devices = torch.get_device_module(resolved).device_count()
+    if (resolved.index or 0) >= n_devices:
+        raise ValueError(
+            f"device={device!r} is not available: this machine has {n_devices} "
+            f'{resolved.type.upper()} devices. Use device="auto" for a GPU where there is one.'
+        )
+    return resolved
+
+
+def prediction_device(device: str | torch.device | None) -> torch.device:
+    """Where to predict: what was fitted on a GPU needs none."""
+    try:
+        return resolve_device(device)
+    except ValueError:
+        warn(f"device={device!r} is not on this machine; predicting on the CPU.")
+        return HOST
+
+
+# ---- what is different ---------------------------------------------------------------------------
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether this is the CPU, which knows at once what a tensor holds."""
+    return device.type == HOST.type
+
+
+def either(condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """One of two results, each a tensor or a tuple of such, by a condition of one element.
+
+    An accelerator computes both and chooses, so that it need not tell the host which it is. Of a
+    tuple, what either does not make is None.
+    """
+    if is_host(condition.device):
+        return then() if bool(condition) else otherwise()
+    first, second = then(), otherwise()
+    if isinstance(first, Tensor):
+        return torch.where(condition, first, second)
+    pairs = zip(first, second, strict=True)
+    return tuple(None if a is None or b is None else torch.where(condition, a, b) for a, b in pairs)
+
+
+def constants(make: Callable[..., Any], *arguments: Any, like: Tensor) -> tuple[Tensor, ...]:
+    """Return the arrays that a function makes, one or several, of the type and device of a tensor.
+
+    They are made and copied once, and are not to be changed.
+    """
+    return _placed(make, arguments, like.dtype, like.device)
+
+
+@functools.lru_cache(maxsize=256)
+def _placed(
+    make: Callable[..., Any], arguments: tuple, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    made = make(*arguments)
+    with torch.inference_mode(False):  # they are for all, whoever asks first
+        arrays = made if isinstance(made, tuple) else (made,)
+        return tuple(torch.as_tensor(array, dtype=dtype, device=device) for array in arrays)
+
+
+def all_hold(conditions: Sequence[Tensor]) -> bool:
+    """Whether all conditions hold, each of one element; an accelerator is asked once."""
+    kinds: dict[torch.device, list[Tensor]] = {}
+    for condition in conditions:
+        kinds.setdefault(condition.device, []).append(condition)
+    return all(bool(torch.stack(found).all()) for found in kinds.values())
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def block_elements(device: torch.device) -> int:
+    """Return how many numbers a block of a matrix has that is made in parts.
+
+    On an accelerator it is a power of two, so that a little more or less free memory changes
+    nothing.
+    """
+    if is_host(device):
+        return HOST_ELEMENTS
+    free, _ = torch.get_device_module(device).mem_get_info(device)
+    affordable = 1 << max(0, int(free // (8 * PARTS)).bit_length() - 1)
+    return max(LEAST_ELEMENTS, min(MOST_ELEMENTS, affordable))
+
+
+def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS) -> None:
+    """Call fn on consecutive blocks of rows, of half the size where a device's memory runs out."""
+    start = 0
+    while start < n_rows:
+        block = slice(start, min(start + size, n_rows))
+        try:
+            fn(block)
+            start = block.stop
+        except torch.OutOfMemoryError:
+            size = (block.stop - block.start) // 2
+            if not size:
+                raise
+
+
+# ---- global generators ---------------------------------------------------------------------------
+
+
+def fork_rng(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Global generators, of the host and of this device, as they were when the context ends."""
+    if is_host(device):
+        return torch.random.fork_rng([])
+    return torch.random.fork_rng([device], device_type=device.type)
+
+
+def seed_rng(device: torch.device, seed: int) -> None:
+    """As ``torch.manual_seed``, but for devices whose state was not saved."""
+    torch.default_generator.manual_seed(seed)
+    if not is_host(device):
+        module = torch.get_device_module(device)
+        with module.device(device):
+            module.manual_seed(seed)

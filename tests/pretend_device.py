@@ -1,0 +1,390 @@
+"""A pretend accelerator: tensors that say they are on the device "pretend:0", and hold CPU data.
+
+It refuses what CUDA refuses: to meet a tensor of the CPU that has a dimension, to become an array,
+to draw from a generator of another device. What it computes, it computes on the CPU, so that the
+same operations give the same bits. It counts operations, copies from and to the host, and waits,
+where the host asks what a tensor holds; it knows how many bytes its tensors keep alive, and runs
+out of memory at a budget.
+
+It stands on torch's Python backend for PrivateUse1, which :func:`install` registers, once a
+process. All else that is changed in torch is changed for the time of :func:`pretending` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_leaves, tree_map
+
+NAME = "pretend"
+COPIES = {"_to_copy", "copy_", "copy", "_copy_from", "_copy_from_and_resize"}
+WAITS = {  # CUDA goes on when it knows what a tensor holds
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "equal",
+    "_linalg_check_errors",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "repeat_interleave",
+    "_linalg_eigh",  # which reads LAPACK's error codes
+    "_linalg_svd",
+    "linalg_eig",
+    "linalg_lstsq",
+}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+FILLING = {"fill_", "fill", "masked_fill", "masked_fill_", *INDEXING}  # from a number of the host
+
+
+@dataclass
+class Traffic:
+    """What the device was asked to do."""
+
+    operations: Counter = field(default_factory=Counter)
+    waits: Counter = field(default_factory=Counter)
+    to_device: int = 0
+    to_host: int = 0
+    alive: int = 0  # bytes
+    peak: int = 0
+    budget: float = float("inf")
+
+    def clear(self) -> None:
+        """Forget all but what is alive."""
+        self.operations.clear()
+        self.waits.clear()
+        self.to_device = self.to_host = 0
+        self.peak = self.alive
+
+    @property
+    def n_operations(self) -> int:
+        return sum(self.operations.values())
+
+    @property
+    def n_waits(self) -> int:
+        return sum(self.waits.values())
+
+
+TRAFFIC = Traffic()
+
+
+# ---- tensors -------------------------------------------------------------------------------------
+
+_data = torch.Tensor.data
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor on the device; `raw` has its numbers."""
+
+    raw: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, requires_grad: bool = False) -> PretendTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            raw.size(),
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=torch.device(NAME, 0),
+            requires_grad=requires_grad,
+        )
+        made.raw = counted(raw)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return compute(func, args, kwargs or {})
+
+    @property
+    def data(self) -> torch.Tensor:
+        return _data.__get__(self)
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        _data.__set__(self, value)
+        self.raw = raw_of(value)
+
+    def __repr__(self) -> str:
+        return f"PretendTensor({self.raw})"
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.numpy()
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"can't convert {NAME}:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
+            "tensor to host memory first."
+        )
+
+    def tolist(self) -> Any:
+        TRAFFIC.waits["tolist"] += 1
+        return self.raw.tolist()
+
+    def __deepcopy__(self, memo: dict) -> torch.Tensor:
+        if id(self) not in memo:
+            copied = PretendTensor(self.raw.detach().clone())
+            is_parameter = isinstance(self, torch.nn.Parameter)
+            copied = torch.nn.Parameter(copied) if is_parameter else copied
+            memo[id(self)] = copied.requires_grad_(self.requires_grad)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A file says that its tensors were on the device, as those of CUDA do."""
+        shape, numbers = tuple(self.shape), self.raw.detach().contiguous().reshape(-1)
+        text = numbers.view(torch.uint8).numpy().tobytes().hex() if numbers.numel() else ""
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        return restored, (text, str(self.dtype), shape, is_parameter, self.requires_grad)
+
+
+def raw_of(value: Any) -> Any:
+    """The tensor of the CPU inside."""
+    return value.raw if isinstance(value, PretendTensor) else value
+
+
+def restored(
+    text: str, kind: str, shape: tuple, is_parameter: bool, requires_grad: bool
+) -> torch.Tensor:
+    """What a file holds."""
+    dtype = getattr(torch, kind.removeprefix("torch."))
+    numbers = torch.frombuffer(bytearray.fromhex(text), dtype=dtype) if text else torch.empty(0)
+    made = PretendTensor(numbers.to(dtype).reshape(shape).clone())
+    if is_parameter:
+        return torch.nn.Parameter(made, requires_grad)
+    return made.requires_grad_(requires_grad)
+
+
+class PretendGenerator(torch.Generator):
+    """A generator of either device, as both draw the same numbers."""
+
+    def __new__(cls, device: Any = "cpu") -> PretendGenerator:
+        made = super().__new__(cls, device="cpu" if is_ours(device) else device)
+        made.is_ours = is_ours(device)
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(NAME, 0) if self.is_ours else torch.device("cpu")
+
+
+def is_ours(device: Any) -> bool:
+    """Whether this names the pretend device."""
+    return device is not None and torch.device(device).type == NAME
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+_storages: set[int] = set()
+
+
+def counted(raw: torch.Tensor) -> torch.Tensor:
+    """Count the memory of a tensor as long as it is alive; a view has that of what it looks at."""
+    storage = raw.untyped_storage()
+    key, n_bytes = storage._cdata, storage.nbytes()
+    if key in _storages:
+        return raw
+    if TRAFFIC.alive + n_bytes > TRAFFIC.budget:
+        raise torch.OutOfMemoryError(
+            f"{NAME} out of memory: {n_bytes} bytes are asked for, {TRAFFIC.alive} are in use, "
+            f"of {TRAFFIC.budget}"
+        )
+    _storages.add(key)
+    weakref.finalize(storage, _freed, key, n_bytes)  # torch keeps the object as long as the memory
+    TRAFFIC.alive += n_bytes
+    TRAFFIC.peak = max(TRAFFIC.peak, TRAFFIC.alive)
+    return raw
+
+
+def _freed(key: int, n_bytes: int) -> None:
+    _storages.discard(key)
+    TRAFFIC.alive -= n_bytes
+
+
+# ---- operations ----------------------------------------------------------------------------------
+
+
+def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
+    """Raise as CUDA does where tensors of both devices meet that may not."""
+    tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+    ours = [a for a in tensors if isinstance(a, PretendTensor)]
+    others = [a for a in tensors if not isinstance(a, PretendTensor)]
+    if not ours or not others or name in COPIES:
+        return
+    onto_host = isinstance(args[0], torch.Tensor) and not isinstance(args[0], PretendTensor)
+    if name in INDEXING and not onto_host:
+        values = args[2:3] if name != "index" else ()
+        if all(isinstance(v, PretendTensor) or v.ndim == 0 for v in values):
+            return  # indices may be on the host
+    numbers = all(other.ndim == 0 for other in others)
+    in_place_on_host = onto_host and torch.Tag.inplace in func.tags
+    if numbers and not in_place_on_host and torch.Tag.pointwise in func.tags:
+        return
+    if numbers and not onto_host and name in FILLING:
+        return
+    raise RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 "
+        f"and cpu! ({func})"
+    )
+
+
+def target_of(args: tuple, kwargs: dict) -> bool:
+    """Whether the result is on the device."""
+    if kwargs.get("device") is not None:
+        return is_ours(kwargs["device"])
+    return any(isinstance(a, PretendTensor) for a in tree_leaves((args, kwargs)))
+
+
+def compute(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Compute on the CPU what the device is asked for, and count it."""
+    name = func.overloadpacket.__name__
+    ours = target_of(args, kwargs)
+    check_devices(func, name, args, kwargs)
+    count(name, args, ours)
+    if name in ("copy_", "_copy_from"):
+        target, source = args[:2] if name == "copy_" else args[1::-1]
+        raw_of(target).copy_(raw_of(source))
+        return target
+    if kwargs.get("device") is not None:
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    found = func(*tree_map(raw_of, args), **tree_map(raw_of, kwargs))
+    if name == "_to_copy" and found is raw_of(args[0]):
+        found = found.clone()
+    given = {id(raw_of(a)): a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)}
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in given:  # in place, or out=
+            return given[id(value)]
+        return PretendTensor(value) if ours else value
+
+    return tree_map(placed, found)
+
+
+def count(name: str, args: tuple, ours: bool) -> None:
+    """Count an operation; a copy between devices and a wait are counted as such, too."""
+    TRAFFIC.operations[name] += 1
+    if name in COPIES:
+        pair = args[:2] if name.startswith("copy") else args[1::-1]
+        here = ours if name == "_to_copy" else isinstance(pair[0], PretendTensor)
+        there = isinstance(args[0] if name == "_to_copy" else pair[1], PretendTensor)
+        if here and not there:
+            TRAFFIC.to_device += 1
+        elif there and not here:
+            TRAFFIC.to_host += 1
+            TRAFFIC.waits["copy to host"] += 1
+    elif name in WAITS or (name in INDEXING and has_mask(args)):
+        TRAFFIC.waits[name] += 1
+
+
+def has_mask(args: tuple) -> bool:
+    """Whether rows are chosen by a mask of the device, which says how many there are."""
+    indices = [i for i in args[1] if isinstance(i, torch.Tensor)]
+    return any(i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+class Strict(TorchFunctionMode):
+    """Refuses draws on one device from a generator of the other.
+
+    Below this level a generator is torch's own again, and does not know what it pretends.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        if isinstance(generator, PretendGenerator):
+            ours = target_of(args, kwargs)
+            if is_ours(generator.device) != ours:
+                raise RuntimeError(
+                    f"Expected a '{NAME if ours else 'cpu'}' device type for generator but found "
+                    f"'{generator.device.type}'"
+                )
+        return func(*args, **kwargs)
+
+
+# ---- the backend ---------------------------------------------------------------------------------
+
+_library: Any = None
+
+
+def install() -> None:
+    """Register the device with torch; what has been done once stays for the process."""
+    global _library
+    if _library is not None:
+        return
+    module = types.ModuleType(f"torch.{NAME}")
+    module.is_available = lambda: True
+    module.device_count = lambda: 1
+    module.current_device = lambda: 0
+    module.manual_seed = module.manual_seed_all = lambda seed: None
+    module._is_in_bad_fork = lambda: False
+    module.empty_cache = lambda: None
+    module.mem_get_info = lambda device=None: (
+        int(min(TRAFFIC.budget, 1 << 40) - TRAFFIC.alive),
+        int(min(TRAFFIC.budget, 1 << 40)),
+    )
+    module.get_rng_state = lambda device=None: torch.default_generator.get_state()
+    module.set_rng_state = lambda state, device=None: torch.default_generator.set_state(state)
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
+    _library = torch.library.Library("aten", "IMPL")
+    for name, operation in factories():
+        with contextlib.suppress(RuntimeError):  # some cannot be given
+            _library.impl(name, kernel_of(operation), "PrivateUse1")
+    _library.impl("_copy_from", kernel_of(torch.ops.aten._copy_from.default), "PrivateUse1")
+
+
+def factories() -> Iterator[tuple[str, Any]]:
+    """Operations that make tensors of none."""
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full.partition("::")
+        if namespace != "aten":
+            continue
+        name, _, overload = name.partition(".")
+        packet = getattr(torch.ops.aten, name, None)
+        operation = getattr(packet, overload or "default", None)
+        if operation is None:
+            continue
+        arguments = operation._schema.arguments
+        makes = any(a.name == "device" for a in arguments)
+        if makes and not any("Tensor" in str(a.type) for a in arguments):
+            yield full.removeprefix("aten::"), operation
+
+
+def kernel_of(operation: Any) -> Any:
+    """What the dispatcher calls where no tensor of ours is among the arguments."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return compute(operation, args, kwargs)
+
+    return kernel
+
+
+@contextlib.contextmanager
+def pretending() -> Iterator[Traffic]:
+    """Have a pretend device for the time of the context, and what it was asked for."""
+    install()
+    generator = torch.Generator
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.Generator = PretendGenerator
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    TRAFFIC.clear()
+    TRAFFIC.budget = float("inf")
+    try:
+        with Strict(), torch.serialization.safe_globals([restored]):
+            yield TRAFFIC
+    finally:
+        torch.Generator = generator
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+        TRAFFIC.budget = float("inf")

@@ -130,6 +130,12 @@ class Clock:
         self.cpu += time.process_time() - self._start[1]
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what it was asked for; the CPU always has."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
 class PacedFits:
     """Fits of as many epochs as a wall-clock budget holds, judged by the fits before.
 

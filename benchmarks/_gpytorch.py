@@ -9,10 +9,12 @@ from typing import NamedTuple
 import gpytorch
 import numpy as np
 import torch
-from _common import Array, Clock, Split
+from _common import Array, Clock, Split, synchronize
 from linear_operator.utils.errors import NanError, NotPSDError
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
+
+HOST = torch.device("cpu")
 
 
 class SVGP(gpytorch.models.ApproximateGP):
@@ -44,8 +46,8 @@ class Training:
     """
 
     def __init__(self, Z: Tensor, n_rows: int, natural: bool, learning_rate: float) -> None:
-        self.model = SVGP(Z, natural)
-        self.likelihood = gpytorch.likelihoods.GaussianLikelihood()
+        self.model = SVGP(Z, natural).to(Z.device)
+        self.likelihood = gpytorch.likelihoods.GaussianLikelihood().to(Z.device)
         self.likelihood.noise = 0.1
         self.elbo = gpytorch.mlls.VariationalELBO(self.likelihood, self.model, num_data=n_rows)
         q = list(self.model.variational_parameters())
@@ -74,7 +76,7 @@ class Training:
             module.train()
         mean = torch.cat([q.mean for q in blocks]).double()
         variance = torch.cat([q.variance for q in blocks]).double()
-        return mean.numpy(), variance.sqrt().numpy()
+        return mean.cpu().numpy(), variance.sqrt().cpu().numpy()
 
 
 class Point(NamedTuple):
@@ -97,23 +99,25 @@ def svgp_trace(
     budget: float,
     n_points: int,
     seed: int,
+    device: torch.device = HOST,
 ) -> Iterator[Point]:
     """Train GPyTorch's SVGP for ``budget`` seconds, predicting at ``n_points`` times on the way.
 
     See :class:`Training`. The clock runs from the k-means for Z to the last step, without
-    predictions.
+    predictions, and until the device is done. The data are there before.
     """
-    X, y, X_test = (torch.from_numpy(a) for a in (data.X_train, data.y_train, data.X_test))
+    arrays = (data.X_train, data.y_train, data.X_test)
+    X, y, X_test = (torch.from_numpy(a).to(device) for a in arrays)
     torch.manual_seed(seed)
     clock = Clock()
     with clock:
         kmeans = MiniBatchKMeans(
             n_inducing, n_init=1, batch_size=4096, max_iter=20, random_state=seed
         )
-        Z = torch.from_numpy(kmeans.fit(data.X_train).cluster_centers_)  # (M, d)
+        Z = torch.from_numpy(kmeans.fit(data.X_train).cluster_centers_).to(device)  # (M, d)
         training = Training(Z, len(y), natural, learning_rate)
     times = budget * np.geomspace(1 / 60, 1, n_points)  # denser where the curve is steep
-    for n_iter, rows in enumerate(_batches(len(y), batch_size), start=1):
+    for n_iter, rows in enumerate(_batches(len(y), batch_size, device), start=1):
         try:
             with clock:
                 training.step(X[rows], y[rows])
@@ -121,12 +125,14 @@ def svgp_trace(
             print(f"GPyTorch stopped at step {n_iter}: {error}")
             return
         if clock.wall >= times[0]:
+            with clock:
+                synchronize(device)
             yield Point(clock.wall, clock.cpu, n_iter, *training.predict(X_test))
             times = times[times > clock.wall]
         if len(times) == 0:
             return
 
 
-def _batches(n: int, batch_size: int) -> Iterator[Tensor]:
+def _batches(n: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
     while True:
-        yield from torch.randperm(n).split(batch_size)
+        yield from torch.randperm(n, device=device).split(batch_size)

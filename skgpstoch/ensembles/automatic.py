@@ -177,7 +177,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
 
     @property
     def leaderboard_(self) -> Any:
-        """Return models, their scores on rows held out (nats per row) and weights, in pandas.
+        """Models, their scores on held-out rows (nats per row) and weights, as a pandas frame.
 
         The best comes first.
         """

@@ -314,9 +314,10 @@ def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
 
 
 def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
-    """Return the number that is asked for, as far as there are so many; a ValueError if not given.
+    """Return the number asked for, at most that of rows to train on.
 
-    Equal rows, or patches, are one to train on.
+    A ValueError is raised if it is more than were given. Equal rows, or patches, are one to train
+    on.
     """
     if asked > max(n_trained, n_given):
         raise ValueError(

@@ -46,13 +46,28 @@ from torch import nn
 
 import skgpstoch
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConvolutionalGPClassifier,
+    ConvolutionalGPRegressor,
+    DeepGPClassifier,
+    DeepGPRegressor,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
     DLMClassifier,
     DLMRegressor,
     ExpectedLogLikelihood,
     FITCRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
     LogLoss,
     MinimaxGaussianProcessRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMClassifier,
+    QSRVMRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPClassifier,
     SolveGPRegressor,
@@ -102,6 +117,7 @@ def make_data() -> dict[str, Data]:
     both = np.column_stack([np.sin(X3[:, 0]) + X3[:, 2], 10.0 * np.cos(X3[:, 1])])
     X_many = rng.uniform(-3, 3, (4100, 2))  # more than a block of 4,096
     many = np.sin(X_many[:, 0]) + 0.3 * X_many[:, 1]
+    pixels = np.random.default_rng(2).uniform(0, 1, (40, 64))
     return {
         "line": Data(X[:, :1], np.sin(X[:, 0]) + 0.1 * X[:, 0], {}),
         "wave": Data(X, 5.0 + 3.0 * f + 0.4 * rng.standard_normal(100), {}),
@@ -112,6 +128,8 @@ def make_data() -> dict[str, Data]:
         "three classes": Data(X, np.digitize(f, [-0.7, 0.4]) * 10 - 5, {}),
         "many": Data(X_many, many + 0.2 * rng.standard_normal(4100), {}),
         "many classes": Data(X_many, (many > 0.0).astype(int), {}),
+        "images": Data(pixels, pixels[:, :8].sum(1), {}),
+        "two kinds of images": Data(pixels, (pixels[:, :8].sum(1) > 4.0).astype(int), {}),
     }
 
 
@@ -337,6 +355,66 @@ class Group(NamedTuple):
     how: str = "once"
 
 
+OF_DEEP: dict[str, Params] = {
+    "default": {},
+    "one layer": {"n_layers": 1},
+    "three layers": {"n_layers": 3, "hidden_dims": 3},
+    "solve": {"posterior": "solve"},
+    "odvgp": {"posterior": "odvgp"},
+    "odvgp unwhitened": {"posterior": "odvgp", "whiten": False},
+    "natural": NATURAL,
+    "adam": ADAM,
+    "full": {"hidden_covariance": "full"},
+    "zero": {"mean_function": "zero"},
+    "log": {"loss": "log"},
+    "kernels": {"kernel": 2.0 * RBF(1.0), "hidden_kernel": RBF(1.0)},
+}
+OF_IMAGES: dict[str, Params] = {
+    "default": {},
+    "plain": {"location_kernel": None, "global_kernel": None, "patch_weights": "uniform"},
+    "solve": {"posterior": "solve"},
+    "hidden": {"hidden_channels": 2, "n_predict_samples": 4},
+    "pixels": {"hidden_channels": (2, 3), "n_predict_samples": 4, "patch_correlation": "none"},
+    "channels": {"image_shape": (4, 4, 4), "channels": "separate", "patch_shape": 2},
+    "stride": {"stride": 2, "patch_shape": (3, 2)},
+}
+OF_QSGP: dict[str, Params] = {
+    "default": {"n_components": 100},
+    "inducing": {"basis": "inducing", "n_components": 30},
+    "augment": {"basis": "inducing", "n_components": 30, "augment": True},
+    "adagrad": {"solver": "adagrad", "n_components": 100},
+    "learned kernel": {"learn_kernel": True, "n_components": 100},
+    "blocks": {"n_dense": 0, "basis_batch_size": 32, "n_components": 100},
+    "stop": {"early_stopping": True, "n_components": 100},
+}
+OF_NETWORKS: dict[str, Params] = {
+    "default": {},
+    "two": {"n_estimators": 2},
+    "fourier": {"kernel": 2.0 * RBF(1.0), **FOURIER},
+    "linear": LINEAR,
+    "no waves": {"n_waves": 0},
+    "not calibrated": {"calibrate": False},
+    "trained to the end": {"early_stopping": False},
+}
+OF_NOISY_NETWORKS: dict[str, Params] = {
+    "gaussian": {"likelihood": "gaussian", "noise": "constant"},
+    "student t": {"likelihood": "student_t"},
+    "square": {"likelihood": "gaussian", "loss": "square"},
+}
+OF_DROP_IN: dict[str, Params] = {
+    "default": {"kernel": 1.0 * RBF()},
+    "svgp": {"kernel": 1.0 * RBF(), "method": "svgp"},
+    "solve": {"kernel": 1.0 * RBF(), "method": "solve"},
+}
+OF_GPCV: dict[str, Params] = {
+    "default": {},
+    "naive": {"scheme": "naive", "cv": 3},
+    "coordinate": {"solver": "coordinate"},
+    "blocks": {"block_size": 40},
+    "no noise": {"learn_noise": False},
+}
+
+
 def trained_by(likelihood: str, losses: str, **params: Any) -> dict[str, Params]:
     """Cases of a likelihood with these losses and all solvers that each can have."""
     cases: dict[str, Params] = {}
@@ -440,6 +518,35 @@ def manner_groups() -> Iterator[Group]:
     yield Group("svgp exposed stream", SVGPRegressor, "exposed", exposed, "stream")
 
 
+def other_groups() -> Iterator[Group]:
+    """Deep and convolutional processes, ensembles, QSGP, QSRVM, GPCV, and the drop-ins."""
+    pairs = {
+        "deep": (DeepGPRegressor, DeepGPClassifier, OF_DEEP),
+        "qsgp": (QSGPRegressor, QSGPClassifier, OF_QSGP),
+        "rvm": (QSRVMRegressor, QSRVMClassifier, {"default": {}}),
+        "networks": (DeepKernelEnsembleRegressor, DeepKernelEnsembleClassifier, OF_NETWORKS),
+        "drop-in": (GaussianProcessRegressor, GaussianProcessClassifier, OF_DROP_IN),
+    }
+    for name, (regressor, classifier, cases) in pairs.items():
+        yield Group(name, regressor, "wave", cases)
+        yield Group(f"{name} outputs", regressor, "two outputs", {"default": {}})
+        yield Group(f"{name} two", classifier, "two classes", cases)
+        yield Group(f"{name} three", classifier, "three classes", {"default": {}})
+    yield Group("networks of noise", DeepKernelEnsembleRegressor, "wave", OF_NOISY_NETWORKS)
+    yield Group("images", ConvolutionalGPRegressor, "images", OF_IMAGES)
+    yield Group("image classes", ConvolutionalGPClassifier, "two kinds of images", OF_IMAGES)
+    for cls, data in (
+        (DeepGPRegressor, "wave"),
+        (ConvolutionalGPClassifier, "two kinds of images"),
+    ):
+        yield Group(f"{cls.__name__} warm", cls, data, {"default": WARM}, "twice")
+        yield Group(f"{cls.__name__} stream", cls, data, {"default": {}}, "stream")
+    yield Group("gpcv", ADMMGaussianProcessRegressor, "wave", OF_GPCV)
+    yield Group("gpcv outputs", ADMMGaussianProcessRegressor, "two outputs", {"default": {}})
+    yield Group("automatic", AutoGaussianProcessRegressor, "wave", {"default": {}})
+    yield Group("automatic two", AutoGaussianProcessClassifier, "two classes", {"default": {}})
+
+
 def groups() -> Iterator[Group]:
     """All of them."""
     yield from finite_groups()
@@ -451,6 +558,7 @@ def groups() -> Iterator[Group]:
         pair = DLMRegressor, DLMClassifier
         yield from grid(f"dlm {posterior}", pair, "log square", posterior=posterior)
     yield from manner_groups()
+    yield from other_groups()
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
@@ -539,8 +647,9 @@ def told(error: Exception) -> np.ndarray:
 
 def fitted(group: Group, params: Params, data: Data) -> Any:
     """The estimator of a case, fitted in its manner."""
-    sparse = "inducing_points" in group.estimator().get_params()
-    model = group.estimator(**{**(SPARSE if sparse else FINITE), **params})
+    own = group.estimator().get_params()
+    usual = SPARSE if "inducing_points" in own else FINITE
+    model = group.estimator(**{**{k: v for k, v in usual.items() if k in own}, **params})
     if group.how != "stream":
         model.fit(data.X, data.y, **data.given)
     if group.how == "twice":

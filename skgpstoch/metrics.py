@@ -45,7 +45,7 @@ __all__ = [
     "negative_log_predictive_density",
 ]
 
-# Of which docstrings are completed.
+# Sections that `documented` adds to the docstrings below.
 METRIC = """
 Parameters
 ----------
@@ -59,8 +59,8 @@ sample_weight : array-like of shape (n_samples,), default=None
     Weights of the rows; None weighs them equally.
 multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,), \
             default="uniform_average"
-    How the scores of several outputs are put together: their mean, all of them as an array, or
-    their mean under the given weights.
+    How the values of several outputs are averaged: equally, not at all ("raw_values", an array),
+    or with these weights.
 
 Raises
 ------

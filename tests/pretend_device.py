@@ -335,6 +335,7 @@ def install() -> None:
         int(min(TRAFFIC.budget, 1 << 40) - TRAFFIC.alive),
         int(min(TRAFFIC.budget, 1 << 40)),
     )
+    module.memory_reserved = module.memory_allocated = lambda device=None: TRAFFIC.alive
     module.get_rng_state = lambda device=None: torch.default_generator.get_state()
     module.set_rng_state = lambda state, device=None: torch.default_generator.set_state(state)
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)

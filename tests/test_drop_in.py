@@ -1613,8 +1613,35 @@ def test_probabilities_where_there_is_no_variance():
     model.fit(X[:1], [0.0])
     assert_array_equal(model.predict_std(X), 0.0)
     assert_array_equal(model.predictive_cdf(X, [-1.0, 0.0, 1.0]), [0.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="y must have the shape"):
-        model.predictive_cdf(X, [0.0])
+    density = model.log_predictive_density(X, [-1.0, 0.0, 1.0])
+    assert_array_equal(density, [-np.inf, np.inf, -np.inf])
+
+
+def test_densities_of_targets_where_there_is_no_variance():
+    """They are 0 where any target is off its mean."""
+    model = GaussianProcessRegressor(ConstantKernel(4.0, "fixed"), alpha=0.0)
+    model.fit([[0.0]], [[0.0, 1.0]])
+    Y = [[0.0, 1.0], [0.0, 2.0], [1.0, 2.0]]
+    density = model.log_predictive_density(np.zeros((3, 1)), Y)
+    assert_array_equal(density, [np.inf, -np.inf, -np.inf])
+
+
+@pytest.mark.parametrize("method", ["predictive_cdf", "log_predictive_density"])
+def test_targets_of_another_shape_are_refused(method):
+    X, y = QUERY, np.zeros(len(QUERY))
+    one = GaussianProcessRegressor(KERNEL, optimizer=None).fit(X, y)
+    two = clone(one).fit(X, np.column_stack([y, y]))
+    assert_array_equal(getattr(one, method)(X, y), getattr(one, method)(X, y[:, None]).ravel())
+    getattr(two, method)(X, np.column_stack([y, y]))
+    for model, wrong in (
+        (one, y[:1]),
+        (one, y[None]),
+        (two, np.stack([y, y])),
+        (two, np.concatenate([y, y])),
+        (two, y),
+    ):
+        with pytest.raises(ValueError, match="y must have the shape"):
+            getattr(model, method)(X, wrong)
 
 
 def test_model_selection(rows, labels):

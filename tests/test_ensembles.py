@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import minimize
@@ -187,10 +188,21 @@ def test_targets_and_weights_of_stacks_are_checked(step):
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_a_weight_is_no_boolean(model, step):
+@pytest.mark.parametrize(
+    ("weight", "wanted"),
+    [
+        (True, "a number, or one for each row"),
+        (np.True_, "a number, or one for each row"),
+        (np.array(True), "a number, or one for each row"),
+        (torch.tensor(True), "a number, or one for each row"),
+        ("x", "numeric"),
+    ],
+    ids=["boolean", "numpy's", "array", "tensor", "text"],
+)
+def test_a_weight_is_no_boolean(model, weight, wanted, step):
     X, y = step
-    with pytest.raises(ValueError, match="sample_weight must be a number, or one for each row"):
-        model.fit(X, np.sign(y), sample_weight=True)
+    with pytest.raises(ValueError, match=f"sample_weight must be {wanted}"):
+        model.fit(X, np.sign(y), sample_weight=weight)
 
 
 def test_drop_ins_can_be_stacked(step):

@@ -13,8 +13,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import kernels as sk
 from torch.func import functional_call
 
-from skgpstoch import kernels
-from skgpstoch.kernels import from_sklearn, join_white_noise, split_white_noise, to_sklearn
+from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor, kernels
+from skgpstoch.features.fourier import has_features
+from skgpstoch.kernels import (
+    expressions,
+    from_sklearn,
+    join_white_noise,
+    split_white_noise,
+    to_sklearn,
+)
 
 D = 3
 MATERN_NU = (0.5, 1.5, 2.5, math.inf)
@@ -425,3 +432,43 @@ def test_split_errors():
         split_white_noise(W + sk.WhiteKernel())
     with pytest.raises(ValueError, match="a term besides the WhiteKernel"):
         split_white_noise(W)
+
+
+# ---- kernels of one's own
+class Cauchy(sk.RBF):
+    """1/(1 + r²), as the user writes it."""
+
+    def __call__(self, X, Y=None, eval_gradient=False):
+        return 1.0 / (1.0 - 2.0 * np.log(super().__call__(X, Y)))
+
+
+class TorchCauchy(kernels.Radial):
+    """The same in torch."""
+
+    @property
+    def profile(self):
+        return lambda r2: (1.0 / (1.0 + r2), -((1.0 + r2) ** -2.0))
+
+
+def test_a_kernel_that_is_a_profile(monkeypatch, X):
+    """It has all but random features, of which its spectral density is not known."""
+    monkeypatch.setitem(expressions.MODULES, Cauchy, TorchCauchy)
+    kernel = 2.0 * Cauchy(0.7)
+    module = from_sklearn(kernel)
+    assert_allclose(module(torch.tensor(X)).detach(), kernel(X), rtol=1e-10)
+    assert not has_features(module)
+    y = np.sin(X[:, 0])
+    model = SVGPRegressor(kernel, n_inducing=5, max_iter=5, random_state=0).fit(X, y)
+    assert isinstance(model.kernel_.k2, Cauchy)
+    assert model.kernel_ != kernel
+    assert np.isfinite(model.predict(X)).all()
+    with pytest.raises(TypeError, match="TorchCauchy has no finite features"):
+        SCGDGaussianProcessRegressor(kernel, hidden_layer_sizes=(), random_state=0).fit(X, y)
+
+
+def test_a_radial_kernel_needs_a_profile():
+    class Unknown(kernels.Radial):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Unknown must define nu or profile"):
+        Unknown(sk.RBF())(torch.zeros(2, 1))

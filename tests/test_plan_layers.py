@@ -5,14 +5,20 @@ import math
 
 import pytest
 from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch import (
     ConvolutionalGPClassifier,
     ConvolutionalGPRegressor,
     DeepGPClassifier,
     DeepGPRegressor,
+    SVGPRegressor,
 )
-from skgpstoch.recipes.recipe import Sizes, Start
+from skgpstoch.recipes.images import HiddenImages
+from skgpstoch.recipes.inducing import InducingPoints
+from skgpstoch.recipes.layers import LayerDraws, Layers
+from skgpstoch.recipes.patches import Patches
+from skgpstoch.recipes.recipe import KernelChoice, Network, Sizes, Start
 
 
 def recipe(cls, **params):
@@ -171,3 +177,37 @@ def test_widths_of_layers(params, n_features, expected):
 def test_responses_need_a_fit(cls):
     with pytest.raises(NotFittedError):
         cls().patch_responses([[0.0] * 64])
+
+
+POINTS = {"kernel": KernelChoice.of(RBF(7.0)), "points": "random", "learned": False}
+DRAWS = LayerDraws(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("builder", "cls", "decided"),
+    [
+        (InducingPoints, SVGPRegressor, {**POINTS, "network": Network(layers=(3,))}),
+        (Layers, DeepGPRegressor, {**POINTS, "draws": DRAWS, "n_layers": 4}),
+        (
+            Patches,
+            ConvolutionalGPRegressor,
+            {**POINTS, "hidden": None, "by_channel": True, "learns_weights": False, "stride": 3},
+        ),
+        (
+            HiddenImages,
+            ConvolutionalGPRegressor,
+            {
+                "draws": DRAWS,
+                "channels": (2, 3),
+                "patch_shape": 4,
+                "stride": 3,
+                "shares_weights": None,
+            },
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_caller_decides_wins(builder, cls, decided):
+    """Over the parameters of the estimator, which say all else."""
+    made = builder.of(cls(hidden_channels=1) if builder is Patches else cls(), **decided)
+    assert {name: getattr(made, name) for name in decided} == decided

@@ -20,7 +20,6 @@ from skgpstoch.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import TighterBound
-from skgpstoch.models import sparse
 from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
 from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
@@ -609,7 +608,7 @@ def test_passes_over_blocks_of_rows_are_one_pass(monkeypatch):
         p = make_problem(M2=4, likelihood=likelihood)
         whole = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-12)
         with monkeypatch.context() as patch:
-            patch.setattr(sparse, "BLOCK_ROWS", 7)
+            patch.setattr("skgpstoch.data.devices.BLOCK_ROWS", 7)
             parts = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-12)
         assert_close(parts.value, whole.value, rtol=1e-10, atol=1e-10)
         assert_close(parts.q.mean, whole.q.mean, rtol=1e-6, atol=1e-6)

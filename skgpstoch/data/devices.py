@@ -139,23 +139,40 @@ def block_elements(device: torch.device) -> int:
     """
     if is_host(device):
         return HOST_ELEMENTS
-    free, _ = torch.get_device_module(device).mem_get_info(device)
+    module = torch.get_device_module(device)
+    free = module.mem_get_info(device)[0]
+    free += module.memory_reserved(device) - module.memory_allocated(device)  # torch's own
     affordable = 1 << max(0, int(free // (8 * PARTS)).bit_length() - 1)
     return max(LEAST_ELEMENTS, min(MOST_ELEMENTS, affordable))
 
 
+def block_rows(device: torch.device, width: int) -> int:
+    """Return how many rows of so many numbers are a block: fewer where memory is scarce."""
+    if is_host(device):
+        return BLOCK_ROWS
+    return max(1, min(BLOCK_ROWS, block_elements(device) // max(1, width)))
+
+
 def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS) -> None:
-    """Call fn on consecutive blocks of rows, of half the size where a device's memory runs out."""
+    """Call fn on consecutive blocks of rows, of half the size where a device's memory runs out.
+
+    Raises
+    ------
+    MemoryError
+        If there is none for a single row.
+    """
     start = 0
     while start < n_rows:
         block = slice(start, min(start + size, n_rows))
         try:
             fn(block)
             start = block.stop
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
             size = (block.stop - block.start) // 2
             if not size:
-                raise
+                raise MemoryError(
+                    "The device has no memory for a single row: free some, or set device='cpu'."
+                ) from error
 
 
 # ---- global generators ---------------------------------------------------------------------------

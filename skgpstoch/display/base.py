@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     import matplotlib.axes
 
-# What docstrings of `plot`, and of methods that make a Display, are completed by.
+# Sections that `documented` adds to the docstrings below.
 PLOTTED = """
 Parameters
 ----------

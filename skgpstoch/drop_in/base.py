@@ -43,18 +43,14 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Return the log marginal likelihood of the rows of the fit, or Laplace's approximation.
-
-        Of targets it is that of the (normalised) y; of more than two classes, the mean of those of
-        the classifiers.
+        """Return the log marginal likelihood of the rows of the fit.
 
         Parameters
         ----------
         theta : array-like of shape (n_kernel_params,) or None, default=None
-            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
-            those of `kernel_`, with nothing to compute.
+            Log-hyper-parameters. None for those of `kernel_`, with nothing to compute.
         eval_gradient : bool, default=False
-            Whether to return the gradient too; not of more than two classes.
+            Whether to return the gradient too.
         clone_kernel : bool, default=True
             Whether `kernel_` stays as it is; False sets its theta.
 

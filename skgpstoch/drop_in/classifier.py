@@ -312,6 +312,25 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
+    @documented(DropIn.log_marginal_likelihood)
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
+    ) -> Any:
+        """Return Laplace's approximation of the log marginal likelihood of the rows of the fit.
+
+        Of more than two classes it is the mean of those of the classifiers; for many rows, where
+        `method_` is not "laplace", a bound.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_kernel_params,) or None, default=None
+            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
+            those of `kernel_`, with nothing to compute.
+        eval_gradient : bool, default=False
+            Whether to return the gradient too; not of more than two classes.
+        """
+        return super().log_marginal_likelihood(theta, eval_gradient, clone_kernel)
+
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         if self.method_ != "laplace":
             raise AttributeError(

@@ -153,14 +153,23 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             Nats.
         """
         error, var = self._errors(X, y)
-        with np.errstate(divide="ignore"):  # a variance of 0: all density is at the mean
-            return -0.5 * (LOG_2PI + np.log(var) + np.square(error) / var).sum(1)
+        is_point = var == 0.0  # all density is at the mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = LOG_2PI + np.log(var) + np.square(error) / var
+        terms[is_point] = -np.inf
+        missed = (is_point & (error != 0.0)).any(1)
+        return np.where(missed, -np.inf, -0.5 * terms.sum(1))
 
-    @documented(log_predictive_density, Regressor.predictive_cdf)
+    @documented(predict)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """Return the probability that each row's y is not more than this one.
+        """P(Y ≤ y | x, data) of each row, as a Gaussian.
 
         Mean and standard deviation are those of `predict`.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Where it is asked for.
 
         Returns
         -------
@@ -175,7 +184,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """Return y less its mean, and its variance, each (n, P)."""
         mean, var = self._moments(X, with_variance=True)
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        if y.size != mean.size:
+        if y.shape != mean.shape and not (mean.shape[1] == 1 and y.shape == mean.shape[:1]):
             raise ValueError(f"y must have the shape {mean.shape} of predictions, got {y.shape}.")
         return y.reshape(mean.shape) - mean, var
 

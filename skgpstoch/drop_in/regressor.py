@@ -247,6 +247,13 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
+    @documented(GaussianPredictor.log_marginal_likelihood)
+    def log_marginal_likelihood(
+        self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
+    ) -> Any:
+        """Return the log marginal likelihood of the (normalised) y of the fit, or a bound on it."""
+        return super().log_marginal_likelihood(theta, eval_gradient, clone_kernel)
+
     def _check_is_fitted(self) -> None:
         if not self._is_fitted():
             raise NotFittedError("log_marginal_likelihood is of the rows of a fit: call fit first.")

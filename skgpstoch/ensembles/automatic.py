@@ -26,6 +26,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
+from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -162,6 +163,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         self._validate_params()
         refuse_booleans(self)
+        if sample_weight is not None:
+            as_floats(sample_weight, "sample_weight")  # or an error that names it
         X, y = self._validate(X, y, sample_weight)
         fits = Fits(self, X, y, 1)
         self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
@@ -174,7 +177,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
 
     @property
     def leaderboard_(self) -> Any:
-        """Return models, their scores on rows held out (nats per row) and weights, in pandas.
+        """Models, their scores on held-out rows (nats per row) and weights, as a pandas frame.
 
         The best comes first.
         """

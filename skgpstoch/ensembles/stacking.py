@@ -39,7 +39,7 @@ from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
-from ..estimators.validation import refuse_boolean
+from ..estimators.validation import as_floats
 from .mixture import MixtureRegressor, Normals, Parts
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
@@ -120,7 +120,7 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     """
     if sample_weight is None:
         return X, y, {}
-    refuse_boolean(sample_weight, "sample_weight")
+    as_floats(sample_weight, "sample_weight")  # or an error that names it
     weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))

@@ -44,6 +44,7 @@ from .parameters import RunParameters
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
 
+TAKE_MEMORY = ("batch_size", "n_inducing", "n_components", "basis_batch_size", "max_exact")
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
@@ -70,7 +71,10 @@ def predicting() -> Iterator[None]:
 
 
 def fitting(method: Callable) -> Callable:
-    """Enable gradients, and restore the estimator's state if the wrapped method raises."""
+    """Enable gradients, and restore the estimator's state if the wrapped method raises.
+
+    A MemoryError then says what to lower.
+    """
 
     @functools.wraps(method)
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,12 +82,25 @@ def fitting(method: Callable) -> Callable:
         try:
             with torch.inference_mode(False), torch.enable_grad(), numeric_context():
                 return method(estimator, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             vars(estimator).clear()
             vars(estimator).update(state)
+            if isinstance(error, torch.OutOfMemoryError):
+                raise MemoryError(what_to_lower(estimator)) from error
             raise
 
     return wrapped
+
+
+def what_to_lower(estimator: BaseEstimator) -> str:
+    """Say what makes a fit take less memory."""
+    params = estimator.get_params(deep=False)
+    given = [f"{name} (now {params[name]!r})" for name in TAKE_MEMORY if name in params]
+    lower = f"lower {', '.join(given)}, or " if given else ""
+    return (
+        f"{type(estimator).__name__} ran out of memory on device={params.get('device')!r}: {lower}"
+        "free memory there, or set device='cpu'."
+    )
 
 
 # ---- the estimator -------------------------------------------------------------------------------
@@ -329,7 +346,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
         """Return the same of an array that is valid."""
         device, posterior = predictor(self)
-        return self._x_scaling.tensor(X, torch.float64, device), posterior
+        try:
+            return self._x_scaling.tensor(X, torch.float64, device), posterior
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                f"{len(X)} rows do not fit into the memory of {device}: predict fewer at a time, "
+                "or set device='cpu'."
+            ) from error
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
         """Return the same of data, with what is known of rows."""

@@ -244,6 +244,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Number of draws.
         random_state : int, RandomState instance or None, default=0
             Seed.
+        latent : bool, default=False
+            Whether it is of the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
             What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
 

@@ -123,7 +123,9 @@ def check_n_samples(n_samples: Any) -> int:
 
 def refuse_boolean(value: Any, name: str) -> None:
     """Raise a ValueError for True or False where a number is meant, which Python counts with."""
-    if isinstance(value, bool | np.bool_):
+    is_array = isinstance(value, np.ndarray | torch.Tensor)
+    number = value.item() if is_array and value.ndim == 0 else value
+    if isinstance(number, bool | np.bool_):
         raise ValueError(f"{name} must be a number, or one for each row, got {value!r}.")
 
 

@@ -185,13 +185,27 @@ def split_product(
 ) -> tuple[nn.ModuleList, list[kernels.DotProduct], list[kernels.Radial]]:
     """Constants, and the others, which have features of some kind, or a TypeError says not."""
     for factor in factors:
-        if not isinstance(factor, kernels.Constant | kernels.DotProduct | kernels.Radial):
-            raise TypeError(f"kernel: {type(factor).__name__} has no finite features. {_SUPPORTED}")
+        if isinstance(factor, kernels.Radial):
+            spectral_order(factor)
+        elif not isinstance(factor, kernels.Constant | kernels.DotProduct):
+            raise without_features(factor)
     constants = nn.ModuleList(f for f in factors if isinstance(f, kernels.Constant))
     if len(constants) == len(factors):
         raise TypeError(f"kernel: a constant alone cannot be a term. {_SUPPORTED}")
     dots = [f for f in factors if isinstance(f, kernels.DotProduct)]
     return constants, dots, [f for f in factors if isinstance(f, kernels.Radial)]
+
+
+def spectral_order(factor: kernels.Radial) -> float:
+    """ν of the spectral density, or a TypeError says that it is not known."""
+    if factor.nu is None:
+        raise without_features(factor)
+    return factor.nu
+
+
+def without_features(factor: kernels.Kernel) -> TypeError:
+    """Return the error for a factor that has no finite features."""
+    return TypeError(f"kernel: {type(factor).__name__} has no finite features. {_SUPPORTED}")
 
 
 def amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
@@ -217,7 +231,8 @@ def base_frequencies(
     Those of this `index` (m,) in the sequence that seed and stream name: z (m, n_inputs), float64,
     of which ω = z/ℓ has the kernel's spectral density.
     """
-    dof = 0 if math.isinf(factor.nu) else round(2 * factor.nu)
+    nu = spectral_order(factor)
+    dof = 0 if math.isinf(nu) else round(2 * nu)
     z = counter_normal(seed, index, n_inputs + dof, stream)
     if not dof:
         return z

@@ -101,7 +101,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
     Parameters
     ----------
     *args, orthogonal_points : object
-        As above.
+        Those of :class:`OrthogonalFeatures`.
     n_outputs : int
         P.
     n_columns : int

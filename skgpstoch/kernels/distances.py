@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..data.arrays import row_blocks
-from ..data.devices import block_elements, either, is_host
+from ..data.devices import MOST_ELEMENTS, either, is_host
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -145,7 +145,7 @@ def _pulled_directly(A: Tensor, B: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     """The same, both of them, by columns: one at a time, or as an accelerator likes them, many."""
     A_bar, B_bar = torch.empty_like(A), torch.empty_like(B)
     if not is_host(A.device):
-        for block in row_blocks(A.shape[1], max(1, block_elements(A.device) // W.numel())):
+        for block in row_blocks(A.shape[1], max(1, MOST_ELEMENTS // W.numel())):
             pulls = (A[:, None, block] - B[:, block]).mul_(W[..., None])
             A_bar[:, block], B_bar[:, block] = 2.0 * pulls.sum(1), -2.0 * pulls.sum(0)
         return A_bar, B_bar

@@ -139,12 +139,17 @@ class Radial(_Stationary):
     r"""A function of :math:`r^2`, :math:`r = \|(x - y) / \ell\|`."""
 
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
-    nu: float
-    """Frequencies have a Student-t distribution with 2ν degrees of freedom, a normal one if inf."""
+    nu: float | None = None
+    """Frequencies have a Student-t distribution with 2ν degrees of freedom, a normal one if inf.
+
+    None where theirs is another one: there are no random features then.
+    """
 
     @property
     def profile(self) -> Profile:
         """r² ↦ (k, dk/dr²)."""
+        if self.nu is None:
+            raise NotImplementedError(f"{type(self).__name__} must define nu or profile.")
         return MATERN[self.nu]
 
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:

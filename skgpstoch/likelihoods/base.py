@@ -104,7 +104,7 @@ class Likelihood(nn.Module):
         """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
 
         Parameters and shapes are those of :meth:`expected_gradients`. The value has a graph to the
-        likelihood's own parameters, the derivatives have none and any sign.
+        likelihood's own parameters, the derivatives have no graph, and d_var may have any sign.
         """
         return differentiate(self, self.log_predictive, y, q)
 
@@ -171,8 +171,8 @@ class Likelihood(nn.Module):
             )
         return self
 
-    def knowing(self, **attributes: Tensor | None) -> Self:
-        """That of rows of which these attributes are known; parameters stay shared."""
+    def _knowing(self, **attributes: Tensor | None) -> Self:
+        """A copy, with shared parameters, for rows of which these attributes are known."""
         other = copy.copy(self)
         vars(other).update(attributes)
         return other

@@ -80,7 +80,7 @@ class Poisson(Likelihood):
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Poisson:
         super().given(noise=noise)
-        return self if exposure is None else self.knowing(exposure=exposure)
+        return self if exposure is None else self._knowing(exposure=exposure)
 
     def at_rows(self, rows: Tensor) -> Poisson:
         """The likelihood of these of the rows."""

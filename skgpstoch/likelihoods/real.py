@@ -25,7 +25,7 @@ class AdditiveNoise(Likelihood):
 
     def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
         """That of rows whose noise is `ratio` times as large; parameters stay shared."""
-        return self.knowing(ratio=ratio)
+        return self._knowing(ratio=ratio)
 
     def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
         """A scale (P,), or a power of it, of these rows."""
@@ -208,7 +208,7 @@ class Gaussian(AdditiveNoise):
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
         """With σ² + s² for σ²."""
         super().given(exposure)
-        return self if noise is None else self.knowing(known=noise)
+        return self if noise is None else self._knowing(known=noise)
 
     def at_rows(self, rows: Tensor) -> AdditiveNoise:
         known = self if self.known is None else self.given(noise=self.known[rows])

@@ -238,6 +238,11 @@ def calibrate(
         The largest ridge whose score is within this of the best is taken, in nats per row.
     bounds : tuple of float, default=(1e-12, inf)
         Interval of σ².
+
+    Returns
+    -------
+    noise, ridge : Tensors of shape (P,)
+        σ² and λ.
     """
     noise = held.square.clamp(*bounds)  # (C, P)
     score = held.score(noise)
@@ -267,6 +272,11 @@ def choose_noise(
         Candidates for λ ↦ how well they predict.
     n_held_out : float
         How many rows are held out.
+
+    Returns
+    -------
+    best, cautious : pairs of Tensors of shape (P,)
+        σ² and λ, each.
     """
     ridges = ridge_grid(s)
     held = predict(ridges)

@@ -111,7 +111,7 @@ def ensemble_plan(
 ) -> Plan:
     """Return the plan for so many distinct rows; a pure function.
 
-    There can be several members where `has_networks` of ours; y `of_classes` overfit sooner.
+    Only networks of ours (`has_networks`) can be several; classes (`of_classes`) overfit sooner.
     """
     t, few = training, n_rows <= FEW_DIRECT
     K = ensemble_size(n_estimators, n_rows, has_networks, of_classes)

@@ -129,6 +129,12 @@ class FITCRegressor(
             As for `fit`.
         **refused : object
             `sample_weight` and `exposure`, of which there are none here.
+
+        Raises
+        ------
+        ValueError
+            If a parameter, X, y or y_std is invalid, or what the model is made of has changed since
+            the first call.
         """
         check_refused("partial_fit", refused)
         return stream(self, X, y, None, None, y_std)

@@ -24,7 +24,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..data.devices import BLOCK_ROWS
+from ..data.devices import block_rows
 from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
@@ -158,7 +158,8 @@ class DeepFeatures(CompositeFeatures):
     def block_rows(self, n_draws: int) -> int:
         """Rows at a time, drawn as often as this."""
         most = max((layer.n_patches for layer in self.inner), default=1)
-        return max(1, BLOCK_ROWS // (n_draws * most))
+        n_rows = block_rows(next(self.parameters()).device, self.n_features)
+        return max(1, n_rows // (n_draws * most))
 
     @property
     def inner(self) -> list[GPLayer]:

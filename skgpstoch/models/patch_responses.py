@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import row_blocks
-from ..data.devices import BLOCK_ROWS
+from ..data.devices import block_rows
 from ..features.base import FeatureMap
 from ..features.inducing import InducingFeatures
 from ..features.patches import PatchCovariances, SinglePatches
@@ -33,7 +33,7 @@ def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
     features = copy.deepcopy(parts[0])
     features.covariances = single = SinglePatches(cast(PatchCovariances, features.covariances))
     J, found = single.whole.geometry.n_patches, []
-    for block in row_blocks(len(X), max(1, BLOCK_ROWS // J)):
+    for block in row_blocks(len(X), max(1, block_rows(X.device, features.n_features) // J)):
         H = X[block]
         if isinstance(deep, DeepFeatures):
             S = deep.n_nodes

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
-from ..data.devices import BLOCK_ROWS
+from ..data.devices import block_rows
 from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
@@ -228,7 +228,7 @@ class SparseModel(nn.Module):
     ) -> Iterator[tuple[Basis, Rows]]:
         """All rows, by blocks."""
         with self.features.frozen():
-            for block in row_blocks(len(X), BLOCK_ROWS):
+            for block in row_blocks(len(X), block_rows(X.device, self.features.n_features)):
                 yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
 
     def predictions(

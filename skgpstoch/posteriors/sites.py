@@ -60,8 +60,8 @@ def optimal_moments(
 ) -> WeightMoments:
     """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
-    Of one or two blocks of sizes D_b; of `prior_blocks` S_b stays I. The type is that of the
-    result: everything but S is computed in float64.
+    Of one or two blocks of sizes D_b; of `prior_blocks` S_b stays I. `dtype` is the
+    result's; all but S is computed in float64.
     """
     mean, inverses = optimal_mean(sites, sizes, inverse_factor)
     kl = 0.5 * mean.square().sum()

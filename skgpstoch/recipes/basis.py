@@ -95,7 +95,7 @@ class FourierFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m.
+        m; "auto" is a quarter of the rows, between 1,000 and 10,000.
     """
 
     n_components: int | str = "auto"
@@ -132,9 +132,9 @@ class KernelFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m.
+        m; "auto" is one for each row, as far as `most` allows.
     most : float, default=10000
-        Of "auto", which is all rows.
+        Most functions that "auto", all rows, takes.
     is_diagonal : bool, default=False
         Whether the prior precision S of the weights is diagonal; else it is k(Z, Z).
     """

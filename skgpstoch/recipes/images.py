@@ -79,19 +79,18 @@ class HiddenImages:
     shares_weights: bool
 
     @classmethod
-    def of(cls, parameters: Any) -> HiddenImages | None:
-        """Return the layers that parameters ask for, or None."""
+    def of(cls, parameters: Any, **decided: Any) -> HiddenImages | None:
+        """Return the layers that parameters ask for, but for what is decided here, or None."""
         p = parameters
-        channels = positive_integers("hidden_channels", p.hidden_channels)
-        if not channels:
-            return None
-        return cls(
-            draws=LayerDraws(p.n_samples, p.n_predict_samples),
-            channels=channels,
-            patch_shape=p.hidden_patch_shape,
-            stride=p.hidden_stride,
-            shares_weights=p.patch_correlation == "weights",
-        )
+        made = {
+            "draws": LayerDraws(p.n_samples, p.n_predict_samples),
+            "channels": positive_integers("hidden_channels", p.hidden_channels),
+            "patch_shape": p.hidden_patch_shape,
+            "stride": p.hidden_stride,
+            "shares_weights": p.patch_correlation == "weights",
+        }
+        fields: dict[str, Any] = made | decided
+        return cls(**fields) if fields["channels"] else None
 
     def check(self, last: InducingBuilder) -> None:
         """Raise a ValueError where parameters are not for hidden images."""

@@ -62,11 +62,15 @@ class InducingBuilder(OfParameters):
     steps = STEPS
 
     @classmethod
-    def of(cls, parameters: Any, **own: Any) -> Self:
-        """Take what a builder does not decide on its own from an estimator's parameters."""
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Take what is not decided here from an estimator's parameters."""
         p = parameters
-        own |= {"kernel": KernelChoice.of(p.kernel), "points": p.inducing_points}
-        return super().of(p, **own, learned=p.learn_inducing_points)
+        made = {
+            "kernel": KernelChoice.of(p.kernel),
+            "points": p.inducing_points,
+            "learned": p.learn_inducing_points,
+        }
+        return super().of(p, **made | decided)
 
     # ---- what is known before ----------------------------------------------------------------
 
@@ -232,10 +236,10 @@ class InducingPoints(InducingBuilder):
     network: Network | None = None
 
     @classmethod
-    def of(cls, parameters: Any, **own: Any) -> Self:
+    def of(cls, parameters: Any, **decided: Any) -> Self:
         p = parameters
         network = Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay)
-        return super().of(p, network=network, **own)
+        return super().of(p, **{"network": network} | decided)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
@@ -310,9 +314,10 @@ def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
 
 
 def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
-    """Return the number that is asked for, as far as there are so many; a ValueError if not given.
+    """Return the number asked for, at most that of rows to train on.
 
-    Equal rows, or patches, are one to train on.
+    A ValueError is raised if it is more than were given. Equal rows, or patches, are one to train
+    on.
     """
     if asked > max(n_trained, n_given):
         raise ValueError(

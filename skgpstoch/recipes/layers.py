@@ -96,9 +96,10 @@ class Layers(InducingBuilder):
     steps = (2000, 60, 20_000)
 
     @classmethod
-    def of(cls, parameters: Any, **own: Any) -> Self:
+    def of(cls, parameters: Any, **decided: Any) -> Self:
         draws = LayerDraws(parameters.n_samples, parameters.n_predict_samples)
-        return super().of(parameters, n_layers=int(parameters.n_layers), draws=draws, **own)
+        made = {"n_layers": int(parameters.n_layers), "draws": draws}
+        return super().of(parameters, **made | decided)
 
     # ---- what is known before ----------------------------------------------------------------
 

@@ -95,11 +95,13 @@ class Patches(InducingBuilder):
     global_kernel: sk.Kernel | str | None = "auto"
 
     @classmethod
-    def of(cls, parameters: Any, **own: Any) -> Self:
-        own["hidden"] = HiddenImages.of(parameters)
-        own["by_channel"] = parameters.channels == "separate"
-        own["learns_weights"] = parameters.patch_weights == "learned"
-        return super().of(parameters, **own)
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        made = {
+            "hidden": HiddenImages.of(parameters),
+            "by_channel": parameters.channels == "separate",
+            "learns_weights": parameters.patch_weights == "learned",
+        }
+        return super().of(parameters, **made | decided)
 
     # ---- what is known before ----------------------------------------------------------------
 

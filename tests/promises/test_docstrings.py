@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,22 @@ def resolve(name):
             importlib.import_module(".".join(["skgpstoch", *parts[: i + 1]]))
         obj = getattr(obj, part)
     return obj
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("GaussianProcessRegressor.log_marginal_likelihood", "Laplace|class"),
+        ("GaussianProcessClassifier.log_marginal_likelihood", "normalised|target"),
+        ("FITCRegressor.partial_fit", "loss|beta|solver"),
+        ("GaussianProcessRegressor.predictive_cdf", "Targets"),
+        ("metrics.interval_coverage", "How the scores"),
+        ("SVGPRegressor.sample_y", "predict the latent"),
+    ],
+)
+def test_docstrings_in_common_say_nothing_of_others(name, others):
+    doc = inspect.getdoc(resolve(f"skgpstoch.{name}"))
+    assert not re.search(others, doc)
 
 
 def documented_parameters(obj, section="Parameters"):

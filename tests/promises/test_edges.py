@@ -273,8 +273,20 @@ def test_weights_that_cannot_be_are_named(cls, method, weight, words):
         (1e40, "must be (at most 1e.15 times|between 1e-30 and 1e.30)"),
         (True, "must be a number, or one for each row, got True"),
         (np.True_, "must be a number, or one for each row, got .*True"),
+        (np.array(True), r"must be a number, or one for each row, got array\(True\)"),
     ],
-    ids=["complex", "text", "short", "negative", "nan", "inf", "huge", "boolean", "numpy's"],
+    ids=[
+        "complex",
+        "text",
+        "short",
+        "negative",
+        "nan",
+        "inf",
+        "huge",
+        "boolean",
+        "numpy's",
+        "array",
+    ],
 )
 def test_what_rows_cannot_have_is_named(name, value, words):
     model = SVGPRegressor(solver="natural", **QUICK)

@@ -1494,7 +1494,7 @@ def test_a_last_block_of_one_row(loss, weighted, monkeypatch):
     model = make_model(rows, X, "gaussian", loss_called(loss))
     whole = optimal_q(model, X, rows)
     for size in (1, 12, 24):
-        monkeypatch.setattr("skgpstoch.models.sparse.BLOCK_ROWS", size)
+        monkeypatch.setattr("skgpstoch.data.devices.BLOCK_ROWS", size)
         parts = optimal_q(model, X, rows)
         assert_close(parts.value, whole.value, rtol=1e-10, atol=0.0)
         assert_close(parts.q.mean, whole.q.mean, rtol=1e-8, atol=1e-9)

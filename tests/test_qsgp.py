@@ -551,7 +551,9 @@ def test_rows_of_a_sweep_stand_for_all(n_swept):
     assert len(sweep.X) == n_swept
     heavy = Rows(sweep.rows.y, torch.full((n_swept,), 20 / n_swept).double())
     truth = bound_by_parts(model, sweep.X, heavy).detach() / 20
-    assert_close(objective.step(sweep, torch.tensor([1])), truth, rtol=1e-9, atol=1e-9)
+    groups = torch.tensor([1])
+    found = objective.step(sweep, groups, model.basis.members(groups))
+    assert_close(found, truth, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)

@@ -59,13 +59,14 @@ class BasisFunctions(nn.Module):
         """
         raise NotImplementedError
 
-    def precision(self, groups: Tensor) -> Tensor:
+    def precision(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         """S_II: its diagonal (|I|,) where the whole S is diagonal, else (|I|, |I|); float64."""
-        return torch.ones_like(self.members(groups), dtype=torch.float64)
+        members = self.members(groups) if members is None else members
+        return torch.ones_like(members, dtype=torch.float64)
 
-    def diagonal(self, groups: Tensor) -> Tensor:
+    def diagonal(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         """s_ii of the functions in groups, (|I|,), float64."""
-        return self.precision(groups)
+        return self.precision(groups, members)
 
     def cross(self, groups: Tensor, others: Tensor) -> Tensor:
         """S_IJ, (|I|, |J|), where S is dense."""
@@ -187,7 +188,7 @@ class KernelBasis(BasisFunctions):
     def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
         return self.kernel(X, self.points[groups].to(X)).to(X)
 
-    def precision(self, groups: Tensor) -> Tensor:
+    def precision(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         if self.is_diagonal:
             return super().precision(groups)
         Z = self.points[groups].double()
@@ -196,7 +197,7 @@ class KernelBasis(BasisFunctions):
     def cross(self, groups: Tensor, others: Tensor) -> Tensor:
         return self.columns(self.points[groups], others)
 
-    def diagonal(self, groups: Tensor) -> Tensor:
+    def diagonal(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         if self.is_diagonal:
             return super().diagonal(groups)
         return self.kernel.diag(self.points[groups].double()).double()

@@ -242,12 +242,13 @@ class BlockwiseObjective(BasisObjective):
         if self.sweep is None:
             self.sweep = self.begin(generator)
             self.n_left = self.model.basis.n_groups
+        members = self.model.basis.members(groups)
         with torch.no_grad():
-            value = self.step(self.sweep, groups)
+            value = self.step(self.sweep, groups, members)
         self.n_left -= len(groups)
         if not self._hyperparameters():
             return value
-        self.add_gradients(self.sweep, groups)
+        self.add_gradients(self.sweep, groups, members)
         if self.n_left or self.n_sweeps < self.warm_up:
             return value.requires_grad_()  # which gives the optimiser no gradients: it waits
         return surrogate(value, *zip(self._hyperparameters(), self.gradients, strict=True))
@@ -268,9 +269,9 @@ class BlockwiseObjective(BasisObjective):
             kl = self.dense_kl(at_points)
         return Sweep(X, rows, len(self.X) / len(X), h, v, at_points, kl)
 
-    def step(self, sweep: Sweep, groups: Tensor) -> Tensor:
+    def step(self, sweep: Sweep, groups: Tensor, members: Tensor) -> Tensor:
         """Minimise over a block; −ELBO per row at the q before it, ()."""
-        model, members = self.model, self.model.basis.members(groups)
+        model = self.model
         phi, rho = model.basis.columns(sweep.X, groups, members), self.rate(self.n_sweeps)
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
         value, g, lam = self.sites(sweep)
@@ -341,13 +342,13 @@ class BlockwiseObjective(BasisObjective):
 
     # ---- hyper-parameters --------------------------------------------------------------------
 
-    def add_gradients(self, sweep: Sweep, groups: Tensor) -> None:
+    def add_gradients(self, sweep: Sweep, groups: Tensor, members: Tensor) -> None:
         """Add those of −ELBO per row by the kernel's hyper-parameters, through one block.
 
         Over a sweep these add up to the gradient of the whole bound, if q no longer changes; S = I
         has none.
         """
-        members, basis = self.model.basis.members(groups), self.model.basis
+        basis = self.model.basis
         with torch.no_grad():
             W = self.model.columns[members].to(sweep.X).permute(1, 0, 2)  # (P, |I|, 1 + c)
             std = self.model.std[members].to(sweep.X)

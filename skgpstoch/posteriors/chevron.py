@@ -105,7 +105,7 @@ class ChevronModel(nn.Module):
     def start_from_prior_(self) -> None:
         """μ = 0 and c_ii = s_ii^(−1/2), the prior where S is diagonal."""
         for groups, members in self.blocks(2**16):
-            s = self.s[members] if len(self.s) else self.basis.diagonal(groups)[:, None]
+            s = self.s[members] if len(self.s) else self.basis.diagonal(groups, members)[:, None]
             self.std[members] = s.rsqrt().to(self.std)
         c = torch.arange(self.n_dense, device=self.columns.device)
         self.columns.zero_()
@@ -116,7 +116,7 @@ class ChevronModel(nn.Module):
         """S_II: (P, |I|, |I|), or (1, |I|, |I|) where outputs agree; float64."""
         if len(self.s):
             return torch.diag_embed(self.s[members].double().mT)
-        S = self.basis.precision(groups)
+        S = self.basis.precision(groups, members)
         return (torch.diag(S) if self.basis.is_diagonal else S)[None]
 
     def blocks(self, n_columns: int = BLOCK_COLUMNS) -> Iterator[tuple[Tensor, Tensor]]:
@@ -181,7 +181,7 @@ class ChevronModel(nn.Module):
         total = torch.zeros((), dtype=torch.float64, device=self.columns.device)
         for groups, members in self.blocks(2**16):
             W, std = self.columns[members].double(), self.std[members].double()
-            s = self.s[members] if len(self.s) else self.basis.precision(groups)[:, None]
+            s = self.s[members] if len(self.s) else self.basis.precision(groups, members)[:, None]
             total += block_kl(W, std, s.double(), members)
         return total
 

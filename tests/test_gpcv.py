@@ -129,10 +129,11 @@ both_memories = pytest.mark.parametrize("keeps", [True, False])
 @pytest.fixture
 def small_blocks(monkeypatch):
     """So that a matrix has several."""
+    from skgpstoch.data import devices
     from skgpstoch.kernels import products as kernel_products
 
     monkeypatch.setattr(kernel_products, "LEAST_ROWS", 5)
-    monkeypatch.setattr(kernel_products, "BLOCK_ELEMENTS", {"cpu": 64})
+    monkeypatch.setattr(devices, "HOST_ELEMENTS", 64)
 
 
 @both_memories

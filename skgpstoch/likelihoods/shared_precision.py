@@ -130,7 +130,8 @@ class SharedStudentT(StudentT):
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """μ + √(v + s²)·t_ν⁻¹(probability), or between those of the parts of a mixture."""
         if not is_host(q.mean.device):  # SciPy's functions are the host's: go there once
-            of_host = copy.deepcopy(self).cpu()
+            ratio = None if self.ratio is None else self.ratio.cpu()
+            of_host = copy.deepcopy(self.scaled(None)).cpu().scaled(ratio)
             found = of_host.quantile(Marginals(q.mean.cpu(), q.var.cpu()), probability)
             return found.to(q.mean.device)
         df = self.df.cpu().double().numpy()

@@ -57,7 +57,11 @@ class IterativePosterior(Posterior):
         self.likelihood = likelihood
         with torch.no_grad():
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
-            weight = torch.ones(len(X), 1).to(variance) if rows.weight is None else rows.weight
+            weight = (
+                torch.ones(len(X), 1, device=X.device).to(variance)
+                if rows.weight is None
+                else rows.weight
+            )
             noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
             factor = low_rank(kernel, X.double(), noise, POSTERIOR_RANK)
         for name, value in {"X": X, "noise": noise, "factor": factor}.items():

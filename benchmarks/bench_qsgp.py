@@ -72,7 +72,7 @@ def step(args: argparse.Namespace, m: int, n: int) -> list[Row]:
     for _ in range(STEPS):
         groups = torch.randint(basis.n_groups, (512,), generator=generator).unique()
         start = time.perf_counter()
-        objective.step(sweep, groups)
+        objective.step(sweep, groups, basis.members(groups))
         times.append(time.perf_counter() - start)
     return [{"m": m, "n": n, "step_s": np.median(times)}]
 

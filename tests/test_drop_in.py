@@ -41,6 +41,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import skgpstoch.data.devices
 import skgpstoch.kernels.matrices
 from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, metrics
 
@@ -751,7 +752,7 @@ def test_an_interrupt_in_the_middle_of_an_evaluation(ours, theirs, rows, labels)
 def small_blocks(monkeypatch):
     """Predictions of a few rows are made in many blocks."""
     covariance = skgpstoch.kernels.matrices
-    monkeypatch.setattr(covariance, "BLOCK_ELEMENTS", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(skgpstoch.data.devices, "HOST_ELEMENTS", 64)
     monkeypatch.setattr(covariance, "LEAST_ROWS", 4)
 
 
@@ -798,7 +799,7 @@ def test_predictions_do_not_depend_on_batches(ours, theirs, rows, labels, monkey
         assert_allclose(np.vstack([moments(row[None]) for row in query]), whole, rtol=1e-8)
         assert_allclose(moments(query[::-1])[::-1], whole, rtol=1e-8)
         with monkeypatch.context() as patch:
-            patch.setattr(skgpstoch.kernels.matrices, "BLOCK_ELEMENTS", {"cpu": 64})
+            patch.setattr(skgpstoch.data.devices, "HOST_ELEMENTS", 64)
             patch.setattr(skgpstoch.kernels.matrices, "LEAST_ROWS", 4)
             assert_allclose(moments(query), whole, rtol=1e-8)
 

@@ -129,10 +129,11 @@ both_memories = pytest.mark.parametrize("keeps", [True, False])
 @pytest.fixture
 def small_blocks(monkeypatch):
     """So that a matrix has several."""
+    from skgpstoch.data import devices
     from skgpstoch.kernels import products as kernel_products
 
     monkeypatch.setattr(kernel_products, "LEAST_ROWS", 5)
-    monkeypatch.setattr(kernel_products, "BLOCK_ELEMENTS", {"cpu": 64})
+    monkeypatch.setattr(devices, "HOST_ELEMENTS", 64)
 
 
 @both_memories
@@ -798,3 +799,23 @@ def test_units_do_not_matter(scale, sine):
     model = ADMMGaussianProcessRegressor(random_state=0).fit(X, y)
     other = ADMMGaussianProcessRegressor(random_state=0).fit(X * scale, y * scale)
     assert_allclose(other.predict(X * scale) / scale, model.predict(X), rtol=1e-5, atol=1e-6)
+
+
+COORDINATE = {"solver": "coordinate", "scheme": "holdout", "max_iter": 1, "n_restarts": 0}
+
+
+@pytest.mark.parametrize("params", [{}, COORDINATE, {"block_size": 20}], ids=str)
+def test_an_accelerator_finds_what_the_cpu_does(params, sine, pretend):
+    """Bounds and θ are the host's, all else is the device's."""
+    X, y = (a[:40] for a in sine)
+    kernel = sk.ConstantKernel(1.0, (0.9, 1.1)) * sk.RBF(1.0, (0.95, 1.05)) + sk.WhiteKernel(0.1)
+    options = {"max_iter": 3, "random_state": 0, "n_restarts": 1} | params
+
+    def found(device):
+        model = ADMMGaussianProcessRegressor(kernel, device=device, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return [model.fit(X, y).history_["theta"], *model.predict(X, return_std=True)]
+
+    for one, other in zip(found("pretend"), found(None), strict=True):
+        assert_allclose(one, other, rtol=1e-9, atol=1e-12)

@@ -103,3 +103,22 @@ def test_map_blocks_shrinks_where_memory_runs_out():
     most = 0
     with pytest.raises(MemoryError, match="single row"):
         map_blocks(fn, 50, 16)
+
+
+def test_an_accelerator_is_asked_once_for_a_factor(pretend):
+    A = random_spd(2, 5, 5).to("pretend")
+    pretend.clear()
+    L = cholesky(A)
+    assert pretend.n_waits == 1
+    assert_close(L.cpu(), cholesky(A.cpu()), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_infinite_entries_that_have_a_factor_are_found(bad):
+    """LAPACK looks at the lower triangle alone, and takes an infinite diagonal."""
+    A = torch.eye(3).double()
+    A[0, 2] = bad
+    with pytest.raises(NotPositiveDefiniteError, match="NaN or infinite"):
+        cholesky(A)
+    with pytest.raises(NotPositiveDefiniteError, match="NaN or infinite"):
+        cholesky(torch.diag(torch.tensor([torch.inf, 1.0])))

@@ -175,3 +175,20 @@ def test_a_search_tells_how_it_ended():
     optimizer.step(closure)
     assert optimizer.converged
     assert len(seen) == 1
+
+
+def test_an_accelerator_says_once_which_pairs_are_of_use(pretend):
+    """And what the recursion comes to are the CPU's bits, of float32 too."""
+    for dtype in (torch.float64, torch.float32):
+        generator = torch.Generator().manual_seed(0)
+        draws = torch.randn(5, 2, 7, generator=generator, dtype=dtype)
+        pairs = [(s, s + 0.3 * y) for s, y in draws]
+        pairs[2] = (pairs[2][0], -pairs[2][1])  # of no use
+        slope = torch.ones(7, dtype=dtype)
+        there = [(s.to("pretend"), y.to("pretend")) for s, y in pairs]
+        pretend.clear()
+        found = quasi_newton(slope.to("pretend"), there)
+        assert pretend.n_waits == 1
+        assert torch.equal(found.cpu(), quasi_newton(slope, pairs))
+        assert torch.equal(quasi_newton(slope, pairs), quasi_newton(slope, pairs[:2] + pairs[3:]))
+    assert torch.equal(quasi_newton(slope, []), slope)

@@ -18,6 +18,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
+import skgpstoch.posteriors.base
 from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
@@ -551,7 +552,9 @@ def test_rows_of_a_sweep_stand_for_all(n_swept):
     assert len(sweep.X) == n_swept
     heavy = Rows(sweep.rows.y, torch.full((n_swept,), 20 / n_swept).double())
     truth = bound_by_parts(model, sweep.X, heavy).detach() / 20
-    assert_close(objective.step(sweep, torch.tensor([1])), truth, rtol=1e-9, atol=1e-9)
+    groups = torch.tensor([1])
+    found = objective.step(sweep, groups, model.basis.members(groups))
+    assert_close(found, truth, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -1035,3 +1038,58 @@ def test_all_functions_and_rows_give_the_bound_itself():
     expected = bound_by_parts(model, X, rows).detach() / len(X)
     found = objective(groups, rows, generator()).detach()  # which moves diagonal columns
     assert_close(found, expected, rtol=1e-10, atol=0.0)
+
+
+# ---- on an accelerator ---------------------------------------------------------------------------
+
+SUM = sk.RBF() + sk.ConstantKernel(0.5) * sk.Matern(nu=1.5) * sk.RBF(3.0) + sk.WhiteKernel(0.1)
+SHAPES = {
+    "all dense": {"n_components": 40},
+    "some dense": {"n_components": 40, "n_dense": 13},
+    "odd": {"n_components": 41, "n_dense": 13},
+    "terms": {"kernel": SUM, "n_components": 41, "n_dense": 0, "learn_kernel": True},
+    "laplace": {"n_components": 40, "n_dense": 13, "likelihood": "laplace"},
+    "points": {"n_components": 40, "n_dense": 13, "basis": "inducing", "augment": True},
+}
+
+
+def shaped(shape, **params):
+    plan = {"batch_size": 50, "basis_batch_size": 8, "n_subset": 0, "max_iter": 2}
+    return QSGPRegressor(**plan | SHAPES[shape] | {"random_state": 0} | params)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
+    X, y = sine
+    ours, theirs = (shaped(shape, device=d).fit(X, y) for d in ("pretend", None))
+    assert_allclose(ours.loss_curve_, theirs.loss_curve_, rtol=1e-12)
+    for one, other in zip(*(m.predict(X, return_std=True) for m in (ours, theirs)), strict=True):
+        assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_block"), [("all dense", 1), ("some dense", 1), ("odd", 2), ("terms", 2)]
+)
+def test_a_step_asks_whether_its_block_has_a_factor(shape, of_block, sine, pretend):
+    """And, where a cosine is without its sine, whether that is in the block; nothing is copied."""
+
+    def traffic(n_sweeps):
+        pretend.clear()
+        shaped(shape, device="pretend", max_iter=n_sweeps, tol=0.0).fit(*sine)
+        return np.array([pretend.n_waits, pretend.to_device])
+
+    n_blocks, of_epoch = math.ceil(math.ceil(SHAPES[shape]["n_components"] / 2) / 4), 3
+    waits, copies = traffic(4) - traffic(3)
+    assert waits <= of_block * n_blocks + of_epoch
+    assert copies == 0
+
+
+@pytest.mark.parametrize("shape", ["odd", "laplace", "points"])
+def test_predictions_wait_for_nothing_but_themselves(shape, sine, pretend, monkeypatch):
+    X, y = sine
+    monkeypatch.setattr(skgpstoch.posteriors.base, "BLOCK_ROWS", 20)
+    model = shaped(shape).fit(X, y).set_params(device="pretend")
+    for ask in (model.predict, model.predict_std, lambda X: model.log_predictive_density(X, y)):
+        pretend.clear()
+        ask(X)
+        assert pretend.n_waits == pretend.to_host

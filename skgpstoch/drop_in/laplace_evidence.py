@@ -74,8 +74,8 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
     """
     sign = 2.0 * y - 1.0
 
-    def log_joint(a: Tensor, f: Tensor) -> float:
-        return float(-0.5 * a @ f - softplus(-sign * f).sum())
+    def log_joint(a: Tensor, f: Tensor) -> Tensor:
+        return -0.5 * a @ f - softplus(-sign * f).sum()
 
     at_zero = -len(y) * math.log(2.0)
     a, height = torch.zeros_like(f), -math.inf if bool(f.any()) else at_zero
@@ -91,15 +91,16 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
         WKb = W_sr * (K @ b)
         next_a = b - W_sr * torch.cholesky_solve(WKb[:, None], B)[:, 0]
         next_f = K @ next_a
-        reached = log_joint(next_a, next_f)
+        half = B.diagonal().log().sum()  # of log|B|
+        reached, half_log_det = torch.stack([log_joint(next_a, next_f), half]).tolist()
         if height == -math.inf and not reached >= at_zero:  # the start was worse than none
             return find_mode(K, y, torch.zeros_like(f), max_iter, B)
         for _ in range(MODE_HALVINGS):
             if not reached < height - LOSS:
                 break
             next_a, next_f = 0.5 * (a + next_a), 0.5 * (f + next_f)
-            reached = log_joint(next_a, next_f)
-        last, value = value, np.float64(reached - float(B.diagonal().log().sum()))
+            reached = float(log_joint(next_a, next_f))
+        last, value = value, np.float64(reached - half_log_det)
         n_flat = 0 if reached - height >= GAIN else n_flat + 1
         a, f, height = next_a, next_f, reached
         if n_flat == MOST_FLAT or (n_flat and abs(value - last) < GAIN):

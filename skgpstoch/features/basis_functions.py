@@ -6,12 +6,14 @@ features are functions of a seed and of their number, φ_i = k(·, z_i) of a ker
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor, nn
 
 from .. import kernels
+from ..data.devices import is_host
 from ..kernels import check_length_scales
 from ..maths.counter_rng import counter_normal
 from .fourier import (
@@ -45,17 +47,26 @@ class BasisFunctions(nn.Module):
         """The functions of ascending groups, ascending: (|I|,)."""
         return groups
 
-    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
-        """Φ_{·I} for the functions I of ascending groups: (N, |I|), of the type of X."""
+    def span(self, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Groups start, …, stop − 1, and the functions in them, without a look at any."""
+        groups = torch.arange(start, stop, device=device)
+        return groups, groups
+
+    def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
+        """Φ_{·I} for the functions I of ascending groups: (N, |I|), of the type of X.
+
+        `members` are these functions, where they are known.
+        """
         raise NotImplementedError
 
-    def precision(self, groups: Tensor) -> Tensor:
+    def precision(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         """S_II: its diagonal (|I|,) where the whole S is diagonal, else (|I|, |I|); float64."""
-        return torch.ones(len(self.members(groups)), dtype=torch.float64, device=groups.device)
+        members = self.members(groups) if members is None else members
+        return torch.ones_like(members, dtype=torch.float64)
 
-    def diagonal(self, groups: Tensor) -> Tensor:
+    def diagonal(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         """s_ii of the functions in groups, (|I|,), float64."""
-        return self.precision(groups)
+        return self.precision(groups, members)
 
     def cross(self, groups: Tensor, others: Tensor) -> Tensor:
         """S_IJ, (|I|, |J|), where S is dense."""
@@ -104,27 +115,55 @@ class FourierBasis(BasisFunctions):
 
     def members(self, groups: Tensor) -> Tensor:
         sines = groups + self.n_groups
-        return torch.cat([groups, sines[sines < self.n_components]])
+        if self.n_components % 2:
+            sines = sines[sines < self.n_components]
+        return torch.cat([groups, sines])
 
-    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
-        products, seed = self._products(), self.seed
+    def span(self, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        groups, sines = (
+            torch.arange(start + first, min(stop + first, self.n_components), device=device)
+            for first in (0, self.n_groups)
+        )
+        return groups, torch.cat([groups, sines])
+
+    def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
+        members = self.members(groups) if members is None else members
+        omega, height = self._frequencies(X, groups)
+        angle, n_sines = X @ omega.mT, len(members) - len(groups)
+        if n_sines < len(groups):
+            # A cosine without its sine needs a random phase for its mean to be stationary.
+            u = torch.special.ndtr(counter_normal(self.seed, groups[-1:], 1, stream=-1))
+            last = groups == self.n_groups - 1
+            angle = angle + last.to(X) * (2.0 * math.pi * u[0]).to(X)
+        return torch.cat([angle.cos() * height, angle[:, :n_sines].sin() * height[:n_sines]], 1)
+
+    def _frequencies(self, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """ω, (|groups|, d), and √(2c/m), (|groups|,)."""
+        n_terms = len(self._products())
+        if n_terms == 1:
+            return self._of_term(0, X, groups)
         omega = torch.zeros(len(groups), self.n_inputs, dtype=X.dtype, device=X.device)
         height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
-        for t, product in enumerate(products):
-            here = groups % len(products) == t
-            constants, _, radials = split_product(product)
-            for j, factor in enumerate(radials):
-                z = base_frequencies(factor, groups[here], self.n_inputs, seed + t, stream=j)
-                omega[here] += (z / factor.length_scale).to(X)
-            height[here] = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
-        angle = X @ omega.mT
-        last = groups == self.n_groups - 1
-        if self.n_components % 2 and bool(last.any()):
-            # A cosine without its sine needs a random phase for its mean to be stationary.
-            u = torch.special.ndtr(counter_normal(seed, groups[last][:1], 1, stream=-1))
-            angle = angle + last.to(X) * (2.0 * math.pi * float(u))
-        n_sines = int((groups + self.n_groups < self.n_components).sum())
-        return torch.cat([angle.cos() * height, angle[:, :n_sines].sin() * height[:n_sines]], 1)
+        for t in range(n_terms):
+            mine = groups % n_terms == t
+            if is_host(X.device):
+                omega[mine], height[mine] = self._of_term(t, X, groups[mine])
+            else:  # which need not say whose they are
+                of_term = self._of_term(t, X, groups)
+                omega = torch.where(mine[:, None], of_term[0], omega)
+                height = torch.where(mine, of_term[1], height)
+        return omega, height
+
+    def _of_term(self, t: int, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, if all these are of one term of the sum."""
+        products = self._products()
+        constants, _, radials = split_product(products[t])
+        each = []
+        for j, factor in enumerate(radials):
+            z = base_frequencies(factor, groups, self.n_inputs, self.seed + t, stream=j)
+            each.append((z / factor.length_scale).to(X))
+        height = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
+        return functools.reduce(torch.add, each), height.expand(len(groups))
 
     def _share(self, term: int, n_terms: int) -> int:
         """How many functions a term has."""
@@ -146,10 +185,10 @@ class KernelBasis(BasisFunctions):
         self.n_groups = len(points)
         self.register_buffer("points", points)
 
-    def columns(self, X: Tensor, groups: Tensor) -> Tensor:
+    def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
         return self.kernel(X, self.points[groups].to(X)).to(X)
 
-    def precision(self, groups: Tensor) -> Tensor:
+    def precision(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         if self.is_diagonal:
             return super().precision(groups)
         Z = self.points[groups].double()
@@ -158,7 +197,7 @@ class KernelBasis(BasisFunctions):
     def cross(self, groups: Tensor, others: Tensor) -> Tensor:
         return self.columns(self.points[groups], others)
 
-    def diagonal(self, groups: Tensor) -> Tensor:
+    def diagonal(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
         if self.is_diagonal:
             return super().diagonal(groups)
         return self.kernel.diag(self.points[groups].double()).double()

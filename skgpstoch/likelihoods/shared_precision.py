@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
+import numpy as np
 import torch
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
+from ..data.devices import constants, is_host
 from ..maths.gaussian import Marginals, inverse
 from .base import Gradients, check_probability, in_type_of, mixture_log_mean, named
 from .heavy_tailed import StudentT
@@ -83,7 +86,7 @@ class SharedStudentT(StudentT):
         (share, width), V = self.outliers, q.var + self.scale.square()
         if share == 0.0:
             return V.new_zeros(()), V[None]
-        log_p = V.new_tensor([math.log1p(-share), math.log(share)])
+        (log_p,) = constants(log_shares, share, like=V)
         return log_p.view(2, *[1] * V.ndim), torch.stack([V, width**2 * V])
 
     def _log_each(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
@@ -126,6 +129,11 @@ class SharedStudentT(StudentT):
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """μ + √(v + s²)·t_ν⁻¹(probability), or between those of the parts of a mixture."""
+        if not is_host(q.mean.device):  # SciPy's functions are the host's: go there once
+            ratio = None if self.ratio is None else self.ratio.cpu()
+            of_host = copy.deepcopy(self.scaled(None)).cpu().scaled(ratio)
+            found = of_host.quantile(Marginals(q.mean.cpu(), q.var.cpu()), probability)
+            return found.to(q.mean.device)
         df = self.df.cpu().double().numpy()
         t = torch.as_tensor(stdtrit(df, check_probability(probability)), device=q.mean.device)
         each = (q.mean + self._kinds(q)[1].sqrt() * t).flatten(0, 1)
@@ -148,3 +156,8 @@ class SharedStudentT(StudentT):
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
         raise ValueError(f"gradient='product' is not for {self!r}; use gradient='exact'.")
+
+
+def log_shares(share: float) -> np.ndarray:
+    """Logarithms of 1 − ε and ε."""
+    return np.array([math.log1p(-share), math.log(share)])

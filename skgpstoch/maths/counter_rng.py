@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -22,10 +24,15 @@ def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) ->
     True
     """
     column = torch.arange(n_columns, device=index.device)
-    key = _splitmix64(torch.tensor(_int64(seed * 2654435761 + stream), device=index.device))
-    bits = _splitmix64(_splitmix64(key + index)[:, None] + column)
+    bits = _splitmix64(_splitmix64(index + _key(seed, stream))[:, None] + column)
     uniform = (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52  # never 0 or 1
     return torch.special.ndtri(uniform)
+
+
+@functools.lru_cache(maxsize=256)
+def _key(seed: int, stream: int) -> int:
+    """Where a sequence starts, a number of the host: a tensor would be a copy to the device."""
+    return int(_splitmix64(torch.tensor(_int64(seed * 2654435761 + stream), device="cpu")))
 
 
 def _int64(value: int) -> int:

@@ -60,14 +60,18 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
             [1., 1.]], dtype=torch.float64)
     """
     A = A.double()
-    if not bool(torch.isfinite(A).all()):
+    L, info = torch.linalg.cholesky_ex(A)
+    is_finite = torch.isfinite(A).all()
+    if bool(is_finite > info.any()):  # and no failure: one question
+        return L
+    if not bool(is_finite):
         raise NotPositiveDefiniteError(
             f"The {name} has NaN or infinite entries: the inputs or the target are probably on an "
             "extreme scale, or the learning rate is too large."
         )
     scale = A.diagonal(dim1=-2, dim2=-1).mean(-1) if scale is None else scale
-    for jitter in JITTERS:
-        L, info = torch.linalg.cholesky_ex(add_diagonal(A, jitter * scale) if jitter else A)
+    for jitter in JITTERS[1:]:
+        L, info = torch.linalg.cholesky_ex(add_diagonal(A, jitter * scale))
         if not bool(info.any()):
             return L
     raise NotPositiveDefiniteError(

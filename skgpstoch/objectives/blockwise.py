@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..data.devices import map_blocks
+from ..data.devices import is_host, map_blocks
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.linalg import cholesky
@@ -143,8 +143,10 @@ class BasisObjective(Objective):
         h = torch.empty(P, len(X), C, dtype=torch.float64, device=X.device)
         v = torch.empty(P, len(X), dtype=torch.float64, device=X.device)
 
+        is_prior = self.model.is_prior()
+
         def compute(block: slice) -> None:
-            h[:, block], v[:, block] = self.model.project(X[block])
+            h[:, block], v[:, block] = self.model.project(X[block], is_prior)
 
         map_blocks(compute, len(X))
         return h, v
@@ -240,12 +242,13 @@ class BlockwiseObjective(BasisObjective):
         if self.sweep is None:
             self.sweep = self.begin(generator)
             self.n_left = self.model.basis.n_groups
+        members = self.model.basis.members(groups)
         with torch.no_grad():
-            value = self.step(self.sweep, groups)
+            value = self.step(self.sweep, groups, members)
         self.n_left -= len(groups)
         if not self._hyperparameters():
             return value
-        self.add_gradients(self.sweep, groups)
+        self.add_gradients(self.sweep, groups, members)
         if self.n_left or self.n_sweeps < self.warm_up:
             return value.requires_grad_()  # which gives the optimiser no gradients: it waits
         return surrogate(value, *zip(self._hyperparameters(), self.gradients, strict=True))
@@ -266,10 +269,10 @@ class BlockwiseObjective(BasisObjective):
             kl = self.dense_kl(at_points)
         return Sweep(X, rows, len(self.X) / len(X), h, v, at_points, kl)
 
-    def step(self, sweep: Sweep, groups: Tensor) -> Tensor:
+    def step(self, sweep: Sweep, groups: Tensor, members: Tensor) -> Tensor:
         """Minimise over a block; −ELBO per row at the q before it, ()."""
-        model, members = self.model, self.model.basis.members(groups)
-        phi, rho = model.basis.columns(sweep.X, groups), self.rate(self.n_sweeps)
+        model = self.model
+        phi, rho = model.basis.columns(sweep.X, groups, members), self.rate(self.n_sweeps)
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
         value, g, lam = self.sites(sweep)
         S = model.precision(groups, members)
@@ -312,7 +315,8 @@ class BlockwiseObjective(BasisObjective):
         sweep.h, sweep.v, sweep.kl = after.h, after.v, after.kl
         if sweep.at_points is not None:
             points = model.basis.points.to(block.phi)
-            change = model.basis.columns(points, block.groups) @ block.step.to(block.phi)
+            phi = model.basis.columns(points, block.groups, members)
+            change = phi @ block.step.to(block.phi)
             sweep.at_points += rho * change.double()
         W = (block.W + rho * block.step).permute(1, 0, 2)
         model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
@@ -338,20 +342,20 @@ class BlockwiseObjective(BasisObjective):
 
     # ---- hyper-parameters --------------------------------------------------------------------
 
-    def add_gradients(self, sweep: Sweep, groups: Tensor) -> None:
+    def add_gradients(self, sweep: Sweep, groups: Tensor, members: Tensor) -> None:
         """Add those of −ELBO per row by the kernel's hyper-parameters, through one block.
 
         Over a sweep these add up to the gradient of the whole bound, if q no longer changes; S = I
         has none.
         """
-        members, basis = self.model.basis.members(groups), self.model.basis
+        basis = self.model.basis
         with torch.no_grad():
             W = self.model.columns[members].to(sweep.X).permute(1, 0, 2)  # (P, |I|, 1 + c)
             std = self.model.std[members].to(sweep.X)
             _, g, lam = self.sites(sweep)
             of_rows = torch.cat([-g[..., None], lam[..., None] * sweep.h[..., 1:]], 2).to(W)
             upstream = (of_rows @ W.mT).sum(0)  # (p, |I|)
-        phi = basis.columns(sweep.X, groups)
+        phi = basis.columns(sweep.X, groups, members)
         with torch.no_grad():
             upstream += phi * (lam.mT.to(phi).expand(len(phi), -1) @ std.square().mT)
             upstream /= self.rows.n_effective
@@ -410,13 +414,22 @@ def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
         return d * torch.linalg.solve_triangular(R.mT, u, upper=False)
 
     step = -solve(G, below)
-    r = members[members < c]
-    if len(r):
-        j = torch.arange(len(r), device=W.device)
-        unit = torch.zeros(len(H), len(members), len(r), dtype=H.dtype, device=H.device)
+    n_columns = count_dense(members, c)
+    if n_columns:
+        r = members[:n_columns].clamp_max(c - 1)
+        j = torch.arange(n_columns, device=W.device)
+        unit = torch.zeros(len(H), len(members), n_columns, dtype=H.dtype, device=H.device)
         unit[:, j, j] = 1.0
         q = solve(unit, below[:, 1 + r])  # H⁻¹e_r
         beta, alpha = W[:, j, 1 + r] + step[:, j, 1 + r], q[:, j, j]
         c_rr = 0.5 * (beta + (beta.square() + 4.0 * alpha).sqrt())  # c_rr = β + α/c_rr
-        step[..., 1 + r] += q / c_rr[:, None]
+        is_dense = members[:n_columns] < c
+        step.index_add_(2, 1 + r, torch.where(is_dense, q / c_rr[:, None], 0.0))
     return step
+
+
+def count_dense(members: Tensor, c: int) -> int:
+    """Return how many of ascending functions have dense columns, or at most have."""
+    if is_host(members.device):
+        return int((members < c).sum())
+    return min(len(members), c)  # which need not be asked

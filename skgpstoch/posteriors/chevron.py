@@ -11,11 +11,13 @@ never all in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.devices import BLOCK_ROWS, map_blocks
+from ..data.devices import BLOCK_ROWS, all_hold, is_host, map_blocks
 from ..data.rows import Rows
 from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
@@ -103,7 +105,7 @@ class ChevronModel(nn.Module):
     def start_from_prior_(self) -> None:
         """μ = 0 and c_ii = s_ii^(−1/2), the prior where S is diagonal."""
         for groups, members in self.blocks(2**16):
-            s = self.s[members] if len(self.s) else self.basis.diagonal(groups)[:, None]
+            s = self.s[members] if len(self.s) else self.basis.diagonal(groups, members)[:, None]
             self.std[members] = s.rsqrt().to(self.std)
         c = torch.arange(self.n_dense, device=self.columns.device)
         self.columns.zero_()
@@ -114,7 +116,7 @@ class ChevronModel(nn.Module):
         """S_II: (P, |I|, |I|), or (1, |I|, |I|) where outputs agree; float64."""
         if len(self.s):
             return torch.diag_embed(self.s[members].double().mT)
-        S = self.basis.precision(groups)
+        S = self.basis.precision(groups, members)
         return (torch.diag(S) if self.basis.is_diagonal else S)[None]
 
     def blocks(self, n_columns: int = BLOCK_COLUMNS) -> Iterator[tuple[Tensor, Tensor]]:
@@ -122,29 +124,35 @@ class ChevronModel(nn.Module):
         device, size = self.columns.device, max(1, n_columns // self.basis.group_size)
         for start in range(0, self.basis.n_groups, size):
             stop = min(start + size, self.basis.n_groups)
-            groups = torch.arange(start, stop, device=device)
-            yield groups, self.basis.members(groups)
+            yield self.basis.span(start, stop, device)
 
-    def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Φμ and Φc_r, (P, N, 1 + c), and Σ_{i≥c} c_ii² φ_i², (P, N), in float64."""
+    def project(self, X: Tensor, is_prior: bool = False) -> tuple[Tensor, Tensor]:
+        """Φμ and Φc_r, (P, N, 1 + c), and Σ_{i≥c} c_ii² φ_i², (P, N), in float64.
+
+        What :meth:`is_prior` says spares a look at them all.
+        """
         P, C = self.columns.shape[1:]
         h = torch.zeros(P, len(X), C, dtype=torch.float64, device=X.device)
         v = torch.zeros(P, len(X), dtype=torch.float64, device=X.device)
-        if C == 1 and self.basis.sums_to_kernel and self.is_prior():
-            return h, v + self.basis.kernel.diag(X).double()  # without a look at them all
+        if is_prior:
+            return h, v + self.basis.kernel.diag(X).double()
         for groups, members in self.blocks():
-            phi = self.basis.columns(X, groups)
+            phi = self.basis.columns(X, groups, members)
             h += (phi @ self.columns[members].to(X).permute(1, 0, 2)).double()
             v += (phi.square() @ self.std[members].to(X).square()).mT.double()
         return h, v
 
     def is_prior(self) -> bool:
-        """Whether q(w) is p(w) with S = I and no dense columns."""
-        return not bool(self.flat.any()) and bool((self.std == 1.0).all())
+        """Whether q(w) is p(w) with S = I and no dense columns, whose f has k for its variance."""
+        if self.n_dense or not self.basis.sums_to_kernel:
+            return False
+        return all_hold([~self.flat.any(), (self.std == 1.0).all()])
 
     def marginals(self, X: Tensor) -> Marginals:
         """q(f) at each row: mean and var (1, N, P)."""
-        q = self.moments(*self.project(X))
+        # A device is not asked at every block whether nothing was learned: it is all but never so.
+        is_prior = is_host(X.device) and self.is_prior()
+        q = self.moments(*self.project(X, is_prior))
         return q._replace(var=q.var + self.missing_variance(X)) if self.augments else q
 
     def moments(self, h: Tensor, v: Tensor) -> Marginals:
@@ -173,7 +181,7 @@ class ChevronModel(nn.Module):
         total = torch.zeros((), dtype=torch.float64, device=self.columns.device)
         for groups, members in self.blocks(2**16):
             W, std = self.columns[members].double(), self.std[members].double()
-            s = self.s[members] if len(self.s) else self.basis.precision(groups)[:, None]
+            s = self.s[members] if len(self.s) else self.basis.precision(groups, members)[:, None]
             total += block_kl(W, std, s.double(), members)
         return total
 
@@ -227,7 +235,7 @@ class ChevronPosterior(Posterior):
         h, _ = model.project(X)
         K = h[..., 1:] @ h[..., 1:].mT
         for groups, members in model.blocks():
-            phi = model.basis.columns(X, groups)
+            phi = model.basis.columns(X, groups, members)
             half = phi * model.std[members].to(X).mT[:, None]
             K += half @ half.mT
         if model.augments:
@@ -247,8 +255,10 @@ class ChevronPosterior(Posterior):
             draws = standard_normal((P, len(members), n_samples), X, generator)
             W += model.std[members].to(X).mT[..., None] * draws
 
-            def add(rows: slice, groups: Tensor = groups, W: Tensor = W) -> None:
-                f[:, rows] += (model.basis.columns(X[rows], groups) @ W).permute(2, 1, 0)
+            of_block = partial(model.basis.columns, groups=groups, members=members)
+
+            def add(rows: slice, of_block: Any = of_block, W: Tensor = W) -> None:
+                f[:, rows] += (of_block(X[rows]) @ W).permute(2, 1, 0)
 
             map_blocks(add, len(X), BLOCK_ROWS)
         if model.augments:
@@ -257,12 +267,12 @@ class ChevronPosterior(Posterior):
 
     def bound_of(self, X: Tensor, rows: Rows) -> Tensor:
         """Σ E log p(y | f) − KL[q(w) ‖ p(w)] of these rows, ()."""
-        total = -self.model.kl()
+        total, is_prior = -self.model.kl(), self.model.is_prior()
 
         def add(block: slice) -> None:
             nonlocal total
             some = rows[block]
-            q = self.model.moments(*self.model.project(X[block]))  # as it was trained
+            q = self.model.moments(*self.model.project(X[block], is_prior))  # as it was trained
             of_rows = self.likelihood.of(some).expected_log_prob(some.y, q)
             total = total + some.weighted(of_rows).sum()
 

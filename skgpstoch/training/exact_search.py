@@ -121,8 +121,10 @@ class TrainingSet(NamedTuple):
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return Y and noise."""
-        Y, noise = torch.tensor(self.Y), torch.tensor(self.noise)
-        return Y.to(self.device, torch.float64), noise.to(self.device, torch.float64)
+        Y, noise = (
+            torch.tensor(a, dtype=torch.float64, device=self.device) for a in (self.Y, self.noise)
+        )
+        return Y, noise
 
 
 def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:

@@ -123,9 +123,9 @@ class BoundedLBFGS:
         slope along the direction stays what it was, and shrink by parabolas once one was too long.
         """
         found = None
-        first = float(slope @ direction)
-        slack = LOSS_ROUNDING * max(1.0, abs(float(value)))
-        low, high = Trial(0.0, float(value), first), None  # the bracket
+        first, start = float(slope @ direction), float(value)
+        slack = LOSS_ROUNDING * max(1.0, abs(start))
+        low, high = Trial(0.0, start, first), None  # the bracket
         for _ in range(TRIALS):
             target = x + length * direction
             at = self.move_to(target)
@@ -135,7 +135,7 @@ class BoundedLBFGS:
             reached, gradient = evaluate(), self.gradient()
             along = float((gradient * direction)[at == target].sum())  # 0 along a bound
             trial = Trial(length, float(reached), along)
-            enough = float(value) + ARMIJO * promised + slack
+            enough = start + ARMIJO * promised + slack
             if trial.value <= min(enough, low.value + slack):
                 found, low = (at, reached, gradient), trial
                 if along >= WOLFE * first:
@@ -201,17 +201,20 @@ class ProjectedLBFGS(BoundedLBFGS, Optimizer):
 
 def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y)."""
-    useful = [(s, y, float(s @ y)) for s, y in pairs]
-    useful = [(s, y, sy) for s, y, sy in useful if sy > CURVATURE * float(y @ y)]
     q, weights = slope.clone(), []
-    for s, y, sy in reversed(useful):
-        weights.append(float(s @ q) / sy)
+    if not pairs:
+        return q
+    # The host is told which are of use, and what of them is the same for all g; weights stay.
+    asked = torch.stack([a for s, y in pairs for a in (s @ y, y @ y)]).view(-1, 2).tolist()
+    useful = [(s, y, *of) for (s, y), of in zip(pairs, asked, strict=True)]
+    useful = [(s, y, sy, yy) for s, y, sy, yy in useful if sy > CURVATURE * yy]
+    for s, y, sy, _ in reversed(useful):
+        weights.append((s @ q).double() / sy)
         q -= weights[-1] * y
-    if useful:
-        _, y, sy = useful[-1]
-        q *= sy / float(y @ y)
-    for (s, y, sy), weight in zip(useful, reversed(weights), strict=True):
-        q += (weight - float(y @ q) / sy) * s
+    for _, _, sy, yy in useful[-1:]:
+        q *= sy / yy
+    for (s, y, sy, _), weight in zip(useful, reversed(weights), strict=True):
+        q += (weight - (y @ q).double() / sy) * s
     return q
 
 
@@ -229,6 +232,7 @@ def between(low: Trial, high: Trial) -> float:
 
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:
     """Add a pair that says something of curvature; forget the oldest of too many."""
-    if float(s @ y) > CURVATURE * float(y @ y):
+    sy, yy = torch.stack([s @ y, y @ y]).tolist()
+    if sy > CURVATURE * yy:
         pairs.append((s, y))
         del pairs[:-memory]

@@ -8,9 +8,9 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from conftest import CLASSIFIERS, FINITE, TRAINED, constructor, named
+from conftest import BASIS, CLASSIFIERS, DROP_IN, FINITE, HELD_OUT, TRAINED, constructor, named
 from numpy.testing import assert_array_equal
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
 
 from skgpstoch import DLMRegressor, SVGPRegressor
@@ -100,6 +100,24 @@ def assert_unmoved(model, sine, where):
 @pytest.mark.parametrize("cls", TRAINED, ids=named)
 def test_deep_models_are_the_same_to_the_bit(cls, where, sine):
     assert_unmoved(small(cls), sine, where)
+
+
+@pytest.mark.parametrize("cls", [*BASIS, *HELD_OUT, *DROP_IN], ids=named)
+def test_other_models_are_the_same_to_the_bit(cls, sine):
+    X, y = (a[FEW] for a in sine)
+    y = (y > 0.0).astype(int) if is_classifier(cls()) else y
+    short = {"n_subset": 20, "max_iter": 2} if cls in BASIS else {}
+
+    def found(model):
+        model.fit(X, y)
+        names = ("predict", "predict_std", "predict_proba", "predict_interval", "sample_y")
+        return [getattr(model, name)(X) for name in names if hasattr(model, name)]
+
+    expected = found(constructor(cls)(**short))
+    with all_at_once():
+        moved = found(constructor(cls)(**short))
+    for one, other in zip(moved, expected, strict=True):
+        assert_array_equal(one, other)
 
 
 KINDS = {

@@ -214,7 +214,8 @@ class FoldLoss:
         """
         T, z = self.fold.n_trained, self.solve(self.y_T)
         V, X = len(self.y_V), self.fold.X.double()
-        some = torch.linspace(0, V - 1, min(n_rows, V), device=X.device).round().long()
+        some = torch.linspace(0, V - 1, min(n_rows, V), dtype=torch.float32, device=X.device)
+        some = some.round().long()
         scores = []
         for part in some.split(COLUMNS):
             rows = X[T + part]

@@ -20,7 +20,7 @@ from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...kernels.products import KernelRows, low_rank
 from ...likelihoods.real import Gaussian
-from ...maths.conjugate_gradients import COLUMNS, conjugate_gradients
+from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
 from ...maths.gaussian import Marginals
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
@@ -57,7 +57,11 @@ class IterativePosterior(Posterior):
         self.likelihood = likelihood
         with torch.no_grad():
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
-            weight = torch.ones(len(X), 1).to(variance) if rows.weight is None else rows.weight
+            weight = (
+                torch.ones(len(X), 1, device=X.device).to(variance)
+                if rows.weight is None
+                else rows.weight
+            )
             noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
             factor = low_rank(kernel, X.double(), noise, POSTERIOR_RANK)
         for name, value in {"X": X, "noise": noise, "factor": factor}.items():
@@ -71,8 +75,8 @@ class IterativePosterior(Posterior):
         return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
 
     @torch.no_grad()
-    def solve(self, B: Tensor, tol: float) -> Tensor:
-        """Return C⁻¹B, (N, R).
+    def solve(self, B: Tensor, tol: float, precondition: Product | None = None) -> Tensor:
+        """Return C⁻¹B, (N, R); of many blocks the preconditioner should be made before them.
 
         Raises
         ------
@@ -82,7 +86,7 @@ class IterativePosterior(Posterior):
         found = conjugate_gradients(
             self.product,
             B,
-            precondition=LowRankInverse(self.factor, self.noise),
+            precondition=precondition or LowRankInverse(self.factor, self.noise),
             tol=tol,
             max_iter=MOST_ITERATIONS,
         )
@@ -116,16 +120,19 @@ class IterativePosterior(Posterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         mean, var = X.new_empty(len(X), self.alpha.shape[1]), X.new_empty(len(X), 1)
+        inverse = LowRankInverse(self.factor, self.noise)
         for block in torch.arange(len(X), device=X.device).split(COLUMNS):
             K_star = self.cross(X[block])  # (b, N)
             mean[block] = K_star @ self.alpha
-            explained = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE)).sum(0)
+            explained = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE, inverse)).sum(0)
             var[block, 0] = (self.kernel.diag(X[block]) - explained).clamp_min(0.0)
         return Marginals(mean[None], var.expand_as(mean)[None])
 
     def covariance(self, X: Tensor) -> Tensor:
         K_star = self.cross(X)
-        S = torch.cat([self.solve(part.mT, TOL_VARIANCE) for part in K_star.split(COLUMNS)], 1)
+        inverse = LowRankInverse(self.factor, self.noise)
+        parts = K_star.split(COLUMNS)
+        S = torch.cat([self.solve(part.mT, TOL_VARIANCE, inverse) for part in parts], 1)
         KS = K_star @ S
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
         K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)

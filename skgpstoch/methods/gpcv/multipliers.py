@@ -14,6 +14,7 @@ from joblib import Parallel, delayed
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
+from ...data.devices import HOST
 from ...maths.linalg import NotPositiveDefiniteError
 from ...training.projected_lbfgs import BoundedLBFGS
 from .fold_loss import Fold, FoldLoss
@@ -30,6 +31,7 @@ RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteratio
 SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
 COORDINATE_ARMIJO, SHORTER = 0.5, 0.5
 SHORTEST_SHARE = 1e-9  # share of the first step, where a line search ends
+NOTHING = torch.empty(0, device=HOST)
 FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
 
 
@@ -60,8 +62,8 @@ class Found(NamedTuple):
     value: float = math.inf  # L_ρ
     loss: float = math.inf  # squared error
     gap: float = math.inf  # ‖Cz − y_T‖/‖y_T‖
-    residual: Tensor = torch.empty(0)  # Cz − y_T
-    slope: Tensor = torch.empty(0)  # ∂L_ρ/∂θ, (D,)
+    residual: Tensor = NOTHING  # Cz − y_T
+    slope: Tensor = NOTHING  # ∂L_ρ/∂θ, (D,)
     local: Local | None = None
     ended: bool = True  # whether conjugate gradients did
     failure: str = ""
@@ -115,7 +117,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         if asked.weights:
             local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
         at = problem.lagrangian(local.z, local.dual, rho)
-        slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else torch.empty(0)
+        slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else NOTHING
     except (NotPositiveDefiniteError, torch.linalg.LinAlgError, MemoryError) as error:
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
@@ -149,7 +151,8 @@ class Together:
     def value(self, theta: Tensor, asked: Asked) -> tuple[Tensor, Tensor]:
         """Return the sum, and its gradient if asked; infinite if a fold fails."""
         found = self(theta, asked)
-        value = torch.tensor(sum(one.value for one in found) / self.unit, dtype=torch.float64)
+        total = sum(one.value for one in found) / self.unit
+        value = torch.tensor(total, dtype=torch.float64, device=theta.device)
         if not bool(value.isfinite()) or not asked.slope:
             return value, torch.zeros_like(theta)
         return value, torch.stack([one.slope for one in found]).sum(0) / self.unit
@@ -235,13 +238,15 @@ class MultiplierSearch(nn.Module):
     def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
         super().__init__()
         self.folds = folds
-        numbers = torch.tensor([0.0, 0.0, 1.0, rho, 0.0], dtype=torch.float64)
+        start = [0.0, 0.0, 1.0, rho, 0.0]
+        numbers = torch.tensor(start, dtype=torch.float64, device=theta.device)
+        no = numbers.new_zeros((), dtype=torch.bool)
         self.register_buffer("theta", theta.clone())
         self.register_buffer("numbers", numbers)
-        self.register_buffer("records", torch.zeros(max_iter, len(numbers) + len(theta)).double())
-        self.register_buffer("done", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("ended", torch.ones((), dtype=torch.bool))
-        self.register_buffer("failed", torch.zeros(len(folds), dtype=torch.bool))
+        self.register_buffer("records", numbers.new_zeros(max_iter, len(numbers) + len(theta)))
+        self.register_buffer("done", no)
+        self.register_buffer("ended", ~no)
+        self.register_buffer("failed", no.repeat(len(folds)))
         for k, fold in enumerate(folds):
             for name in ("z", "dual"):
                 self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
@@ -271,7 +276,7 @@ class MultiplierSearch(nn.Module):
             getattr(self, f"dual_{k}").copy_(local.dual)
         norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
         found = (state.value, state.loss, state.gap, state.rho, norm)
-        self.numbers.copy_(torch.tensor(found, dtype=torch.float64))
+        self.numbers.copy_(torch.tensor(found, dtype=torch.float64, device=HOST))
         self.theta.copy_(state.theta)
         self.records[n_iter] = torch.cat([self.numbers, self.theta])
         self.done.fill_(state.has_settled(tol))

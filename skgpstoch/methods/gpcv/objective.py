@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
+from ...data.devices import HOST
 from ...data.messages import warn
 from ...data.rows import Rows
 from ...kernels import to_sklearn
@@ -73,7 +74,7 @@ class CrossValidationObjective(Objective):
             for theta in starts
         )
         self.bounds, self.options, self.noise_bounds = bounds, options, noise_bounds
-        self.register_buffer("n_iter", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("n_iter", torch.zeros((), dtype=torch.int64, device=HOST))
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         return X[:1], rows[:1]  # an epoch is one iteration; the folds have the rows
@@ -114,7 +115,7 @@ class CrossValidationObjective(Objective):
                 ConvergenceWarning,
             )
         self.n_iter += 1
-        return torch.tensor(loss_of(self.best), dtype=torch.float64)
+        return torch.tensor(loss_of(self.best), dtype=torch.float64, device=HOST)
 
     def leave_out(self, searches: list[Any], failures: list[list[Failure]]) -> None:
         """Leave out folds that failed at the start.

@@ -13,6 +13,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
+from ...data.devices import HOST
 from ...data.rows import Data, Rows
 from ...kernels import contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
@@ -216,8 +217,9 @@ class CrossValidationRecipe(Recipe):
 def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
     """Return the kernel plus noise at the optimum of the marginal likelihood of some rows."""
     table = torch.cat([X.double(), rows.y.double()], 1).unique(dim=0)
-    some = torch.linspace(0, len(table) - 1, min(len(table), EVIDENCE_ROWS)).round().long()
-    X_some, y = table[some.to(X.device)].tensor_split([X.shape[1]], 1)
+    size = min(len(table), EVIDENCE_ROWS)
+    some = torch.linspace(0, len(table) - 1, size, dtype=torch.float32, device=HOST)
+    X_some, y = table[some.round().long().to(X.device)].tensor_split([X.shape[1]], 1)
     return best_on(kernel + START_NOISE, X_some, y - y.mean(0))
 
 

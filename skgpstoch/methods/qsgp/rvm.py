@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ...data.arrays import Scaling
+from ...data.devices import all_hold
 from ...data.rows import Rows
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
@@ -121,7 +122,7 @@ class RelevanceObjective(BlockwiseObjective):
         model.s[members] = found.to(model.s)
         limit = SETTLED if isinstance(model.likelihood, Gaussian) else 2.0 * SETTLED
         stays = torch.where(keep, (found / s).log().abs(), 0.0).amax() < limit
-        self.is_settled = bool(stays) and bool((keep == self.active[members]).all())
+        self.is_settled = all_hold([stays, (keep == self.active[members]).all()])
         self.active[members] = keep
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
 
@@ -167,7 +168,7 @@ class RelevanceObjective(BlockwiseObjective):
         blocks = torch.arange(R, device=X.device).split(max(R if whole else RELEVANCE_BLOCK, 1))
         values = [torch.inf]
         while len(values) <= (NEWTON_STEPS if whole else MOST_ROUNDS):
-            values.append(float(torch.stack([rest.step(sweep, b) for b in blocks])[-1]))
+            values.append(float(torch.stack([rest.step(sweep, b, b) for b in blocks])[-1]))
             if values[-2] - values[-1] < CLOSED:
                 break
         return ChevronPosterior(closing, self.rows.n_effective)

@@ -13,6 +13,7 @@ process. All else that is changed in torch is changed for the time of :func:`pre
 from __future__ import annotations
 
 import contextlib
+import copy
 import types
 import weakref
 from collections import Counter
@@ -41,8 +42,11 @@ WAITS = {  # CUDA goes on when it knows what a tensor holds
     "_linalg_svd",
     "linalg_eig",
     "linalg_lstsq",
+    "multinomial",  # which checks what it is given
+    "bincount",
 }
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+LISTS = (list, tuple)
 FILLING = {"fill_", "fill", "masked_fill", "masked_fill_", *INDEXING}  # from a number of the host
 
 
@@ -161,6 +165,29 @@ def restored(
     if is_parameter:
         return torch.nn.Parameter(made, requires_grad)
     return made.requires_grad_(requires_grad)
+
+
+def located(value: Any, device: torch.device) -> Any:
+    """What was loaded, where it is to be; dicts keep what torch keeps on them."""
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(value.detach().to(device), value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        found = copy.copy(value)
+        found.update((key, located(part, device)) for key, part in value.items())
+        return found
+    return type(value)(located(v, device) for v in value) if type(value) in LISTS else value
+
+
+_load = torch.load
+
+
+def load(file: Any, map_location: Any = None, **options: Any) -> Any:
+    """As torch.load: tensors come to `map_location`, or where they were."""
+    if map_location is None:
+        return _load(file, **options)
+    return located(_load(file, map_location="cpu", **options), torch.device(map_location))
 
 
 class PretendGenerator(torch.Generator):
@@ -285,14 +312,19 @@ def count(name: str, args: tuple, ours: bool) -> None:
         elif there and not here:
             TRAFFIC.to_host += 1
             TRAFFIC.waits["copy to host"] += 1
-    elif name in WAITS or (name in INDEXING and has_mask(args)):
+    elif name in INDEXING:
+        count_indices(name, args)
+    elif name in WAITS:
         TRAFFIC.waits[name] += 1
 
 
-def has_mask(args: tuple) -> bool:
-    """Whether rows are chosen by a mask of the device, which says how many there are."""
-    indices = [i for i in args[1] if isinstance(i, torch.Tensor)]
-    return any(i.dtype in (torch.bool, torch.uint8) for i in indices)
+def count_indices(name: str, args: tuple) -> None:
+    """Count copies of indices of the host, and waits for masks, as nobody knows how many rows."""
+    for index in (i for i in args[1] if isinstance(i, torch.Tensor)):
+        if not isinstance(index, PretendTensor):
+            TRAFFIC.to_device += 1
+        elif index.dtype in (torch.bool, torch.uint8):
+            TRAFFIC.waits[name] += 1
 
 
 class Strict(TorchFunctionMode):
@@ -327,6 +359,7 @@ def install() -> None:
     module = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
     module.device_count = lambda: 1
+    module.device = contextlib.nullcontext
     module.current_device = lambda: 0
     module.manual_seed = module.manual_seed_all = lambda seed: None
     module._is_in_bad_fork = lambda: False
@@ -377,7 +410,7 @@ def pretending() -> Iterator[Traffic]:
     install()
     generator = torch.Generator
     swaps = torch.__future__.get_swap_module_params_on_conversion()
-    torch.Generator = PretendGenerator
+    torch.Generator, torch.load = PretendGenerator, load
     torch.__future__.set_swap_module_params_on_conversion(True)
     TRAFFIC.clear()
     TRAFFIC.budget = float("inf")
@@ -385,6 +418,6 @@ def pretending() -> Iterator[Traffic]:
         with Strict(), torch.serialization.safe_globals([restored]):
             yield TRAFFIC
     finally:
-        torch.Generator = generator
+        torch.Generator, torch.load = generator, _load
         torch.__future__.set_swap_module_params_on_conversion(swaps)
         TRAFFIC.budget = float("inf")

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "pretend"
 COPIES = {"_to_copy", "copy_", "copy", "_copy_from", "_copy_from_and_resize"}
@@ -144,7 +143,8 @@ class PretendTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A file says that its tensors were on the device, as those of CUDA do."""
-        shape, numbers = tuple(self.shape), self.raw.detach().contiguous().reshape(-1)
+        shape, numbers = tuple(self.shape), torch.empty(self.numel(), dtype=self.dtype)
+        numbers.copy_(self.raw.detach().reshape(-1))
         text = numbers.view(torch.uint8).numpy().tobytes().hex() if numbers.numel() else ""
         is_parameter = isinstance(self, torch.nn.Parameter)
         return restored, (text, str(self.dtype), shape, is_parameter, self.requires_grad)
@@ -242,9 +242,33 @@ def _freed(key: int, n_bytes: int) -> None:
 # ---- operations ----------------------------------------------------------------------------------
 
 
+def tensors_of(*values: Any) -> list[torch.Tensor]:
+    """All tensors in arguments; several times as quick as torch's own function for trees."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_of(*value)
+        elif isinstance(value, dict):
+            found += tensors_of(*value.values())
+    return found
+
+
+def mapped(change: Any, value: Any) -> Any:
+    """Arguments, or what was found, with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(change, part) for part in value])
+    if isinstance(value, dict):
+        return {name: mapped(change, part) for name, part in value.items()}
+    return value
+
+
 def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
     """Raise as CUDA does where tensors of both devices meet that may not."""
-    tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+    tensors = tensors_of(args, kwargs)
     ours = [a for a in tensors if isinstance(a, PretendTensor)]
     others = [a for a in tensors if not isinstance(a, PretendTensor)]
     if not ours or not others or name in COPIES:
@@ -270,7 +294,7 @@ def target_of(args: tuple, kwargs: dict) -> bool:
     """Whether the result is on the device."""
     if kwargs.get("device") is not None:
         return is_ours(kwargs["device"])
-    return any(isinstance(a, PretendTensor) for a in tree_leaves((args, kwargs)))
+    return any(isinstance(a, PretendTensor) for a in tensors_of(args, kwargs))
 
 
 def compute(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -285,19 +309,17 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
         return target
     if kwargs.get("device") is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
-    found = func(*tree_map(raw_of, args), **tree_map(raw_of, kwargs))
+    found = func(*mapped(raw_of, args), **mapped(raw_of, kwargs))
     if name == "_to_copy" and found is raw_of(args[0]):
         found = found.clone()
-    given = {id(raw_of(a)): a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)}
+    given = {id(raw_of(a)): a for a in tensors_of(args, kwargs)}
 
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def placed(value: torch.Tensor) -> torch.Tensor:
         if id(value) in given:  # in place, or out=
             return given[id(value)]
         return PretendTensor(value) if ours else value
 
-    return tree_map(placed, found)
+    return mapped(placed, found)
 
 
 def count(name: str, args: tuple, ours: bool) -> None:

@@ -92,11 +92,14 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, requires_grad: bool = False) -> PretendTensor:
+        strided = {}
+        if raw.layout == torch.strided:
+            strided = {"strides": raw.stride(), "storage_offset": raw.storage_offset()}
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.size(),
-            strides=raw.stride(),
-            storage_offset=raw.storage_offset(),
+            **strided,
+            layout=raw.layout,
             dtype=raw.dtype,
             device=torch.device(NAME, 0),
             requires_grad=requires_grad,
@@ -218,6 +221,8 @@ _storages: set[int] = set()
 
 def counted(raw: torch.Tensor) -> torch.Tensor:
     """Count the memory of a tensor as long as it is alive; a view has that of what it looks at."""
+    if raw.layout != torch.strided:
+        return raw
     storage = raw.untyped_storage()
     key, n_bytes = storage._cdata, storage.nbytes()
     if key in _storages:
@@ -266,12 +271,10 @@ def mapped(change: Any, value: Any) -> Any:
     return value
 
 
-def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
+def check_devices(func: Any, name: str, args: tuple, tensors: list[torch.Tensor]) -> None:
     """Raise as CUDA does where tensors of both devices meet that may not."""
-    tensors = tensors_of(args, kwargs)
-    ours = [a for a in tensors if isinstance(a, PretendTensor)]
     others = [a for a in tensors if not isinstance(a, PretendTensor)]
-    if not ours or not others or name in COPIES:
+    if not others or len(others) == len(tensors) or name in COPIES:
         return
     onto_host = isinstance(args[0], torch.Tensor) and not isinstance(args[0], PretendTensor)
     if name in INDEXING and not onto_host:
@@ -290,18 +293,19 @@ def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
     )
 
 
-def target_of(args: tuple, kwargs: dict) -> bool:
+def target_of(tensors: list[torch.Tensor], kwargs: dict) -> bool:
     """Whether the result is on the device."""
     if kwargs.get("device") is not None:
         return is_ours(kwargs["device"])
-    return any(isinstance(a, PretendTensor) for a in tensors_of(args, kwargs))
+    return any(isinstance(a, PretendTensor) for a in tensors)
 
 
 def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute on the CPU what the device is asked for, and count it."""
     name = func.overloadpacket.__name__
-    ours = target_of(args, kwargs)
-    check_devices(func, name, args, kwargs)
+    tensors = tensors_of(args, kwargs)
+    ours = target_of(tensors, kwargs)
+    check_devices(func, name, args, tensors)
     count(name, args, ours)
     if name in ("copy_", "_copy_from"):
         target, source = args[:2] if name == "copy_" else args[1::-1]
@@ -312,7 +316,7 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     found = func(*mapped(raw_of, args), **mapped(raw_of, kwargs))
     if name == "_to_copy" and found is raw_of(args[0]):
         found = found.clone()
-    given = {id(raw_of(a)): a for a in tensors_of(args, kwargs)}
+    given = {id(raw_of(a)): a for a in tensors}
 
     def placed(value: torch.Tensor) -> torch.Tensor:
         if id(value) in given:  # in place, or out=
@@ -359,7 +363,7 @@ class Strict(TorchFunctionMode):
         kwargs = kwargs or {}
         generator = kwargs.get("generator")
         if isinstance(generator, PretendGenerator):
-            ours = target_of(args, kwargs)
+            ours = target_of(tensors_of(args, kwargs), kwargs)
             if is_ours(generator.device) != ours:
                 raise RuntimeError(
                     f"Expected a '{NAME if ours else 'cpu'}' device type for generator but found "

@@ -55,12 +55,19 @@ FEW = 4  # rows that are predicted
 FULL = sk.ConstantKernel() * sk.RBF() + sk.WhiteKernel(0.1)
 
 TWO_CLASSES = (sg.QSGPClassifier, sg.QSRVMClassifier)
-QUICK = {"max_iter": 2, "batch_size": 20, "n_inducing": 5}
+QUICK = {"max_iter": 1, "batch_size": 20, "n_inducing": 5}
 NATURAL = {"solver": "natural"}
 CHEAP = {
     sg.ADMMGaussianProcessRegressor: {"max_iter": 1},
     sg.DLMClassifier: {"max_iter": 1, "loss": sg.LogLoss("product", n_samples=2)},
 }
+
+
+def some_of(cases, covering):
+    """Parameters of a test: cases, of which these are in the default run."""
+    return [
+        pytest.param(case, marks=() if case in covering else pytest.mark.slow) for case in cases
+    ]
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def quick(cls, **params):
         some |= {"n_samples": 2, "n_predict_samples": 2}
     if cls in DROP_IN:
         some["kernel"] = FULL if cls is sg.GaussianProcessRegressor else sk.RBF()
-    some |= {"n_waves": 10} if "n_waves" in own else {}
+    some |= {"n_waves": 4} if "n_waves" in own else {}
     some |= CHEAP.get(cls, {}) | params
     return constructor(cls)(**{name: value for name, value in some.items() if name in own})
 
@@ -232,7 +239,7 @@ def ctrl_c(case):
 
     def interrupted(trainer, *args):
         count[0] += 1
-        if count[0] == 2:
+        if count[0] == 4:
             raise KeyboardInterrupt
         return step(trainer, *args)
 
@@ -519,12 +526,12 @@ AROUND = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", AROUND.values(), ids=AROUND)
-def test_estimators_around_others(make, small, alike, pretend, monkeypatch):
+@pytest.mark.parametrize("name", some_of(AROUND, ["automatic", "automatic classes"]))
+def test_estimators_around_others(name, small, alike, pretend, monkeypatch):
     rows = np.concatenate([X, X + 0.01])
 
     def said(device):
-        model = make(device)
+        model = AROUND[name](device)
         y = np.tile(CLASSES if is_classifier(model) else Y, 2)
         return everything(model.fit(rows, y), rows[:FEW], y[:FEW])
 
@@ -680,13 +687,6 @@ FIRST = ["scgd", "svgp natural", "svgp collapsed", "svgp adam", "dlm", "dlm clas
 FIRST += ["networks", "deep", "convolutional"]  # in the default run
 
 
-def some_of(cases, covering):
-    """Parameters of a test: cases, of which these are in the default run."""
-    return [
-        pytest.param(case, marks=() if case in covering else pytest.mark.slow) for case in cases
-    ]
-
-
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(QUIET, FIRST))
 def test_steps_wait_once_at_most(name, steps):
@@ -694,7 +694,7 @@ def test_steps_wait_once_at_most(name, steps):
     cls, params = QUIET[name]
     case = Case(cls, "pretend")
     y = COUNTS if params.get("likelihood") == "poisson" else case.y
-    case.make(**{"max_iter": 2, **params}).fit(case.X, y)
+    case.make(**{"max_iter": 2, "batch_size": 20, **params}).fit(case.X, y)
     assert len(steps) >= 3
     later = steps[1:]
     assert max(step.waits for step in steps) <= 1

@@ -239,7 +239,7 @@ def ctrl_c(case):
 
     def interrupted(trainer, *args):
         count[0] += 1
-        if count[0] == 4:
+        if count[0] == 2:
             raise KeyboardInterrupt
         return step(trainer, *args)
 

@@ -302,8 +302,8 @@ SCENARIOS = {  # with whom, and who stands for all in the default run
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
     outputs: (lambda cls: not is_classifier(cls()), [FINITE_ONE]),
     stream: (
-        lambda cls: hasattr(cls, "partial_fit") and cls is not sg.MinimaxGaussianProcessRegressor,
-        [FINITE_ONE, sg.DLMClassifier],
+        lambda cls: hasattr(cls, "partial_fit"),
+        [FINITE_ONE, sg.DLMClassifier, sg.MinimaxGaussianProcessRegressor],
     ),
     warm_start: (has("warm_start"), [FINITE_ONE]),
     checkpoint: (has("checkpoint_dir"), [sg.SVGPRegressor]),
@@ -412,6 +412,7 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     "full covariance": (sg.DeepGPRegressor, {"hidden_covariance": "full", **NATURAL}),
     "drop-in sgpr": (sg.GaussianProcessRegressor, {"method": "sgpr"}),
     "noise of inputs": (sg.SVGPRegressor, {"noise": "input", **NATURAL}),
+    "betas": (sg.DLMRegressor, {"beta": [0.1, 1.0], "hyperparameters": "fixed"}),
     "theory": (FINITE_ONE, {"averaging": "theory"}),
     "random features": (FINITE_ONE, {"kernel": FULL, "hidden_layer_sizes": ()}),
     "adadelta": (FINITE_ONE, {"solver": "adadelta"}),
@@ -465,7 +466,7 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     },
     "kernel of one's own": (sg.GaussianProcessRegressor, {"kernel": sk.Matern(nu=0.7) + FULL}),
 }
-DEFAULT_OPTIONS = 7
+DEFAULT_OPTIONS = 9
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -669,6 +670,7 @@ QUIET = {
     "dlm": (sg.DLMRegressor, {}),
     "dlm classes": (sg.DLMClassifier, {"loss": "log"}),
     "dlm square": (sg.DLMRegressor, {"loss": "square"}),
+    "dlm product": (sg.DLMClassifier, {}),
     "networks": (sg.DeepKernelEnsembleRegressor, {}),
     "networks of classes": (sg.DeepKernelEnsembleClassifier, {}),
     "deep": (sg.DeepGPRegressor, {}),
@@ -689,6 +691,7 @@ FIRST = [
     "svgp adam",
     "dlm",
     "dlm classes",
+    "dlm product",
     "networks",
     "deep",
     "convolutional",
@@ -736,12 +739,16 @@ def traffic_of_blocks(ask, rows, n_blocks, pretend):
 PREDICT = {
     name: QUIET[name] for name in ("scgd", "svgp natural", "svgp classes", "networks of classes")
 } | {
+    "robust": (sg.SVGPRegressor, {"likelihood": "student_t", **NATURAL}),
+    "networks": QUIET["networks"],
+    "deep": QUIET["deep"],
     "convolutional": QUIET["convolutional"],
 }
+FIRST_BLOCKS = ["scgd", "svgp natural", "svgp classes", "robust", "networks", "deep"]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", some_of(PREDICT, ["scgd", "svgp natural", "svgp classes"]))
+@pytest.mark.parametrize("name", some_of(PREDICT, FIRST_BLOCKS))
 def test_blocks_of_predictions_wait_for_results_alone(name, pretend, monkeypatch):
     cls, params = PREDICT[name]
     case = Case(cls, "pretend")
@@ -799,3 +806,33 @@ def test_a_block_takes_a_part_of_the_memory_that_is_free(pretend):
     assert sizes[0] == devices.MOST_ELEMENTS
     assert sizes[1] * 8 * devices.PARTS <= 1e9 < sizes[1] * 16 * devices.PARTS
     assert sizes[2:] == [devices.LEAST_ELEMENTS] * 2
+
+
+@pytest.mark.parametrize("cls", [FINITE_ONE, sg.SVGPRegressor], ids=named)
+def test_a_step_that_does_not_fit_says_what_to_lower(cls, pretend, monkeypatch):
+    step = Trainer.train_step
+
+    def starved(trainer, *args):
+        pretend.budget = pretend.alive + 500
+        return step(trainer, *args)
+
+    model = Case(cls, "pretend").make()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", starved)
+        with pytest.raises(MemoryError, match="batch_size"):
+            model.fit(X, Y)
+    assert not hasattr(model, "posterior_")
+    pretend.budget = float("inf")
+    assert np.isfinite(model.fit(X, Y).predict(X)).all()
+
+
+def test_a_warm_start_goes_on_from_a_calibrated_model(alike, pretend):
+    """Which keeps the noise as it was trained."""
+
+    def said(device):
+        case = Case(sg.DLMRegressor, device)
+        params = {"hyperparameters": "fixed", "calibrate": True, "warm_start": True}
+        model = case.make(loss="log", **params).fit(X, Y)
+        return case.said_by(model.fit(X, Y))
+
+    compared(said("pretend"), said(None))

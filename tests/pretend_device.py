@@ -13,6 +13,7 @@ process. All else that is changed in torch is changed for the time of :func:`pre
 from __future__ import annotations
 
 import contextlib
+import copy
 import types
 import weakref
 from collections import Counter
@@ -23,7 +24,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "pretend"
 COPIES = {"_to_copy", "copy_", "copy", "_copy_from", "_copy_from_and_resize"}
@@ -41,8 +41,11 @@ WAITS = {  # CUDA goes on when it knows what a tensor holds
     "_linalg_svd",
     "linalg_eig",
     "linalg_lstsq",
+    "multinomial",  # which checks what it is given
+    "bincount",
 }
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+LISTS = (list, tuple)
 FILLING = {"fill_", "fill", "masked_fill", "masked_fill_", *INDEXING}  # from a number of the host
 
 
@@ -89,11 +92,14 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, requires_grad: bool = False) -> PretendTensor:
+        strided = {}
+        if raw.layout == torch.strided:
+            strided = {"strides": raw.stride(), "storage_offset": raw.storage_offset()}
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.size(),
-            strides=raw.stride(),
-            storage_offset=raw.storage_offset(),
+            **strided,
+            layout=raw.layout,
             dtype=raw.dtype,
             device=torch.device(NAME, 0),
             requires_grad=requires_grad,
@@ -140,7 +146,8 @@ class PretendTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A file says that its tensors were on the device, as those of CUDA do."""
-        shape, numbers = tuple(self.shape), self.raw.detach().contiguous().reshape(-1)
+        shape, numbers = tuple(self.shape), torch.empty(self.numel(), dtype=self.dtype)
+        numbers.copy_(self.raw.detach().reshape(-1))
         text = numbers.view(torch.uint8).numpy().tobytes().hex() if numbers.numel() else ""
         is_parameter = isinstance(self, torch.nn.Parameter)
         return restored, (text, str(self.dtype), shape, is_parameter, self.requires_grad)
@@ -161,6 +168,29 @@ def restored(
     if is_parameter:
         return torch.nn.Parameter(made, requires_grad)
     return made.requires_grad_(requires_grad)
+
+
+def located(value: Any, device: torch.device) -> Any:
+    """What was loaded, where it is to be; dicts keep what torch keeps on them."""
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(value.detach().to(device), value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        found = copy.copy(value)
+        found.update((key, located(part, device)) for key, part in value.items())
+        return found
+    return type(value)(located(v, device) for v in value) if type(value) in LISTS else value
+
+
+_load = torch.load
+
+
+def load(file: Any, map_location: Any = None, **options: Any) -> Any:
+    """As torch.load: tensors come to `map_location`, or where they were."""
+    if map_location is None:
+        return _load(file, **options)
+    return located(_load(file, map_location="cpu", **options), torch.device(map_location))
 
 
 class PretendGenerator(torch.Generator):
@@ -191,6 +221,8 @@ _storages: set[int] = set()
 
 def counted(raw: torch.Tensor) -> torch.Tensor:
     """Count the memory of a tensor as long as it is alive; a view has that of what it looks at."""
+    if raw.layout != torch.strided:
+        return raw
     storage = raw.untyped_storage()
     key, n_bytes = storage._cdata, storage.nbytes()
     if key in _storages:
@@ -215,12 +247,34 @@ def _freed(key: int, n_bytes: int) -> None:
 # ---- operations ----------------------------------------------------------------------------------
 
 
-def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
+def tensors_of(*values: Any) -> list[torch.Tensor]:
+    """All tensors in arguments; several times as quick as torch's own function for trees."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_of(*value)
+        elif isinstance(value, dict):
+            found += tensors_of(*value.values())
+    return found
+
+
+def mapped(change: Any, value: Any) -> Any:
+    """Arguments, or what was found, with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(change, part) for part in value])
+    if isinstance(value, dict):
+        return {name: mapped(change, part) for name, part in value.items()}
+    return value
+
+
+def check_devices(func: Any, name: str, args: tuple, tensors: list[torch.Tensor]) -> None:
     """Raise as CUDA does where tensors of both devices meet that may not."""
-    tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-    ours = [a for a in tensors if isinstance(a, PretendTensor)]
     others = [a for a in tensors if not isinstance(a, PretendTensor)]
-    if not ours or not others or name in COPIES:
+    if not others or len(others) == len(tensors) or name in COPIES:
         return
     onto_host = isinstance(args[0], torch.Tensor) and not isinstance(args[0], PretendTensor)
     if name in INDEXING and not onto_host:
@@ -239,18 +293,19 @@ def check_devices(func: Any, name: str, args: tuple, kwargs: dict) -> None:
     )
 
 
-def target_of(args: tuple, kwargs: dict) -> bool:
+def target_of(tensors: list[torch.Tensor], kwargs: dict) -> bool:
     """Whether the result is on the device."""
     if kwargs.get("device") is not None:
         return is_ours(kwargs["device"])
-    return any(isinstance(a, PretendTensor) for a in tree_leaves((args, kwargs)))
+    return any(isinstance(a, PretendTensor) for a in tensors)
 
 
 def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute on the CPU what the device is asked for, and count it."""
     name = func.overloadpacket.__name__
-    ours = target_of(args, kwargs)
-    check_devices(func, name, args, kwargs)
+    tensors = tensors_of(args, kwargs)
+    ours = target_of(tensors, kwargs)
+    check_devices(func, name, args, tensors)
     count(name, args, ours)
     if name in ("copy_", "_copy_from"):
         target, source = args[:2] if name == "copy_" else args[1::-1]
@@ -258,19 +313,17 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
         return target
     if kwargs.get("device") is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
-    found = func(*tree_map(raw_of, args), **tree_map(raw_of, kwargs))
+    found = func(*mapped(raw_of, args), **mapped(raw_of, kwargs))
     if name == "_to_copy" and found is raw_of(args[0]):
         found = found.clone()
-    given = {id(raw_of(a)): a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)}
+    given = {id(raw_of(a)): a for a in tensors}
 
-    def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def placed(value: torch.Tensor) -> torch.Tensor:
         if id(value) in given:  # in place, or out=
             return given[id(value)]
         return PretendTensor(value) if ours else value
 
-    return tree_map(placed, found)
+    return mapped(placed, found)
 
 
 def count(name: str, args: tuple, ours: bool) -> None:
@@ -285,14 +338,19 @@ def count(name: str, args: tuple, ours: bool) -> None:
         elif there and not here:
             TRAFFIC.to_host += 1
             TRAFFIC.waits["copy to host"] += 1
-    elif name in WAITS or (name in INDEXING and has_mask(args)):
+    elif name in INDEXING:
+        count_indices(name, args)
+    elif name in WAITS:
         TRAFFIC.waits[name] += 1
 
 
-def has_mask(args: tuple) -> bool:
-    """Whether rows are chosen by a mask of the device, which says how many there are."""
-    indices = [i for i in args[1] if isinstance(i, torch.Tensor)]
-    return any(i.dtype in (torch.bool, torch.uint8) for i in indices)
+def count_indices(name: str, args: tuple) -> None:
+    """Count copies of indices of the host, and waits for masks, as nobody knows how many rows."""
+    for index in (i for i in args[1] if isinstance(i, torch.Tensor)):
+        if not isinstance(index, PretendTensor):
+            TRAFFIC.to_device += 1
+        elif index.dtype in (torch.bool, torch.uint8):
+            TRAFFIC.waits[name] += 1
 
 
 class Strict(TorchFunctionMode):
@@ -305,7 +363,7 @@ class Strict(TorchFunctionMode):
         kwargs = kwargs or {}
         generator = kwargs.get("generator")
         if isinstance(generator, PretendGenerator):
-            ours = target_of(args, kwargs)
+            ours = target_of(tensors_of(args, kwargs), kwargs)
             if is_ours(generator.device) != ours:
                 raise RuntimeError(
                     f"Expected a '{NAME if ours else 'cpu'}' device type for generator but found "
@@ -327,6 +385,7 @@ def install() -> None:
     module = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
     module.device_count = lambda: 1
+    module.device = contextlib.nullcontext
     module.current_device = lambda: 0
     module.manual_seed = module.manual_seed_all = lambda seed: None
     module._is_in_bad_fork = lambda: False
@@ -378,7 +437,7 @@ def pretending() -> Iterator[Traffic]:
     install()
     generator = torch.Generator
     swaps = torch.__future__.get_swap_module_params_on_conversion()
-    torch.Generator = PretendGenerator
+    torch.Generator, torch.load = PretendGenerator, load
     torch.__future__.set_swap_module_params_on_conversion(True)
     TRAFFIC.clear()
     TRAFFIC.budget = float("inf")
@@ -386,6 +445,6 @@ def pretending() -> Iterator[Traffic]:
         with Strict(), torch.serialization.safe_globals([restored]):
             yield TRAFFIC
     finally:
-        torch.Generator = generator
+        torch.Generator, torch.load = generator, _load
         torch.__future__.set_swap_module_params_on_conversion(swaps)
         TRAFFIC.budget = float("inf")

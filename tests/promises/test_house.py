@@ -87,6 +87,21 @@ def test_one_helper_finds_the_line_of_a_warning():
     assert counted == ["messages.py"]
 
 
+def test_one_file_knows_kinds_of_devices():
+    """Elsewhere nobody asks for CUDA; what is written for readers may name it."""
+    found = {path.relative_to(ROOT).as_posix() for path in TREES if names_of_cuda(TREES[path])}
+    assert found == {"data/devices.py"}
+
+
+def names_of_cuda(tree):
+    """Texts and attributes of code, but for docstrings, that have "cuda" in them."""
+    shown = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in shown]
+    names = [n.value for n in texts if isinstance(n.value, str)]
+    names += [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    return [name for name in names if "cuda" in name.lower()]
+
+
 def test_a_name_has_one_value():
     values, places = defaultdict(set), defaultdict(set)
     for path, tree in TREES.items():

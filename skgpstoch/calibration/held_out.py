@@ -162,7 +162,8 @@ def recalibrated(
 ) -> SparsePosterior:
     """With the same mean: k is scaled, as the noise is, unless it is fixed."""
     model, factor = copy.deepcopy(posterior.model), math.exp(choice.log_scale)
-    model.trained_noise = posterior.model.likelihood, posterior.model.scale
+    trained = copy.deepcopy((posterior.model.likelihood, posterior.model.scale))
+    model.trained_noise = trained[0].cpu(), trained[1] and trained[1].cpu()  # as all that is saved
     model.features.reopen(keep_variance=True)
     model.features.close()
     model.features.scale_variance(factor**2)

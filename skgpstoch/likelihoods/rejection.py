@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..data.devices import is_host
 from ..maths.gaussian import trapezoid_nodes
 from ..maths.linalg import NotPositiveDefiniteError
 
@@ -30,6 +31,8 @@ MAX_ROUNDS = 10_000
 
 N_ZOOMS = 5  # each finds where the integrand counts a dozen times closer
 
+UNASKED = 8  # rounds of an accelerator before it is asked what is pending: mostly nothing then
+
 Propose = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (E,) → a proposal for each, (E, P), and log(target/envelope) there, (E, P or 1)."""
 
@@ -38,12 +41,12 @@ class Draws(NamedTuple):
     """Draws, and what they cost."""
 
     f: Tensor  # (n_samples, N, P)
-    n_proposed: int
+    n_proposed: int | Tensor
 
     @property
     def acceptance_rate(self) -> float:
         """Draws for each proposal."""
-        return self.f.numel() / max(self.n_proposed, 1)
+        return self.f.numel() / max(int(self.n_proposed), 1)
 
 
 def accept_reject(
@@ -54,17 +57,22 @@ def accept_reject(
     row = torch.arange(N, device=like.device).repeat(n_samples)  # (n_samples·N,)
     f = like.new_empty(n_samples * N, P)
     waits = torch.ones_like(f, dtype=torch.bool)
-    pending, n_proposed = torch.arange(len(f), device=like.device), 0
+    pending = torch.arange(len(f), device=like.device)
+    n_proposed = torch.zeros((), dtype=torch.int64, device=like.device)
+    n_rounds = 1 if is_host(like.device) else UNASKED
     for _ in range(MAX_ROUNDS):
         if not len(pending):
             return Draws(f.view(n_samples, N, P), n_proposed)
-        x, log_ratio = propose(row[pending])
-        uniform = torch.rand(log_ratio.shape, generator=generator, dtype=x.dtype, device=x.device)
-        still = waits[pending]
-        n_proposed += int(still.sum())
-        accepted = still & ~(uniform.log() > log_ratio)  # NaN, too: to be found by the caller
-        f[pending] = torch.where(accepted, x, f[pending])
-        waits[pending] = still & ~accepted
+        for _ in range(n_rounds):
+            x, log_ratio = propose(row[pending])
+            uniform = torch.rand(
+                log_ratio.shape, generator=generator, dtype=x.dtype, device=x.device
+            )
+            still = waits[pending]
+            n_proposed += still.sum()
+            accepted = still & ~(uniform.log() > log_ratio)  # NaN, too: to be found by the caller
+            f[pending] = torch.where(accepted, x, f[pending])
+            waits[pending] = still & ~accepted
         pending = pending[waits[pending].any(1)]
     raise NotPositiveDefiniteError(
         f"Of {n_proposed} proposals too few were accepted as draws from q(f) p(y | f): is the "

@@ -17,6 +17,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
+from ..data.devices import HOST
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import POSITIVE, FiniteParameters
@@ -87,7 +88,7 @@ class MinimaxObjective(FiniteObjective):
         self.data = (X, rows)
 
     def detach_rows(self) -> None:
-        empty = self.w.detach()[:0]
+        empty = self.w.detach()[:0].to(HOST)  # a tuple does not follow the module
         self.data = (empty, Rows(empty))
 
     def per_row(self, S: Statistics) -> Tensor:

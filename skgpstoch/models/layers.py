@@ -24,7 +24,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..data.devices import block_rows
+from ..data.devices import block_rows, constants
 from ..features.base import Basis, FeatureMap
 from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
@@ -180,7 +180,8 @@ class DeepFeatures(CompositeFeatures):
             return []
         if generator is not None:
             return [standard_normal((S, len(X), size), X, generator) for size in sizes]
-        return list(normal_nodes(sum(sizes), S).to(X).mT[:, None].split(sizes, -1))
+        (nodes,) = constants(normal_nodes, sum(sizes), S, like=X)
+        return list(nodes.mT[:, None].split(sizes, -1))
 
     def propagate(
         self, X: Tensor, S: int, generator: torch.Generator | None = None

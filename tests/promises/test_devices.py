@@ -708,7 +708,8 @@ def test_steps_wait_once_at_most(name, steps):
     case.make(**{"max_iter": 2, "batch_size": 20, **params}).fit(case.X, y)
     assert len(steps) >= 3
     later = steps[1:]
-    assert max(step.waits for step in steps) <= 1
+    most = 2 if name == "dlm product" else 1  # which draws twice, and asks each time if all are
+    assert max(step.waits for step in steps) <= most
     assert max(step.to_host for step in steps) <= 1
     assert max(step.to_device for step in later) == 0, later
     assert min(step.operations for step in steps) > 20
@@ -728,6 +729,7 @@ ASKED_OF_CLASSES = {
     "latent": lambda model: model.latent_mean_and_variance,
 }
 BLOCK = 8
+SEARCHED = ("robust", "networks", "deep")  # distributions whose quantiles have no closed form
 
 
 def traffic_of_blocks(ask, rows, n_blocks, pretend):
@@ -760,6 +762,12 @@ def test_blocks_of_predictions_wait_for_results_alone(name, pretend, monkeypatch
         one, two, four = (traffic_of_blocks(ask, case.X, n, pretend) for n in (1, 2, 4))
         _, to_device, to_host, waits = (four - two) / 2
         results = 3 if is_classifier(model) else 2
+        if way in ("interval", "distribution") and name in SEARCHED:
+            # Found by SciPy on the host, or step by step. An accelerator is asked every few steps:
+            # to go on blindly to the last one would take longer than to ask.
+            assert to_device <= 4
+            assert waits - to_host <= 12
+            continue
         assert way == "draws" or four[0] > two[0] > one[0], way  # some draw for all rows at once
         assert to_device == 0, way
         assert to_host == waits <= results, way

@@ -9,6 +9,8 @@ reason:
   digits are mended, which an accelerator would have to count (kernels/distances.py);
 - where a gradient is summed pair by pair, the CPU goes by columns (kernels/distances.py);
 - patches are gathered by the operation whose gradient is exact to the bit (features/patches.py);
+- draws by rejection are proposed eight times before anybody asks whether all are accepted, where
+  the CPU asks each time (likelihoods/rejection.py);
 - blocks are of as many numbers as are quick (data/devices.py).
 
 The fixture `alike` has the CPU take the accelerator's, and then all is compared to the last bit.
@@ -39,6 +41,7 @@ import skgpstoch as sg
 import skgpstoch.features.patches
 import skgpstoch.kernels.distances
 import skgpstoch.kernels.matrices
+import skgpstoch.likelihoods.rejection
 from skgpstoch import likelihoods
 from skgpstoch.data import devices
 from skgpstoch.ensembles import automatic
@@ -75,7 +78,11 @@ def alike(monkeypatch):
     """The CPU takes the branches of accelerators."""
     monkeypatch.setattr(skgpstoch.kernels.matrices, "SINGLE_BLOCK_ROWS", 0)
     monkeypatch.setattr(devices, "HOST_ELEMENTS", devices.MOST_ELEMENTS)
-    for module in (skgpstoch.kernels.distances, skgpstoch.features.patches):
+    for module in (
+        skgpstoch.kernels.distances,
+        skgpstoch.features.patches,
+        skgpstoch.likelihoods.rejection,
+    ):
         monkeypatch.setattr(module, "is_host", lambda device: False)
 
 

@@ -35,8 +35,10 @@ import skgpstoch.training.optimizers
 from skgpstoch.data import devices
 from skgpstoch.estimators.parameters import FiniteParameters
 
-# Before the first backward pass of the process, when torch counts devices.
-pretend_device.install()
+# Before the first backward pass of the process, when torch counts devices. It is then the process's
+# accelerator, which beside a GPU would be another process than users have.
+if not torch.cuda.is_available():
+    pretend_device.install()
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()
@@ -135,12 +137,13 @@ every_classifier = on_each("classifier", CLASSIFIERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu need one, also where the marker is selected."""
-    if torch.cuda.is_available():
-        return
+    """Tests marked gpu need one, also where the marker is selected; "pretend" needs none."""
+    there = torch.cuda.is_available()
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if "pretend" in getattr(item, "fixturenames", ()) and there:
+            item.add_marker(pytest.mark.skip(reason="a pretend device beside a CUDA device"))
 
 
 def pytest_collection_finish() -> None:

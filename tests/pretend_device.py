@@ -323,7 +323,10 @@ def compute(func: Any, args: tuple, kwargs: dict) -> Any:
             return given[id(value)]
         return PretendTensor(value) if ours else value
 
-    return mapped(placed, found)
+    try:
+        return mapped(placed, found)
+    finally:
+        given.clear()  # who keeps an error keeps `placed`
 
 
 def count(name: str, args: tuple, ours: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from .messages import warn
 
 ACCELERATORS = ("cuda",)
 """Kinds that estimators take; others lack float64."""
+
+NO_MEMORY = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""What CUDA's libraries say, which do not raise torch.OutOfMemoryError."""
 
 HOST = torch.device("cpu")
 
@@ -32,8 +36,15 @@ HOST_ELEMENTS = 1 << 19
 MOST_ELEMENTS, LEAST_ELEMENTS = 1 << 25, 1 << 12
 """Numbers of a block that keep an accelerator busy, and that are not worth a call of their own."""
 
+QUICKER = 1 << 22
+"""Operations that an accelerator does in less time than it takes to ask it."""
+
 PARTS = 32
 """A block has at most one part in so many of the memory that is free."""
+
+
+class MissingDeviceError(ValueError):
+    """A device that could be, but is not on this machine."""
 
 
 # ---- what the user asks for ----------------------------------------------------------------------
@@ -55,15 +66,15 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         return torch.device(next(there, "cpu"))
     try:
         resolved = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"{expected}, got {device!r}.") from error
     if is_host(resolved):
         return resolved
     if resolved.type not in ACCELERATORS:
-        raise ValueError(f"{expected} (others lack float64), got {device!r}.")
+        raise ValueError(f"{expected} (others may lack float64), got {device!r}.")
     n_devices = torch.get_device_module(resolved).device_count()
     if (resolved.index or 0) >= n_devices:
-        raise ValueError(
+        raise MissingDeviceError(
             f"device={device!r} is not available: this machine has {n_devices} "
             f'{resolved.type.upper()} devices. Use device="auto" for a GPU where there is one.'
         )
@@ -71,10 +82,16 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def prediction_device(device: str | torch.device | None) -> torch.device:
-    """Where to predict: what was fitted on a GPU needs none."""
+    """Where to predict: what was fitted on a GPU needs none.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not the name of any.
+    """
     try:
         return resolve_device(device)
-    except ValueError:
+    except MissingDeviceError:
         warn(f"device={device!r} is not on this machine; predicting on the CPU.")
         return HOST
 
@@ -87,13 +104,16 @@ def is_host(device: torch.device) -> bool:
     return device.type == HOST.type
 
 
-def either(condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+def either(
+    condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any], size: int
+) -> Any:
     """One of two results, each a tensor or a tuple of such, by a condition of one element.
 
-    An accelerator computes both and chooses, so that it need not tell the host which it is. Of a
-    tuple, what either does not make is None.
+    An accelerator computes both and chooses, so that it need not tell the host which it is, unless
+    one takes so many operations, `size`, that to wait is quicker. Of a tuple, what either does not
+    make is None.
     """
-    if is_host(condition.device):
+    if is_host(condition.device) or size > QUICKER:
         return then() if bool(condition) else otherwise()
     first, second = then(), otherwise()
     if isinstance(first, Tensor):
@@ -114,8 +134,8 @@ def constants(make: Callable[..., Any], *arguments: Any, like: Tensor) -> tuple[
 def _placed(
     make: Callable[..., Any], arguments: tuple, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    made = make(*arguments)
     with torch.inference_mode(False):  # they are for all, whoever asks first
+        made = make(*arguments)
         arrays = made if isinstance(made, tuple) else (made,)
         return tuple(torch.as_tensor(array, dtype=dtype, device=device) for array in arrays)
 
@@ -134,8 +154,8 @@ def all_hold(conditions: Sequence[Tensor]) -> bool:
 def block_elements(device: torch.device) -> int:
     """Return how many numbers a block of a matrix has that is made in parts.
 
-    On an accelerator it is a power of two, so that a little more or less free memory changes
-    nothing.
+    On an accelerator it is a power of two, 2²⁵ where gigabytes are free. Where memory is scarce,
+    what others take of it may halve blocks, and then sums round otherwise.
     """
     if is_host(device):
         return HOST_ELEMENTS
@@ -167,12 +187,27 @@ def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS)
         try:
             fn(block)
             start = block.stop
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not ran_out_of_memory(error):
+                raise
             size = (block.stop - block.start) // 2
             if not size:
                 raise MemoryError(
                     "The device has no memory for a single row: free some, or set device='cpu'."
                 ) from error
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a device's memory ran out, as torch or CUDA's libraries say it.
+
+    If so, the error's frames let go of what they hold. Who keeps the error, as notebooks do, would
+    keep the memory full.
+    """
+    said = isinstance(error, RuntimeError) and any(sign in str(error) for sign in NO_MEMORY)
+    found = said or isinstance(error, torch.OutOfMemoryError)
+    if found:
+        traceback.clear_frames(error.__traceback__)
+    return found
 
 
 # ---- global generators ---------------------------------------------------------------------------

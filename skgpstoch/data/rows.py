@@ -105,9 +105,10 @@ class Rows(_Columns):
     def median(self, values: Tensor) -> Tensor:
         """Of values (N, P), each row as often as it counts, the lower of two: (P,)."""
         if self.weight is None:
-            return values.median(0).values
+            return values.sort(0).values[(len(values) - 1) // 2]
         ordered, order = values.sort(0)
-        below = self.weight.double()[order].cumsum(0)
+        # Where accelerators sum, they do so in any order.
+        below = self.weight.double()[order].cpu().cumsum(0).to(values.device)
         middle = (below < 0.5 * below[-1] * (1.0 - 1e-12)).sum(0, keepdim=True)
         return ordered.gather(0, middle)[0]
 

@@ -26,6 +26,7 @@ from ..data.devices import (
     is_host,
     map_blocks,
     prediction_device,
+    ran_out_of_memory,
     resolve_device,
 )
 from ..data.messages import warn
@@ -85,7 +86,7 @@ def fitting(method: Callable) -> Callable:
         except BaseException as error:
             vars(estimator).clear()
             vars(estimator).update(state)
-            if isinstance(error, torch.OutOfMemoryError):
+            if ran_out_of_memory(error):
                 raise MemoryError(what_to_lower(estimator)) from error
             raise
 
@@ -345,13 +346,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
         """Return the same of an array that is valid."""
-        device, posterior = predictor(self)
         try:
+            device, posterior = predictor(self)
             return self._x_scaling.tensor(X, torch.float64, device), posterior
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not ran_out_of_memory(error):
+                raise
             raise MemoryError(
-                f"{len(X)} rows do not fit into the memory of {device}: predict fewer at a time, "
-                "or set device='cpu'."
+                f"{len(X)} rows and the model do not fit into the memory of device="
+                f"{self.device!r}: predict fewer at a time, or set device='cpu'."
             ) from error
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..data.arrays import row_blocks
-from ..data.devices import MOST_ELEMENTS, either, is_host
+from ..data.devices import QUICKER, either, is_host
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -89,8 +89,9 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
 
 def _squared(A: Tensor, B: Tensor) -> Tensor:
     """‖a_i − b_j‖², (N, M), to the last digits also where rows are close."""
-    # What is few pairs for the host would have to be counted, which an accelerator would wait for.
-    if A.shape[1] <= DIRECT_COLUMNS or not is_host(A.device):
+    # The few pairs would have to be counted, which takes an accelerator longer than a small table.
+    is_small = not is_host(A.device) and len(A) * len(B) * A.shape[1] <= QUICKER
+    if A.shape[1] <= DIRECT_COLUMNS or is_small:
         return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist").square_()
     norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
     r2 = torch.addmm(norms, A, B.T, alpha=-2)
@@ -121,7 +122,10 @@ class _Radial(torch.autograd.Function):
         if slope.dtype != torch.float64 or not slope.numel() or not A.numel():
             return *_pulled(A, B, W, wanted), None, None
         lost = _cancels(A, B, slope)
-        found = either(lost, lambda: _pulled_directly(A, B, W), lambda: _pulled(A, B, W, wanted))
+        size = W.numel() * A.shape[1]
+        found = either(
+            lost, lambda: _pulled_directly(A, B, W), lambda: _pulled(A, B, W, wanted), size
+        )
         return *found, None, None
 
 
@@ -145,7 +149,7 @@ def _pulled_directly(A: Tensor, B: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     """The same, both of them, by columns: one at a time, or as an accelerator likes them, many."""
     A_bar, B_bar = torch.empty_like(A), torch.empty_like(B)
     if not is_host(A.device):
-        for block in row_blocks(A.shape[1], max(1, MOST_ELEMENTS // W.numel())):
+        for block in row_blocks(A.shape[1], max(1, QUICKER // W.numel())):
             pulls = (A[:, None, block] - B[:, block]).mul_(W[..., None])
             A_bar[:, block], B_bar[:, block] = 2.0 * pulls.sum(1), -2.0 * pulls.sum(0)
         return A_bar, B_bar

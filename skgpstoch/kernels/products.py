@@ -62,10 +62,10 @@ class KernelRows:
         """A; None where there is no memory for it."""
         try:
             whole = self.X.new_empty(len(self.X), len(self.Z))
+            for rows in row_blocks(len(self.X), self.block_rows):
+                whole[rows] = self.covariances(rows)
         except RuntimeError:  # torch's, of a CPU and of a GPU
             return None
-        for rows in row_blocks(len(self.X), self.block_rows):
-            whole[rows] = self.covariances(rows)
         return whole
 
     def blocks(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:

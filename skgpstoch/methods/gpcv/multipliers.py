@@ -31,6 +31,12 @@ RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteratio
 SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
 COORDINATE_ARMIJO, SHORTER = 0.5, 0.5
 SHORTEST_SHARE = 1e-9  # share of the first step, where a line search ends
+FAILURES = (
+    NotPositiveDefiniteError,
+    torch.linalg.LinAlgError,
+    MemoryError,
+    torch.OutOfMemoryError,
+)
 NOTHING = torch.empty(0, device=HOST)
 FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate steps have ended
 
@@ -118,7 +124,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
             local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
         at = problem.lagrangian(local.z, local.dual, rho)
         slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else NOTHING
-    except (NotPositiveDefiniteError, torch.linalg.LinAlgError, MemoryError) as error:
+    except FAILURES as error:
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")

@@ -35,9 +35,8 @@ import skgpstoch.training.optimizers
 from skgpstoch.data import devices
 from skgpstoch.estimators.parameters import FiniteParameters
 
-# Before the first backward pass of the process, when torch counts devices. It is then the process's
-# accelerator, which beside a GPU would be another process than users have.
-if not torch.cuda.is_available():
+# Before the first backward pass of the process, when torch counts devices.
+if pretend_device.WHY_NOT is None:
     pretend_device.install()
 
 # What collection makes stays: to look through it again and again takes seconds.
@@ -142,8 +141,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-        if "pretend" in getattr(item, "fixturenames", ()) and there:
-            item.add_marker(pytest.mark.skip(reason="a pretend device beside a CUDA device"))
+        if "pretend" in getattr(item, "fixturenames", ()) and pretend_device.WHY_NOT:
+            item.add_marker(pytest.mark.skip(reason=pretend_device.WHY_NOT))
 
 
 def pytest_collection_finish() -> None:

@@ -26,6 +26,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 
 NAME = "pretend"
+SETUP = "_setup_privateuseone_for_python_backend"
+WHY_NOT = None  # why there can be no such device in this process
+if not hasattr(backend_registration, SETUP):
+    WHY_NOT = f"torch {torch.__version__} has no backends in Python"
+elif torch.cuda.is_available():  # beside which it would be another process than users have
+    WHY_NOT = "a pretend device beside a CUDA device"
 COPIES = {"_to_copy", "copy_", "copy", "_copy_from", "_copy_from_and_resize"}
 WAITS = {  # CUDA goes on when it knows what a tensor holds
     "_local_scalar_dense",
@@ -400,7 +406,7 @@ def install() -> None:
     module.memory_reserved = module.memory_allocated = lambda device=None: TRAFFIC.alive
     module.get_rng_state = lambda device=None: torch.default_generator.get_state()
     module.set_rng_state = lambda state, device=None: torch.default_generator.set_state(state)
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=module)
+    getattr(backend_registration, SETUP)(NAME, backend_module=module)
     _library = torch.library.Library("aten", "IMPL")
     for name, operation in factories():
         with contextlib.suppress(RuntimeError):  # some cannot be given

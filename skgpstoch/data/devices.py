@@ -104,22 +104,26 @@ def is_host(device: torch.device) -> bool:
     return device.type == HOST.type
 
 
+Pair = tuple[Tensor | None, Tensor | None]
+
+
 def either(
-    condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any], size: int
-) -> Any:
-    """One of two results, each a tensor or a tuple of such, by a condition of one element.
+    condition: Tensor, then: Callable[[], Pair], otherwise: Callable[[], Pair], size: int
+) -> Pair:
+    """One of two pairs of tensors, by a condition of one element.
 
     An accelerator computes both and chooses, so that it need not tell the host which it is, unless
-    one takes so many operations, `size`, that to wait is quicker. Of a tuple, what either does not
-    make is None.
+    one takes so many operations, `size`, that to wait is quicker. What either does not make is
+    None.
     """
     if is_host(condition.device) or size > QUICKER:
         return then() if bool(condition) else otherwise()
-    first, second = then(), otherwise()
-    if isinstance(first, Tensor):
-        return torch.where(condition, first, second)
-    pairs = zip(first, second, strict=True)
-    return tuple(None if a is None or b is None else torch.where(condition, a, b) for a, b in pairs)
+
+    def chosen(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+        return None if a is None or b is None else torch.where(condition, a, b)
+
+    (first, second), (other_first, other_second) = then(), otherwise()
+    return chosen(first, other_first), chosen(second, other_second)
 
 
 def constants(make: Callable[..., Any], *arguments: Any, like: Tensor) -> tuple[Tensor, ...]:

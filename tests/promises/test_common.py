@@ -43,6 +43,12 @@ LEARN = ("check_classifiers_train", "check_regressors_train", "check_classifiers
 # The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound.
 at_bounds = pytest.mark.filterwarnings("ignore:The optimal value found")
 
+# Of a handful of rows, noise to some of these checks, relevance vector machines say that they have
+# kept all rows, or that the precisions still move: that is so, and no check is about it.
+too_few_rows = pytest.mark.filterwarnings(
+    "ignore:.*relevance vectors are left of", "ignore:Relevance vectors have not settled"
+)
+
 
 @at_bounds
 @parametrize_with_checks([small(cls) for cls in ESTIMATORS])
@@ -58,6 +64,7 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
 
 @pytest.mark.slow
 @at_bounds
+@too_few_rows
 @parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
 def test_sklearn_check_of_the_defaults(estimator, check):
     check(estimator)

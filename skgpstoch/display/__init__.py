@@ -6,6 +6,7 @@ and `from_predictions` do both at once. matplotlib is optional: only `plot` impo
 
 from .images import InducingPatchesDisplay, PatchResponsesDisplay
 from .predictions import PredictionIntervalDisplay, RegressionCalibrationDisplay
+from .report import ReportDisplay
 from .stacking import StackingWeightsDisplay
 from .training import ADMMConvergenceDisplay, LearningCurveDisplay
 
@@ -16,6 +17,7 @@ __all__ = [
     "PatchResponsesDisplay",
     "PredictionIntervalDisplay",
     "RegressionCalibrationDisplay",
+    "ReportDisplay",
     "StackingWeightsDisplay",
 ]
 

@@ -1,0 +1,74 @@
+"""Predictions for rows of the training data by models that have not seen them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+
+class HeldOutPredictions(NamedTuple):
+    """What was predicted for m of the rows, each by a model that has not seen it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (m,)
+        Their numbers among the rows that `fit` was given, in increasing order.
+    log_density : ndarray of shape (m,)
+        log p(y | x) in nats, for y in its own units.
+    error : ndarray of shape (m, n_outputs)
+        y less its predicted mean.
+    std : ndarray of shape (m, n_outputs)
+        Predicted standard deviation of y.
+    latent_std : ndarray of shape (m, n_outputs)
+        That of f, which more rows would make smaller; the rest is noise.
+    mean : ndarray of shape (m, n_outputs)
+        Predicted mean of y.
+    cdf : ndarray of shape (m, n_outputs)
+        P(Y ≤ y | x).
+    """
+
+    rows: np.ndarray
+    log_density: np.ndarray
+    error: np.ndarray
+    std: np.ndarray
+    latent_std: np.ndarray
+    mean: np.ndarray
+    cdf: np.ndarray
+
+    def of(self, rows: np.ndarray) -> HeldOutPredictions:
+        """Return those of some rows, all of which have predictions."""
+        where = np.searchsorted(self.rows, rows)
+        return HeldOutPredictions(*(column[where] for column in self))
+
+
+def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
+    """Return the numbers of the rows that all have predictions for."""
+    rows = several[0].rows
+    for other in several[1:]:
+        rows = np.intersect1d(rows, other.rows, assume_unique=True)
+    return rows
+
+
+def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> HeldOutPredictions:
+    """Return the predictions of a mixture, for the rows that all its parts have predictions for."""
+    rows = common_rows(several)
+    parts = [part.of(rows) for part in several]
+    y = parts[0].mean + parts[0].error
+
+    def average(columns: list[np.ndarray]) -> np.ndarray:
+        return np.asarray(np.average(columns, axis=0, weights=weights))
+
+    mean = average([part.mean for part in parts])
+    apart = average([(part.mean - mean) ** 2 for part in parts])
+    return HeldOutPredictions(
+        rows,
+        np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])),
+        y - mean,
+        np.sqrt(average([part.std**2 for part in parts]) + apart),
+        np.sqrt(average([part.latent_std**2 for part in parts]) + apart),
+        mean,
+        average([part.cdf for part in parts]),
+    )

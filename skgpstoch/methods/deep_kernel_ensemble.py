@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from ..estimators.parameters import (
 )
 from ..estimators.regressor import GeneralRegressor
 from ..features.base import FeatureMap
-from ..features.network import multilayer_perceptron
+from ..features.network import InputScales, multilayer_perceptron
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss, make_loss
@@ -253,7 +253,7 @@ class EnsembleRecipe(Recipe):
         # Few rows of classes need less detail: every other network has no waves.
         some_plain = self.likelihood.for_classes_only and len(X) <= FEW_DIRECT
         every = 2 if self.n_waves == "auto" and some_plain else 1
-        return multilayer_perceptron(
+        layers = multilayer_perceptron(
             X.shape[1],
             network.layers,
             network.activation,
@@ -262,14 +262,17 @@ class EnsembleRecipe(Recipe):
             n_waves=n_waves if len(columns) else 0,
             columns=columns,
             every=every,
-        ).to(X)
+        )
+        return nn.Sequential(InputScales(n_members, X.shape[1], generator), layers).to(X)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         model = fitted.posterior.model
+        held_out = fitted.of_rows(cast(EnsembleObjective, fitted.objective).held_out.numpy())
         found = {
             "likelihood_": model.likelihood,
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
+            "held_out_log_density_": fitted.in_units(held_out, 1.0),
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
@@ -351,6 +354,12 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     validation_scores_ : list of float or None
         Loss of held-out rows at each evaluation, per row, the mean over members; of the scaled y
         where it is scaled.
+    held_out_log_density_ : ndarray of shape (n_samples,)
+        log p(yᵢ | xᵢ), in the units of y, or of its class, by predictions that have not seen the
+        row. Of rows that no network was trained on it is the calibrated mixture's, before they
+        rejoin; of rows of a fold it is that of the one calibrated network that was blind to it,
+        which a mixture surpasses. NaN for rows that all networks were trained on and for those of
+        weight 0. Equal rows share one value.
     """
 
     hidden_layer_sizes: Any = "auto"

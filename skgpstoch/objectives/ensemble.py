@@ -45,6 +45,7 @@ from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
 
+SCALE_RATE = 6.0  # of inputs, times that of other parameters of networks, as RealMLP has it
 START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features up to which S of one latent function has correlations
 MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
@@ -75,6 +76,7 @@ class EnsembleObjective(Objective):
     rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    held_out: Tensor  # log p of rows by what has not seen them, (N,), once it is calibrated
 
     def __init__(
         self,
@@ -110,6 +112,14 @@ class EnsembleObjective(Objective):
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
         return weight if rows.weight is None else weight * rows.weight
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return groups for the optimiser: scales of inputs, networks' parameters, all others."""
+        network, rest = super().param_groups()
+        is_scale = {id(p) for name, p in self.named_parameters() if name.endswith("input_scale")}
+        scales = [p for p in network["params"] if id(p) in is_scale]
+        network["params"] = [p for p in network["params"] if id(p) not in is_scale]
+        return [{"params": scales, "rate": SCALE_RATE * self.network_rate}, network, rest]
 
     # ---- q(w) and q(f) of every member ---------------------------------------------------------
 
@@ -208,22 +218,48 @@ class EnsembleObjective(Objective):
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
+        blind = self.means.detach().clone()  # m_k that have not seen the rows of their folds
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
-        if not (n and self.calibrates and self.is_calibrated):
-            return
-        usual = USUAL
-        if self.has_confidence:  # that of the mixture is near those of members, by their folds
-            usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
-        phi, closes = self.model.features.members(X[:n]), self.closes(rows)
-        likelihood, scale = copy.deepcopy(self.model.likelihood).double(), self.model.scale
-        latent = None if scale is None else phi.double() @ scale.weights.double()
-        for _ in range(ROUNDS if closes else 1):
-            for k in range(len(self.folds)) if closes else ():
-                found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
-                self.means[k] = found.q.mean
-            q, held_out = self.marginals(phi, self.present_roots()), rows[:n].to(torch.float64)
-            predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
-            self.calibration = HeldOut(*predicted).best(usual)
+        if n and self.calibrates and self.is_calibrated:
+            usual = USUAL
+            if self.has_confidence:  # that of the mixture is near those of members, by their folds
+                usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
+            closes = self.closes(rows)
+            for _ in range(ROUNDS if closes else 1):
+                for k in range(len(self.folds)) if closes else ():
+                    found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                    self.means[k] = found.q.mean
+                self.calibration = self.predicted(X[:n], rows[:n]).best(usual)
+        self.held_out = self.held_out_log_density(X, rows, blind).cpu()
+
+    def predicted(self, X: Tensor, rows: Rows, members: Sequence[int] | None = None) -> HeldOut:
+        """What members, or all, predict for rows."""
+        phi, scale = self.model.features.members(X), self.model.scale
+        some = slice(None) if members is None else list(members)
+        latent = None if scale is None else (phi.double() @ scale.weights.double())[some]
+        q = Marginals(*(part[some].double() for part in self.marginals(phi, self.present_roots())))
+        likelihood = copy.deepcopy(self.model.likelihood).double()
+        held_out = rows.to(torch.float64)
+        return HeldOut(held_out, q, likelihood, self.learns_noise, latent, self.centre)
+
+    def held_out_log_density(self, X: Tensor, rows: Rows, blind: Tensor) -> Tensor:
+        """log p(yᵢ) by what has not seen row i, (N,); NaN if all members have.
+
+        Of rows that no member sees it is the mixture's; of a fold that of the member whose fold it
+        is, alone, with the mean that is blind to it. Calibrated as the mixture is.
+        """
+        found = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=X.device)
+        if rows.fold is None:
+            return found
+        if n := rows.n_unseen:
+            found[:n] = self.predicted(X[:n], rows[:n]).log_density(self.calibration)
+        closed, self.means.data = self.means.data, blind
+        for k in range(len(self.folds)):
+            mine = (rows.fold == k).nonzero()[:, 0]
+            of_member = self.predicted(X[mine], rows[mine], [k])
+            found[mine] = of_member.log_density(self.calibration)
+        self.means.data = closed
+        return found
 
     @property
     def is_calibrated(self) -> bool:

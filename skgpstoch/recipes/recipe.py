@@ -300,7 +300,7 @@ class Fitted(NamedTuple):
     places: np.ndarray | None = None  # which row of training each row of a weight became
 
     def of_rows(self, values: np.ndarray) -> np.ndarray:
-        """Return what is known of rows of training for each row as it was given; NaN of no weight."""
+        """Return values of rows of training for each row as it was given; NaN of no weight."""
         data = cast(Data, self.data)
         found = np.full(len(data), np.nan)
         counts = slice(None) if data.weight is None else data.weight > 0.0

@@ -62,7 +62,7 @@ class NetworkFeatures(FeatureMap):
             Z = Z[None]
         if not self.skip:
             return Z
-        linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(len(X), 1)], 1)
+        linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(*X.shape[:-1], 1)], -1)
         return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 

@@ -192,21 +192,38 @@ class EnsembleObjective(Objective):
         self, X: Tensor, rows: Rows, log_scales: Sequence[float]
     ) -> tuple[np.ndarray, float]:
         """Sums of losses for some scales of f, and how many rows they are of."""
-        totals, count = np.zeros(len(log_scales)), 0.0
-        for k in range(len(self.folds)):
-            mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
-            block, phi = rows[mine], self.model.features.members(X[mine])
-            q = self.marginals(phi, self.present_roots())
-            of_member = Marginals(*(part[k : k + 1] for part in q))
-            likelihood = self.model.likelihood.of(block)
-            if (scale := self.model.scale) is not None:
-                likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi)[k])
-            for j, log_scale in enumerate(log_scales):
-                q = scaled(of_member, Calibration(log_scale), self.centre)
-                losses = self.model.loss.of_predictions(block.y, likelihood, q)
-                totals[j] += float(block.weighted(losses).sum())
-            count += block.n_effective
-        return totals, count
+        block, q, latent = self.blind(X, rows)
+        likelihood = self.model.likelihood.of(block)
+        if latent is not None:
+            likelihood = cast(AdditiveNoise, likelihood).scaled(RowScale.of(latent))
+        totals = np.zeros(len(log_scales))
+        for j, log_scale in enumerate(log_scales):
+            other = scaled(q, Calibration(log_scale), self.centre)
+            losses = self.model.loss.of_predictions(block.y, likelihood, other)
+            totals[j] = float(block.weighted(losses).sum())
+        return totals, block.n_effective
+
+    @torch.no_grad()
+    def blind(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
+        """What the member that is blind to each row of a fold predicts for it.
+
+        Returns
+        -------
+        rows : Rows
+            Those of all folds, which follow each other.
+        q : Marginals of shape (1, N, P)
+            Of f.
+        latent : Tensor of shape (1, N, P) or None
+            Of the noise, where it depends on the inputs.
+        """
+        K, scale = len(self.folds), self.model.scale
+        held_out = slice(rows.n_unseen, rows.n_unseen + rows.n_held_out)
+        own = X[held_out] if K == 1 else X[held_out].unflatten(0, (K, -1))  # (K, N/K, d)
+        phi = self.model.features.members(own)
+        each = self.marginals(phi, self.present_roots())
+        q = Marginals(*(part.flatten(0, 1)[None] for part in each))
+        latent = None if scale is None else (phi @ scale.weights).flatten(0, 1)[None]
+        return rows[held_out], q, latent
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
@@ -218,7 +235,7 @@ class EnsembleObjective(Objective):
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
-        blind = self.means.detach().clone()  # m_k that have not seen the rows of their folds
+        of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if n and self.calibrates and self.is_calibrated:
             usual = USUAL
@@ -229,36 +246,37 @@ class EnsembleObjective(Objective):
                 for k in range(len(self.folds)) if closes else ():
                     found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
                     self.means[k] = found.q.mean
-                self.calibration = self.predicted(X[:n], rows[:n]).best(usual)
-        self.held_out = self.held_out_log_density(X, rows, blind).cpu()
+                self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
+        self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
 
-    def predicted(self, X: Tensor, rows: Rows, members: Sequence[int] | None = None) -> HeldOut:
-        """What members, or all, predict for rows."""
+    def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
+        """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
         phi, scale = self.model.features.members(X), self.model.scale
-        some = slice(None) if members is None else list(members)
-        latent = None if scale is None else (phi.double() @ scale.weights.double())[some]
-        q = Marginals(*(part[some].double() for part in self.marginals(phi, self.present_roots())))
-        likelihood = copy.deepcopy(self.model.likelihood).double()
-        held_out = rows.to(torch.float64)
-        return HeldOut(held_out, q, likelihood, self.learns_noise, latent, self.centre)
+        latent = None if scale is None else phi.double() @ scale.weights.double()
+        return rows, self.marginals(phi, self.present_roots()), latent
 
-    def held_out_log_density(self, X: Tensor, rows: Rows, blind: Tensor) -> Tensor:
+    def judged(self, rows: Rows, q: Marginals, latent: Tensor | None) -> HeldOut:
+        """Rows that were not trained on with predictions for them, in float64."""
+        likelihood = copy.deepcopy(self.model.likelihood).double()
+        exact = None if latent is None else latent.double()
+        held_out = rows.to(torch.float64)
+        return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
+
+    def held_out_log_density(
+        self, X: Tensor, rows: Rows, of_folds: tuple[Rows, Marginals, Tensor | None] | None
+    ) -> Tensor:
         """log p(yᵢ) by what has not seen row i, (N,); NaN if all members have.
 
-        Of rows that no member sees it is the mixture's; of a fold that of the member whose fold it
-        is, alone, with the mean that is blind to it. Calibrated as the mixture is.
+        Of rows that no member sees it is the mixture's; of a fold that of the member that is blind
+        to it, alone. Calibrated as the mixture is.
         """
         found = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=X.device)
-        if rows.fold is None:
+        if of_folds is None:
             return found
-        if n := rows.n_unseen:
-            found[:n] = self.predicted(X[:n], rows[:n]).log_density(self.calibration)
-        closed, self.means.data = self.means.data, blind
-        for k in range(len(self.folds)):
-            mine = (rows.fold == k).nonzero()[:, 0]
-            of_member = self.predicted(X[mine], rows[mine], [k])
-            found[mine] = of_member.log_density(self.calibration)
-        self.means.data = closed
+        n, choice = rows.n_unseen, self.calibration
+        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice)
+        if n:
+            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
         return found
 
     @property

@@ -263,7 +263,7 @@ class EnsembleRecipe(Recipe):
             columns=columns,
             every=every,
         )
-        return nn.Sequential(InputScales(n_members, X.shape[1], generator), layers).to(X)
+        return nn.Sequential(InputScales(n_members, X.shape[1], generator), *layers).to(X)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         model = fitted.posterior.model

@@ -169,10 +169,10 @@ def test_overconfident_networks_are_made_less_sure(fitted, noisy):
 def test_every_other_network_of_classes_is_plain(noisy):
     X, y = noisy
     network = ensemble(max_iter=1).fit(X[:200], y[:200]).posterior_
-    shares = [part.model.features.network[0].share.item() for part in network.parts]
+    shares = [part.model.features.network[1].share.item() for part in network.parts]
     assert shares == [1.0, 0.0]
     network = ensemble(max_iter=1, n_waves=4).fit(X[:200], y[:200]).posterior_
-    assert all(part.model.features.network[0].share.item() == 1.0 for part in network.parts)
+    assert all(part.model.features.network[1].share.item() == 1.0 for part in network.parts)
 
 
 def test_plain_members_see_inputs_alone():

@@ -29,6 +29,7 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.ensemble import EnsembleObjective
+from skgpstoch.recipes.recipe import Problem, Sizes
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -378,6 +379,107 @@ def test_classes(funnel):
         model = DeepKernelEnsembleClassifier(loss="log", **{**QUICK, "max_iter": 30}).fit(X, labels)
         assert model.score(X, labels) > 0.9
         assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
+
+
+def test_inputs_without_a_say_are_scaled_down():
+    """Their scales have a larger rate than the layers, and no weight decay."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 8))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(400)
+    model = finite(max_iter=60, weight_decay=5.0).fit(X, y)
+    for part in model.posterior_.parts:
+        scale = part.model.features.network[0].input_scale.abs()[0, 0]
+        assert scale[0] > 2.0 * scale[1:].mean()
+
+
+def test_groups_of_the_optimiser(funnel):
+    X = torch.from_numpy(funnel[0][:100])
+    model = finite().fit(*funnel)
+    recipe = model._recipe()
+    plan = recipe.plan(Sizes(100, 100))
+    rows = Rows(torch.zeros(100, 1, dtype=torch.float64))
+    scaling = recipe.input_scaling(funnel[0], None)
+    objective = recipe.objective(Problem(X, rows, scaling, plan, torch.Generator()))
+    scales, network, rest = objective.param_groups()
+    assert [tuple(p.shape) for p in scales["params"]] == [(2, 1, 1)]
+    assert scales["rate"] > network["rate"] == rest["rate"]
+    assert "weight_decay" not in scales
+    assert network["weight_decay"] == model.weight_decay
+    groups = [id(p) for group in (scales, network, rest) for p in group["params"]]
+    assert sorted(groups) == sorted(id(p) for p in objective.parameters() if p.requires_grad)
+
+
+# ---- rows that have not been seen --------------------------------------------------------------
+
+
+def tailed(**params):
+    return finite(likelihood="shared_student_t", noise="input", n_estimators=3, **params)
+
+
+def test_densities_of_rows_that_were_not_seen(funnel):
+    X, y = (a[:200] for a in funnel)
+    model = tailed(max_iter=30).fit(X, y)
+    held_out = model.held_out_log_density_
+    plan = model._recipe().plan(Sizes(200, 200))
+    n_known = plan.folds.n_unseen + 3 * plan.folds.size
+    assert held_out.shape == (200,)
+    assert np.isfinite(held_out).sum() == n_known < 200
+    known = np.isfinite(held_out)
+    seen = model.log_predictive_density(X, y)
+    assert -0.1 < (seen - held_out)[known].mean() < 0.5
+    assert np.corrcoef(seen[known], held_out[known])[0, 1] > 0.7
+    in_other_units = tailed(max_iter=30).fit(X, 10.0 * y + 3.0)
+    assert_allclose(in_other_units.held_out_log_density_, held_out - math.log(10.0), atol=1e-4)
+
+
+def test_densities_are_in_the_order_of_the_rows(funnel):
+    """Whatever it is; of equal rows they are the same, of rows of weight 0 there are none."""
+    X, y = (a[:150] for a in funnel)
+    expected = tailed(max_iter=4).fit(X, y).held_out_log_density_
+    order = np.random.default_rng(0).permutation(150)
+    found = tailed(max_iter=4).fit(X[order], y[order]).held_out_log_density_
+    assert_array_equal(found, expected[order])
+    weight = np.repeat([0.0, 2.0, 1.0], 50)
+    weighted = tailed(max_iter=4).fit(X, y, sample_weight=weight).held_out_log_density_
+    twice = np.r_[50:100, 50:150]
+    found = tailed(max_iter=4).fit(X[twice], y[twice]).held_out_log_density_
+    assert np.isnan(weighted[:50]).all()
+    assert np.isfinite(weighted[50:]).any()
+    assert_array_equal(found, weighted[twice])
+
+
+@torch.no_grad()
+def test_a_member_is_asked_for_rows_that_it_is_blind_to():
+    g = torch.Generator().manual_seed(0)
+    X, y = torch.randn(20, 3, generator=g), torch.randn(20, 1, generator=g)
+    network = multilayer_perceptron(3, (4,), "tanh", g, 2)
+    features = NetworkFeatures(network, 4, 2, skip=3)
+    mean = ConstantMean(torch.zeros(1))
+    scale = RowScale(torch.randn(2, 8, 1, generator=g))
+    model = SparseModel(features, SharedStudentT(0.5), mean, None, LogLoss(), 1.0, scale)
+    fold = torch.tensor([-2] * 2 + [0] * 5 + [1] * 5 + [-1] * 8, dtype=torch.int32)
+    objective = EnsembleObjective(model, rows := Rows(y, fold=fold))
+    objective.means.normal_(generator=g)
+    block, q, latent = objective.blind(X, rows)
+    assert torch.equal(block.y, y[2:12])
+    for k in range(2):
+        mine, of_fold = slice(2 + 5 * k, 7 + 5 * k), slice(5 * k, 5 * k + 5)
+        phi = features.members(X[mine])
+        expected = objective.marginals(phi, objective.present_roots())
+        assert_close(q.mean[0, of_fold], expected.mean[k])
+        assert_close(q.var[0, of_fold], expected.var[k])
+        assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])
+
+
+def test_there_are_no_such_densities_without_folds(funnel):
+    X, y = (a[:100] for a in funnel)
+    model = finite(early_stopping=False, max_iter=2).fit(X, y)
+    assert np.isnan(model.held_out_log_density_).all()
+    alone = finite(n_estimators=1, max_iter=5).fit(X, y)
+    assert np.isfinite(alone.held_out_log_density_).sum() == 10
+    labels = np.digitize(X[:, 0], [-1.0, 1.0])
+    found = DeepKernelEnsembleClassifier(**QUICK).fit(X, labels).held_out_log_density_
+    assert np.nanmax(found) <= 0.0
 
 
 # ---- the sparse family -------------------------------------------------------------------------

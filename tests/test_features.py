@@ -16,6 +16,7 @@ from skgpstoch.features.base import FeatureMap, JoinedFeatures
 from skgpstoch.features.fourier import KernelFeatures, base_frequencies, has_features
 from skgpstoch.features.network import (
     ACTIVATIONS,
+    InputScales,
     NetworkFeatures,
     multilayer_perceptron,
     output_width,
@@ -254,6 +255,30 @@ def test_perceptron_starts_as_torchs_linear_layers_do():
         assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.1)
     again = multilayer_perceptron(100, (300,), "relu", torch.Generator().manual_seed(0))[0]
     assert torch.equal(layer.weight, again.weight)
+
+
+def test_scales_of_inputs_are_of_members(X):
+    scales = InputScales(2, 3, torch.Generator())
+    assert torch.equal(scales(X.float()), X.float().expand(2, -1, -1))
+    scales.input_scale.data[1, 0, 2] = 0.0
+    assert (scales(X.float())[1, :, 2] == 0.0).all()
+    scales.keep_(1)
+    assert_close(scales(X.float()), X.float()[None] * torch.tensor([1.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("expression", [None, sk.RBF(2.0) + sk.DotProduct(0.5)])
+@torch.no_grad()
+def test_members_see_rows_of_their_own(expression, X):
+    g = torch.Generator().manual_seed(0)
+    layers = multilayer_perceptron(3, (4,), "tanh", g, 2, 4, torch.arange(3))
+    network = torch.nn.Sequential(InputScales(2, 3, g), *layers).double()
+    features = NetworkFeatures(network, 4, n_members=2, skip=3)
+    if expression is not None:
+        features = make_map(expression, 10, network=network, n_inputs=4)
+        features.n_members = 2
+    own = torch.stack([X[:3], X[3:]])
+    together = torch.stack([features.members(X[:3])[0], features.members(X[3:])[1]])
+    assert_close(features.members(own), together)
 
 
 def test_no_layers_are_the_identity(X):

@@ -114,12 +114,15 @@ class HeldOut(NamedTuple):
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
+        return -float(self.rows.weighted(self.log_density(choice)).sum())
+
+    def log_density(self, choice: Calibration) -> Tensor:
+        """log p(yᵢ) of each row with some changes, (N,)."""
         rows = self.rows
         noise = stretched(self.likelihood.of(rows), rows.y[0], choice, self.learns_noise)
         if self.latent is not None:
             noise = noise.scaled(RowScale.of(choice.noise_contrast * self.latent))
-        losses = -noise.log_predictive(rows.y, scaled(self.q, choice, self.centre))
-        return float(rows.weighted(losses).sum())
+        return noise.log_predictive(rows.y, scaled(self.q, choice, self.centre))
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""

@@ -150,25 +150,37 @@ class Data(_Columns):
         return data if counts.all() else data[counts]
 
     def merged(self) -> Data:
-        """Rows that are the same in every column as one that counts for all of them.
+        """Return :meth:`merging`, without the places."""
+        return self.merging()[0]
+
+    def merging(self) -> tuple[Data, np.ndarray]:
+        """Rows that are the same in every column as one that counts for all, and where each went.
 
         A weight is a number of repetitions, so that few rows give the same model either way, to the
         last bit: they come in an order that depends on nothing but what they hold, and not on its
         units or origin. Of more than `MERGED_ROWS` none are merged.
         """
         if not 1 < len(self) <= MERGED_ROWS:
-            return self
+            return self, np.arange(len(self))
         known = [c for c in (self.X, self.y, self.exposure, self.y_std) if c is not None]
         keys = np.array(
             [key for block in row_blocks(len(self), 512) for key in digests(known, block)]
         )
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) == 1:  # nothing can be learned from it, but two rows can be fitted
-            return self
+            return self, np.arange(len(self))
         counts = np.bincount(group.ravel(), self.weight, len(first))
         distinct = in_order(self[first], keys[first])
         first, counts = first[distinct], counts[distinct]
-        return replace(self[first], weight=None if (counts == 1.0).all() else counts)
+        merged = replace(self[first], weight=None if (counts == 1.0).all() else counts)
+        return merged, inverse_order(distinct)[group.ravel()]
+
+
+def inverse_order(order: np.ndarray) -> np.ndarray:
+    """Where each row is after rows were put in this order."""
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def digests(columns: list[np.ndarray], rows: slice) -> list[bytes]:

@@ -30,7 +30,7 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.messages import warn
-from ..data.rows import UNSEEN, Data, Rows
+from ..data.rows import UNSEEN, Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
@@ -117,6 +117,7 @@ class Run(NamedTuple):
     optimizer: torch.optim.Optimizer | None
     generator: torch.Generator
     checkpoint: Checkpoint | None
+    places: np.ndarray | None = None  # which row of X each given row that has a weight became
 
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
@@ -218,10 +219,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
         """Put rows in random order, plan, and make the objective."""
-        n_given = len(data)
+        n_given = n_rows = len(data)
         if data.weight is not None:
             n_given = max(n_given, math.floor(data.n_effective))
-        data = data.merged() if recipe.merges_rows else data
+        data, places = data.merging() if recipe.merges_rows else (data, np.arange(n_rows))
         sizes = Sizes(len(data), n_given, data.X.shape[1], data.y_std is not None)
         plan = recipe.plan(sizes, start)
         checkpoint, seed = None, resolve_seed(self.random_state)
@@ -232,6 +233,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self._set_scalings(recipe, data, start)
         device = generator.device
         order = order_of_rows(data, generator) if plan.shuffles else None
+        places = places if order is None else inverse_order(order)[places]
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
         problem = Problem(X, rows, self._x_scaling, plan, generator, start)
         objective = recipe.objective(problem).to(X.device)
@@ -239,7 +241,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         optimizer = make_optimizer(plan.solver, groups, plan.rate, objective.step_end)
         if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
             plan = replace(plan, max_iter=1)
-        return Run(X, rows, plan, objective, optimizer, generator, checkpoint)
+        return Run(X, rows, plan, objective, optimizer, generator, checkpoint, places)
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> History:
         objective, plan, X, rows = run.objective, run.plan, run.X, run.rows
@@ -308,7 +310,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self._set_posterior(posterior)
         self._set_history(history, run.plan)
         self._fitted_parameters = representations(self, self._shape_parameters)
-        fitted = self._fitted(run.plan, history)._replace(objective=run.objective, data=data)
+        fitted = self._fitted(run.plan, history)
+        fitted = fitted._replace(objective=run.objective, data=data, places=run.places)
         self._set_attributes(recipe, fitted)
 
     def _set_posterior(self, posterior: Posterior) -> None:

@@ -47,7 +47,7 @@ class FeatureMap(nn.Module):
     amplitude: float = 1.0
 
     def members(self, X: Tensor) -> Tensor:
-        """Each member's features: (K, N, D)."""
+        """Each member's features, (K, N, D), of X (N, d), or of rows of its own (K, N, d)."""
         raise NotImplementedError
 
     def member(self, k: int) -> FeatureMap:

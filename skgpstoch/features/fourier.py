@@ -78,7 +78,8 @@ class KernelFeatures(FeatureMap):
 
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)
-        return torch.cat([term(G) for term in self.terms], -1).reshape(-1, len(X), self.n_features)
+        phi = torch.cat([term(G) for term in self.terms], -1)
+        return phi.reshape(-1, X.shape[-2], self.n_features)
 
 
 class LinearTerm(Term):

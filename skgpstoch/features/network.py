@@ -62,7 +62,7 @@ class NetworkFeatures(FeatureMap):
             Z = Z[None]
         if not self.skip:
             return Z
-        linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(len(X), 1)], 1)
+        linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(*X.shape[:-1], 1)], -1)
         return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 
@@ -97,8 +97,26 @@ class MemberLinear(OfMembers):
         return torch.baddbmm(self.bias, X.expand(len(self.weight), -1, -1), self.weight)
 
 
+class InputScales(OfMembers):
+    """Each input times a learned scale: (N, d) → (K, N, d).
+
+    What automatic relevance determination is to a kernel: the scales of inputs that say nothing
+    shrink much sooner than a layer's weights of them, all of which would have to. As in Holzmüller,
+    Grinsztajn & Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on tabular
+    data", NeurIPS 2024.
+    """
+
+    def __init__(self, n_members: int, n_inputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
+        self.input_scale = nn.Parameter(torch.ones(n_members, 1, n_inputs, **kind))
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.input_scale * X
+
+
 class PeriodicInputs(OfMembers):
-    """Inputs beside some linear functions of waves of each: (N, d) → (K, N, d'·D + d).
+    """Inputs beside waves' linear functions: (N, d) or (K, N, d) → (K, N, d'·D + d).
 
     [x, Wᵀcos(2π f x + p)] of every input, f, p and W learned, which lets a network bend sharply
     along one of them: Gorishniy, Rubachev & Babenko, "On embeddings for numerical features in
@@ -148,13 +166,13 @@ class PeriodicInputs(OfMembers):
         self.share = self.share[k : k + 1].clone()
 
     def forward(self, X: Tensor) -> Tensor:
-        angle = X.index_select(1, self.columns).mT[None, :, :, None] * (
+        X = X.expand(len(self.frequency), -1, -1)
+        angle = X.index_select(2, self.columns).mT[..., None] * (
             2.0 * math.pi * self.frequency[:, :, None]
         )
-        waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d, N, D)
+        waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d', N, D)
         waves = waves.transpose(1, 2).flatten(2)
-        waves = self.share.to(waves) * waves
-        return torch.cat([waves, X.expand(len(waves), -1, -1)], 2)
+        return torch.cat([self.share.to(waves) * waves, X], 2)
 
 
 def multilayer_perceptron(

@@ -45,9 +45,10 @@ from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
 
+SCALE_RATE = 20.0  # of inputs' scales, times that of layers: better than 6, RealMLP's, at 500 rows
 START_ROOT = 0.03  # of S at the start, with features of order 1
-MOST_FULL = 512  # features up to which S of one latent function has correlations
-MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
+MOST_FULL = 512  # features that are not learned, up to which S of one function has correlations
+MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 ROUNDS = 2  # of m_k and the calibration, each given the other
 ENSEMBLE_CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes
@@ -75,6 +76,7 @@ class EnsembleObjective(Objective):
     rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    held_out: Tensor  # log p of rows by what has not seen them, (N,), once it is calibrated
 
     def __init__(
         self,
@@ -92,7 +94,9 @@ class EnsembleObjective(Objective):
         K, D, P = features.n_members, features.n_features, len(model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.Parameter(like.new_zeros(K, D, P))
-        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS
+        # Features that are learned turn to where S is diagonal; others are taken as they are.
+        learns_features = any(p.requires_grad for p in features.network_parameters())
+        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS and not learns_features
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
@@ -110,6 +114,14 @@ class EnsembleObjective(Objective):
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
         return weight if rows.weight is None else weight * rows.weight
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return groups for the optimiser: scales of inputs, networks' parameters, all others."""
+        network, rest = super().param_groups()
+        is_scale = {id(p) for name, p in self.named_parameters() if name.endswith("input_scale")}
+        scales = [p for p in network["params"] if id(p) in is_scale]
+        network["params"] = [p for p in network["params"] if id(p) not in is_scale]
+        return [{"params": scales, "rate": SCALE_RATE * self.network_rate}, network, rest]
 
     # ---- q(w) and q(f) of every member ---------------------------------------------------------
 
@@ -182,21 +194,38 @@ class EnsembleObjective(Objective):
         self, X: Tensor, rows: Rows, log_scales: Sequence[float]
     ) -> tuple[np.ndarray, float]:
         """Sums of losses for some scales of f, and how many rows they are of."""
-        totals, count = np.zeros(len(log_scales)), 0.0
-        for k in range(len(self.folds)):
-            mine = (cast(Tensor, rows.fold) == k).nonzero()[:, 0]
-            block, phi = rows[mine], self.model.features.members(X[mine])
-            q = self.marginals(phi, self.present_roots())
-            of_member = Marginals(*(part[k : k + 1] for part in q))
-            likelihood = self.model.likelihood.of(block)
-            if (scale := self.model.scale) is not None:
-                likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi)[k])
-            for j, log_scale in enumerate(log_scales):
-                q = scaled(of_member, Calibration(log_scale), self.centre)
-                losses = self.model.loss.of_predictions(block.y, likelihood, q)
-                totals[j] += float(block.weighted(losses).sum())
-            count += block.n_effective
-        return totals, count
+        block, q, latent = self.blind(X, rows)
+        likelihood = self.model.likelihood.of(block)
+        if latent is not None:
+            likelihood = cast(AdditiveNoise, likelihood).scaled(RowScale.of(latent))
+        totals = np.zeros(len(log_scales))
+        for j, log_scale in enumerate(log_scales):
+            other = scaled(q, Calibration(log_scale), self.centre)
+            losses = self.model.loss.of_predictions(block.y, likelihood, other)
+            totals[j] = float(block.weighted(losses).sum())
+        return totals, block.n_effective
+
+    @torch.no_grad()
+    def blind(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
+        """What the member that is blind to each row of a fold predicts for it.
+
+        Returns
+        -------
+        rows : Rows
+            Those of all folds, which follow each other.
+        q : Marginals of shape (1, N, P)
+            Of f.
+        latent : Tensor of shape (1, N, P) or None
+            Of the noise, where it depends on the inputs.
+        """
+        K, scale = len(self.folds), self.model.scale
+        held_out = slice(rows.n_unseen, rows.n_unseen + rows.n_held_out)
+        own = X[held_out] if K == 1 else X[held_out].unflatten(0, (K, -1))  # (K, N/K, d)
+        phi = self.model.features.members(own)
+        each = self.marginals(phi, self.present_roots())
+        q = Marginals(*(part.flatten(0, 1)[None] for part in each))
+        latent = None if scale is None else (phi @ scale.weights).flatten(0, 1)[None]
+        return rows[held_out], q, latent
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
@@ -208,22 +237,49 @@ class EnsembleObjective(Objective):
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
+        of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
-        if not (n and self.calibrates and self.is_calibrated):
-            return
-        usual = USUAL
-        if self.has_confidence:  # that of the mixture is near those of members, by their folds
-            usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
-        phi, closes = self.model.features.members(X[:n]), self.closes(rows)
-        likelihood, scale = copy.deepcopy(self.model.likelihood).double(), self.model.scale
+        if n and self.calibrates and self.is_calibrated:
+            usual = USUAL
+            if self.has_confidence:  # that of the mixture is near those of members, by their folds
+                usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
+            closes = self.closes(rows)
+            for _ in range(ROUNDS if closes else 1):
+                for k in range(len(self.folds)) if closes else ():
+                    found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                    self.means[k] = found.q.mean
+                self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
+        self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
+
+    def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
+        """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
+        phi, scale = self.model.features.members(X), self.model.scale
         latent = None if scale is None else phi.double() @ scale.weights.double()
-        for _ in range(ROUNDS if closes else 1):
-            for k in range(len(self.folds)) if closes else ():
-                found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
-                self.means[k] = found.q.mean
-            q, held_out = self.marginals(phi, self.present_roots()), rows[:n].to(torch.float64)
-            predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
-            self.calibration = HeldOut(*predicted).best(usual)
+        return rows, self.marginals(phi, self.present_roots()), latent
+
+    def judged(self, rows: Rows, q: Marginals, latent: Tensor | None) -> HeldOut:
+        """Rows that were not trained on with predictions for them, in float64."""
+        likelihood = copy.deepcopy(self.model.likelihood).double()
+        exact = None if latent is None else latent.double()
+        held_out = rows.to(torch.float64)
+        return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
+
+    def held_out_log_density(
+        self, X: Tensor, rows: Rows, of_folds: tuple[Rows, Marginals, Tensor | None] | None
+    ) -> Tensor:
+        """log p(yᵢ) by what has not seen row i, (N,); NaN if all members have.
+
+        Of rows that no member sees it is the mixture's; of a fold that of the member that is blind
+        to it, alone. Calibrated as the mixture is.
+        """
+        found = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=X.device)
+        if of_folds is None:
+            return found
+        n, choice = rows.n_unseen, self.calibration
+        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice)
+        if n:
+            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
+        return found
 
     @property
     def is_calibrated(self) -> bool:

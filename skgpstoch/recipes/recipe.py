@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -297,8 +297,17 @@ class Fitted(NamedTuple):
     history: History
     objective: Objective | None = None
     data: Data | None = None  # as it was given, rows of weight 0 included
+    places: np.ndarray | None = None  # which row of training each row of a weight became
 
-    def in_units(self, log_density: float, n_rows: float) -> float:
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        """Return values of rows of training for each row as it was given; NaN of no weight."""
+        data = cast(Data, self.data)
+        found = np.full(len(data), np.nan)
+        counts = slice(None) if data.weight is None else data.weight > 0.0
+        found[counts] = values[self.places]
+        return found
+
+    def in_units(self, log_density: Any, n_rows: float) -> Any:
         """Return the log density of n_rows rows of the scaled y for y in the user's units."""
         return log_density - n_rows * float(np.log(self.y_scaling.scale).sum())
 

@@ -24,7 +24,7 @@ from ..estimators.base import fitting, refuse_booleans, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import N_JOBS
+from ..estimators.parameters import AUTO, N_JOBS
 from ..estimators.regressor import Regressor
 from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import (
@@ -63,8 +63,9 @@ class AutomaticParameters:
         core for 12,000 rows, and 15 to 20 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
-    verbose : int, default=0
-        Whether to print each epoch.
+    verbose : int or "auto", default="auto"
+        "auto" shows progress on a line of its own, on a terminal or in a notebook, when a fit has
+        taken ten seconds; 0 shows nothing, and 1 prints each epoch.
     random_state : int, RandomState instance or None, default=None
         Seed; an int makes fits reproducible.
 
@@ -84,13 +85,13 @@ class AutomaticParameters:
 
     max_time: float | None = None
     device: Any = None
-    verbose: int = 0
+    verbose: int | str = "auto"
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
         "device": [str, torch.device, None],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", AUTO],
         "random_state": ["random_state"],
     }
 

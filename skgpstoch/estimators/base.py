@@ -9,7 +9,7 @@ import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,17 +30,17 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.messages import warn
-from ..data.rows import UNSEEN, Data, Rows, inverse_order
+from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
-from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
-from ..training.checkpoint import Checkpoint
+from ..training.deadline import Deadline
 from ..training.loop import History, train
-from ..training.optimizers import make_optimizer
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .parameters import RunParameters
+from .progress import is_verbose, progress_of
+from .runs import Run, begin, begin_in_time, budget_of, shortage
 
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
@@ -107,23 +107,6 @@ def what_to_lower(estimator: BaseEstimator) -> str:
 # ---- the estimator -------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
-    """What a fit trains, on what, and how."""
-
-    X: Tensor
-    rows: Rows
-    plan: Plan
-    objective: Objective
-    optimizer: torch.optim.Optimizer | None
-    generator: torch.Generator
-    checkpoint: Checkpoint | None
-    places: np.ndarray | None = None  # which row of X each given row that has a weight became
-
-    def solution(self) -> Posterior:
-        """Return the posterior at the present iterate."""
-        return self.objective.solution(self.X, self.rows)
-
-
 class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """validate → recipe → plan → objective → train → closing pass → fitted attributes.
 
@@ -140,6 +123,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     _x_scaling: Scaling
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
+    _own_attributes: tuple[str, ...]
     _stream: Any
 
     @abstractmethod
@@ -185,10 +169,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
+        now = Deadline.after(0.0)
         self._validate_params()
         data = self._validate(X, y, True, *of_rows)
         recipe = self._recipe()
         recipe.check(data)
+        if getattr(self, "max_time", None) is not None:
+            recipe = replace(recipe, deadline=now.earlier(-self.max_time))
         self._fit(recipe, data)
         return self
 
@@ -236,37 +223,36 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         places = places if order is None else inverse_order(order)[places]
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
         problem = Problem(X, rows, self._x_scaling, plan, generator, start)
-        objective = recipe.objective(problem).to(X.device)
-        groups = objective.param_groups()
-        optimizer = make_optimizer(plan.solver, groups, plan.rate, objective.step_end)
-        if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
-            plan = replace(plan, max_iter=1)
-        return Run(X, rows, plan, objective, optimizer, generator, checkpoint, places)
+        if recipe.deadline is None:
+            run = begin(recipe, problem, checkpoint)
+        else:
+            run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
+        return run._replace(places=places)
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> History:
-        objective, plan, X, rows = run.objective, run.plan, run.X, run.rows
-        if plan.folds.size:
-            trained = slice(plan.folds.n_untrained, None)
-            X, rows = X[trained], rows[trained]
-        source, rows = objective.minibatch_source(X, rows)
+        objective, plan = run.objective, run.plan
+        source, rows = run.minibatch_source()
         evaluate = functools.partial(objective.evaluate, run.X, run.rows)
-        history = train(
-            objective,
-            source,
-            rows,
-            optimizer=run.optimizer,
-            checkpoint=run.checkpoint,
-            max_iter=plan.max_iter,
-            batch_size=plan.batch_size,
-            schedule=plan.schedule,
-            generator=run.generator,
-            evaluate=evaluate if plan.evaluates else None,
-            evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
-            n_iter_no_change=plan.patience,
-            tol=plan.tol,
-            on_epoch=None if callbacks is None else callbacks.on_epoch,
-            verbose=bool(self.verbose),
-        )
+        with progress_of(self) as progress:
+            history = train(
+                objective,
+                source,
+                rows,
+                optimizer=run.optimizer,
+                checkpoint=run.checkpoint,
+                deadline=run.deadline,
+                max_iter=plan.max_iter,
+                batch_size=plan.batch_size,
+                schedule=plan.schedule,
+                generator=run.generator,
+                evaluate=evaluate if plan.evaluates else None,
+                evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
+                n_iter_no_change=plan.patience,
+                tol=plan.tol,
+                on_epoch=None if callbacks is None else callbacks.on_epoch,
+                on_step=progress,
+                verbose=is_verbose(self.verbose),
+            )
         objective.calibrate(run.X, run.rows)
         return history
 
@@ -300,7 +286,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         X = self._x_scaling.tensor(data.X, kind, device, order)
         y = self._y_scaling.tensor(data.y, kind, device, order)
         noise = None if data.y_std is None else known_noise(data.y_std, self._y_scaling.scale)
-        fold = None if folds is None else fold_numbers(len(data), folds, device)
+        fold = None if folds is None else folds.numbers(len(data), device)
         return X, Rows(y, column(data.weight), column(data.exposure), column(noise), fold)
 
     def _finish(
@@ -313,6 +299,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         fitted = self._fitted(run.plan, history)
         fitted = fitted._replace(objective=run.objective, data=data, places=run.places)
         self._set_attributes(recipe, fitted)
+        if run.deadline is not None:
+            self._set_budget(budget_of(run, history, self.max_time))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
@@ -332,6 +320,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self._own_attributes = tuple(found)
         for message in recipe.warnings(fitted):
             warn(message, ConvergenceWarning)
+
+    def _set_budget(self, budget: dict[str, Any]) -> None:
+        """Say what there was time for."""
+        self.budget_ = budget
+        self._own_attributes += ("budget_",)
+        if not budget["is_enough"]:
+            warn(shortage(budget), ConvergenceWarning)
 
     def _set_history(self, history: History, plan: Plan) -> None:
         """Say what training has done so far; callbacks find it here after every epoch."""
@@ -457,18 +452,6 @@ def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
     rule other than chance goes by their columns.
     """
     return torch.randperm(len(data), generator=generator, device=generator.device).cpu().numpy()
-
-
-def fold_numbers(n_rows: int, folds: Folds, device: torch.device) -> Tensor | None:
-    """Return the fold of each row, (N,): −2 for those unseen, then folds, then −1; or None."""
-    if not folds.size:
-        return None
-    fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
-    fold[: folds.n_unseen] = UNSEEN
-    for k in range(folds.n_folds):
-        start = folds.n_unseen + k * folds.size
-        fold[start : start + folds.size] = k
-    return fold
 
 
 def warn_if_hopeless(history: History, n_outputs: int) -> None:

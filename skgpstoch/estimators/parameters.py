@@ -58,8 +58,9 @@ class RunParameters:
     checkpoint_dir : path or None, default=None
         Folder to save the training in. The same `fit`, called again after it was killed, resumes
         from there to the same result.
-    verbose : int, default=0
-        Whether to print each epoch.
+    verbose : int or "auto", default=0
+        Whether to print each epoch. "auto" shows progress on a line of its own, on a terminal or in
+        a notebook, when the fit has taken ten seconds.
     random_state : int, RandomState instance or None, default=None
         Seed; an int makes fits reproducible to the last bit on the same device.
 
@@ -82,7 +83,7 @@ class RunParameters:
     device: str | torch.device | None = None
     dtype: str = "float32"
     checkpoint_dir: Any = None
-    verbose: int = 0
+    verbose: int | str = 0
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
@@ -91,7 +92,7 @@ class RunParameters:
         "device": [str, torch.device, None],
         "dtype": [StrOptions({"float32", "float64"})],
         "checkpoint_dir": [str, os.PathLike, None],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", AUTO],
         "random_state": ["random_state"],
     }
 

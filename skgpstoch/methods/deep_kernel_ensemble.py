@@ -203,6 +203,10 @@ class EnsembleRecipe(Recipe):
         )
         return replace(plan, beta=self.beta)
 
+    def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
+        is_ours = self.n_estimators == "auto"
+        return replace(self, n_estimators=n_members).plan(sizes) if is_ours else self.plan(sizes)
+
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
             return self.network.input_scaling(X, weight)
@@ -349,10 +353,21 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         Hold out a fold of each network and keep the iterate that predicts it best; the rows rejoin
         the closing pass. False: the last iterate is kept, and nothing is recalibrated.
 
+    max_time : float or None, default=None
+        Seconds that `fit` may take, from its call to its return. Steps are measured, and the
+        learning rate anneals towards the end of the time; where there is little there are fewer
+        networks (if their number is "auto"), fewer steps, five at least, and a shorter closing
+        pass. A warning and `budget_` say what was cut. Results then depend on the speed of the
+        machine; with ample time they are those without a limit.
+
     Attributes
     ----------
     posterior_ : torch.nn.Module
         The mixture of the members' posteriors, in float64 on the CPU.
+    budget_ : dict
+        With `max_time`: "n_steps" and "n_estimators" that there was time for, "all_steps" and
+        "all_estimators" of a fit without it, "closing_pass" ("full", "short", or "none" if the last
+        layers are as training left them), and "is_enough", whether nothing was cut.
     kernel_ : sklearn kernel
         The fitted kernel on the networks' outputs.
     loss_curve_ : list of float
@@ -380,6 +395,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     mean: str = "constant"
     calibrate: bool = True
     early_stopping: bool = True
+    max_time: float | None = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
@@ -393,6 +409,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
         "early_stopping": ["boolean"],
+        "max_time": [POSITIVE, None],
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,6 +37,9 @@ class Objective(nn.Module):
 
     rest_rate: float = 1.0
     """Of the learning rate, for all others."""
+
+    closing_pass: str = "full"
+    """How thorough the closing pass is: "full", "short" or "none"; :meth:`hurry` chooses."""
 
     @property
     def predicts_otherwise(self) -> bool:
@@ -98,6 +101,15 @@ class Objective(nn.Module):
 
     def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Choices that are left when the best iterate is, before the closing pass."""
+
+    def hurry(
+        self, X: Tensor, rows: Rows, clock: Callable[[], float], seconds: float, wanted: float
+    ) -> float:
+        """Choose a closing pass for which there is time; the seconds that it will take.
+
+        There are `seconds` for training, which wants as many as `wanted`, and for this pass.
+        """
+        return 0.0
 
     def solution(self, X: Tensor, rows: Rows) -> Posterior:
         """The closing exact pass over all rows."""

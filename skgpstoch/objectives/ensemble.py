@@ -41,6 +41,7 @@ from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
 from .base import Objective
+from .closing import CLOSINGS, N_LOSSES, Clock, ClosingCost, extrapolated, seconds_of
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -50,8 +51,7 @@ START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features that are not learned, up to which S of one function has correlations
 MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
-ROUNDS = 2  # of m_k and the calibration, each given the other
-ENSEMBLE_CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes
+CLOSING_TOL = 1e-3  # nats per row
 
 
 class EnsembleObjective(Objective):
@@ -238,13 +238,12 @@ class EnsembleObjective(Objective):
         too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
         of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
-        n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
-        if n and self.calibrates and self.is_calibrated:
+        if n := self.n_judges(rows):
             usual = USUAL
             if self.has_confidence:  # that of the mixture is near those of members, by their folds
                 usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
             closes = self.closes(rows)
-            for _ in range(ROUNDS if closes else 1):
+            for _ in range(CLOSINGS[self.closing_pass].rounds if closes else 1):
                 for k in range(len(self.folds)) if closes else ():
                     found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
                     self.means[k] = found.q.mean
@@ -281,6 +280,11 @@ class EnsembleObjective(Objective):
             found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
         return found
 
+    def n_judges(self, rows: Rows) -> int:
+        """How many rows predictions are calibrated by; they come first."""
+        n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
+        return n if self.calibrates and self.is_calibrated else 0
+
     @property
     def is_calibrated(self) -> bool:
         """Whether there is a choice: what the bound makes of one member is a posterior."""
@@ -310,10 +314,35 @@ class EnsembleObjective(Objective):
             members, self.calibration.mean_shrinkage, self.calibration.disagreement_scale
         )
 
+    @torch.no_grad()
+    def hurry(self, X: Tensor, rows: Rows, clock: Clock, seconds: float, wanted: float) -> float:
+        cost = self.closing_cost(X, rows, clock)
+        self.closing_pass = cost.choose(seconds, wanted)
+        return cost.of(CLOSINGS[self.closing_pass])
+
+    def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
+        """Measure the parts of the closing pass on a few rows."""
+        K, n, of_weights, of_calibration = len(self.folds), self.n_judges(rows), 0.0, 0.0
+        model, q = self.member(0), self.q(0)
+
+        def solve(m: int) -> float:
+            return seconds_of(lambda: self.closed(model, q, X[:m], rows[:m]), clock)
+
+        if self.closes(rows):
+            of_weights = K * extrapolated(solve, len(rows))
+        if n:
+            predicted = self.judged(*self.unseen(X[:n], rows[:n]))
+            of_calibration = N_LOSSES * seconds_of(lambda: predicted.loss(USUAL), clock)
+        if n and self.has_confidence:
+            share = len(CONFIDENCES) / len(LOG_SCALES)
+            of_calibration += share * seconds_of(lambda: self.evaluate(X, rows), clock)
+        return ClosingCost(of_weights, of_calibration)
+
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""
         P, n = len(self.model.mean.value), len(rows)
         few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
+        few = few and self.closing_pass != "none"
         return few or not (self.is_calibrated or self.model.covariance == "gradient")
 
     @torch.no_grad()
@@ -334,7 +363,8 @@ class EnsembleObjective(Objective):
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
-        return optimal_q(model, X, rows, start, q if is_kept else None, **ENSEMBLE_CLOSING)
+        max_iter = CLOSINGS[self.closing_pass].max_iter
+        return optimal_q(model, X, rows, start, q if is_kept else None, CLOSING_TOL, max_iter)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

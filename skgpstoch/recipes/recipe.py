@@ -22,12 +22,13 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
-from ..data.rows import Data, Rows
+from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
+from ..training.deadline import Deadline
 from ..training.loop import History
 from ..training.optimizers import Schedule, constant
 
@@ -355,6 +356,17 @@ class Folds:
         most = n_rows // max(2, n_folds)
         return cls(n_folds, min(max(1, round(fraction * n_rows)), most))
 
+    def numbers(self, n_rows: int, device: torch.device) -> Tensor | None:
+        """Return the fold of each row, (N,): −2 for those unseen, then folds, then −1; or None."""
+        if not self.size:
+            return None
+        fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
+        fold[: self.n_unseen] = UNSEEN
+        for k in range(self.n_folds):
+            start = self.n_unseen + k * self.size
+            fold[start : start + self.size] = k
+        return fold
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -462,16 +474,23 @@ class Recipe(OfParameters, ABC):
         Whether equal rows may be one row that counts for all of them.
     numbers_rows : bool, default=False
         Whether parameters have row numbers, so that no row may go before training.
+    deadline : Deadline or None, default=None
+        When the fit has to end, if it has to.
     """
 
     likelihood: Likelihood
     normalize_y: bool = False
     merges_rows: bool = True
     numbers_rows: bool = False
+    deadline: Deadline | None = None
 
     @abstractmethod
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         """Decide what "auto" means; a pure function."""
+
+    def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
+        """Decide the same if there is time for so many members of an ensemble only."""
+        return self.plan(sizes)
 
     @abstractmethod
     def objective(self, problem: Problem) -> Objective:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,11 +20,12 @@ from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import Checkpoint, same_form, summary
+from .deadline import Allowance, Deadline
 from .global_rng import global_rng
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
-
+LEAST_STEPS = 5  # however little time there is
 
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
@@ -42,11 +43,12 @@ class History:
     best_iter: int = 0
     improved_iter: int = 0
     n_rollbacks: int = 0
+    n_steps: int = 0  # when it has ended
     status: str = "running"
 
     @property
     def n_iter(self) -> int:
-        """Completed epochs."""
+        """Epochs, of which a deadline may have cut the last short."""
         return len(self.loss_curve)
 
     def is_sound(self) -> bool:
@@ -80,6 +82,8 @@ class Trainer:
     tol: float = 0.0
     on_epoch: Callable[[History], bool] | None = None
     checkpoint: Checkpoint | None = None
+    allowance: Allowance | None = None
+    on_step: Callable[[Trainer], None] | None = None
     verbose: bool = False
     history: History = field(default_factory=History)
     start_state: dict[str, Tensor] | None = None
@@ -87,11 +91,32 @@ class Trainer:
     safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
     failure: Exception | None = None  # the last that an epoch ended with
     step: int = 0
+    scored_position: float = 0.0
     rate: float = 1.0  # halved by every rollback
 
     @property
     def n_batches(self) -> int:
         return math.ceil(len(self.X) / self.batch_size)
+
+    @property
+    def n_steps(self) -> int:
+        """Steps, if no deadline or stopping rule ends them before."""
+        return self.max_iter * self.n_batches
+
+    def position(self) -> float:
+        """Where the run is, in steps of `n_steps`: by its steps or by its time, the later."""
+        if self.allowance is None:
+            return self.step
+        share = min(self.allowance.share(), self.step / LEAST_STEPS)
+        return max(self.step, share * self.n_steps)
+
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return (
+            self.allowance is not None
+            and self.step >= LEAST_STEPS
+            and self.allowance.share() >= 1.0
+        )
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """What steps and evaluations run in: with the global generator, where they may need it."""
@@ -109,6 +134,9 @@ class Trainer:
                 self.history.status = "max_iter"
             elif self.should_stop() or self.objective.has_converged():
                 self.history.status = "converged"
+            elif self.is_late():
+                self.score_last()
+                self.history.status = "deadline"
             elif not self.run_sound_epoch():
                 self.roll_back()
             elif self.on_epoch is not None and self.on_epoch(self.history):
@@ -117,7 +145,9 @@ class Trainer:
     def is_due(self) -> bool:
         """Whether this is an epoch after which to evaluate and save."""
         n_iter = self.history.n_iter
-        return n_iter % self.evaluate_every == 0 or n_iter == self.max_iter
+        if n_iter % self.evaluate_every == 0 or n_iter == self.max_iter or self.is_late():
+            return True
+        return self.position() - self.scored_position >= self.evaluate_every * self.n_batches
 
     def run_sound_epoch(self) -> bool:
         """An epoch and its evaluation; whether all is finite after it."""
@@ -127,16 +157,17 @@ class Trainer:
                 if not (math.isfinite(loss) and self.objective.is_finite()):
                     return False
                 self.history.loss_curve.append(loss)
-                if self.is_due() and not self.score():
+                is_due = self.is_due()
+                if is_due and not self.score():
                     return False
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
         if self.verbose:
             self.report()
-        if self.is_due():
+        if is_due:
             self.safe = self.state_dict()
-            if self.checkpoint is not None:
+            if self.checkpoint is not None and self.step == self.history.n_iter * self.n_batches:
                 self.checkpoint.save(self.safe)
         return True
 
@@ -156,24 +187,29 @@ class Trainer:
         self.rate, self.history.n_rollbacks = rate, n_rollbacks
 
     def run_epoch(self) -> float:
-        """One pass over a permutation of the rows; mean loss in nats per row."""
+        """One pass over a permutation of the rows, or what there is time for; mean loss per row."""
         self.objective.train()
         if self.objective.has_user_module:
             seed_rng(self.X.device, self.draw_seed())  # for its stochastic layers
-        n = len(self.X)
+        n, n_seen = len(self.X), 0
         permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
         total = torch.zeros((), dtype=torch.float64, device=self.X.device)
         for batch in permutation.tensor_split(self.n_batches):
             loss = self.train_step(self.X.index_select(0, batch), self.rows[batch])
             total += loss * len(batch)
+            n_seen += len(batch)
+            if self.on_step is not None:
+                self.on_step(self)
+            if self.is_late():
+                break
         self.objective.epoch_end()
-        return self.objective.epoch_loss(float(total) / n)
+        return self.objective.epoch_loss(float(total) / n_seen)
 
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
             loss = self.objective(X, rows, self.generator)
         else:
-            factor = self.rate * self.schedule(self.step, self.max_iter * self.n_batches)
+            factor = self.rate * self.schedule(self.position(), self.n_steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = factor * group["initial_lr"]
             step = cast(Callable[..., Tensor], self.optimizer.step)  # torch's type says float
@@ -194,6 +230,7 @@ class Trainer:
 
     def score(self) -> bool:
         """Score the current iterate, lower is better, and keep the best; whether it is finite."""
+        self.scored_position = self.position()
         if self.evaluate is None:
             return True
         self.objective.eval()
@@ -209,16 +246,33 @@ class Trainer:
             self.best_state = copy_of(self.objective.state_dict())
         return True
 
+    def score_last(self) -> None:
+        """Score the current iterate if it is sound, unless it has been."""
+        if self.objective.is_finite() and self.history.n_iter not in self.history.scored_epochs:
+            with self.undisturbed():
+                self.score()
+
     def score_start(self) -> None:
         """Score the start, which is what remains where training only does harm."""
         if self.evaluate is None:
             return
         start = copy_of(self.objective.state_dict())
         self.objective.eval()
-        with self.undisturbed():
+        with self.undisturbed(), self.reserved():
             self.history.start_score = self.evaluate()
         self.start_state = copy_of(self.objective.state_dict())
         self.objective.load_state_dict(start)
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Leave as much time before the deadline as the block takes, for another one like it."""
+        if self.allowance is None:
+            yield
+            return
+        left = self.allowance.deadline.left()
+        yield
+        seconds = left - self.allowance.deadline.left()
+        self.allowance.deadline = self.allowance.deadline.earlier(seconds)
 
     def choose(self) -> None:
         """Leave the objective at its best iterate, or at the start where that is far better."""
@@ -261,6 +315,7 @@ class Trainer:
             "best_state": self.best_state,
             "step": self.step,
             "rate": self.rate,
+            "elapsed": 0.0 if self.allowance is None else self.allowance.used(),
             "generator": self.generator.get_state(),
         }
 
@@ -272,6 +327,7 @@ class Trainer:
         self.start_state = state["start_state"]
         self.best_state = state["best_state"]
         self.step = state["step"]
+        self.scored_position = self.position()
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
@@ -284,10 +340,14 @@ class Trainer:
                 return
             if not self.can_be_in(state):
                 raise ValueError("it is not of this fit")
+            if self.allowance is not None:
+                self.allowance.spent = state["elapsed"]
             self.load_state_dict(state)
             if not self.objective.is_finite():
                 raise ValueError("its parameters are not finite")
         except Exception as error:  # there is no end to what damaged files make torch raise
+            if self.allowance is not None:
+                self.allowance.spent = 0.0
             self.load_state_dict(start)
             warn(
                 f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the fit "
@@ -298,7 +358,7 @@ class Trainer:
         """Whether this run can have been in a state."""
         own, history = self.state_dict(), History(**state["history"])
         kept = [state[name] for name in ("start_state", "best_state")]
-        fixed = ("objective", "step", "rate", "generator")
+        fixed = ("objective", "step", "rate", "elapsed", "generator")
         return (
             all(same_form(own[name], state[name]) for name in fixed)
             and all(same_form(own["objective"], s) for s in kept if s is not None)
@@ -317,9 +377,7 @@ class Trainer:
         )
         if not self.objective.is_finite():
             self.load_state_dict(self.safe)
-        elif self.history.n_iter not in self.history.scored_epochs:
-            with self.undisturbed():
-                self.score()
+        self.score_last()
         self.history.status = "interrupted"
 
 
@@ -345,6 +403,7 @@ def train(
     *,
     optimizer: Optimizer | None,
     checkpoint: Checkpoint | None = None,
+    deadline: Deadline | None = None,
     **options: Any,
 ) -> History:
     """Minimise an objective over minibatches, in place.
@@ -359,10 +418,13 @@ def train(
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
     checkpoint : Checkpoint or None, default=None
         Where to resume from and save to.
+    deadline : Deadline or None, default=None
+        When to end: the schedule comes to its end by then, as steps are measured to go.
+        A resumed run has what is left of its seconds. There are five steps at least.
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
-        `on_epoch`, `verbose`.
+        `on_epoch`, `on_step`, `verbose`.
 
     Returns
     -------
@@ -374,13 +436,17 @@ def train(
     NotPositiveDefiniteError
         If training keeps diverging after ten halvings of the learning rate.
     """
-    trainer = Trainer(objective, optimizer, X, rows, checkpoint=checkpoint, **options)
+    allowance = None if deadline is None else Allowance(deadline)
+    trainer = Trainer(
+        objective, optimizer, X, rows, checkpoint=checkpoint, allowance=allowance, **options
+    )
     if checkpoint is not None:
         trainer.resume(checkpoint)
     try:
         trainer.fit_loop()
     except KeyboardInterrupt:
         trainer.interrupt()
+    trainer.history.n_steps = trainer.step
     trainer.choose()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()

@@ -11,15 +11,15 @@ from torch.optim import Adadelta, AdamW, Optimizer
 
 from .projected_lbfgs import ProjectedLBFGS
 
-Schedule = Callable[[int, int], float]
-"""(step, number of steps) → factor of the initial learning rate."""
+Schedule = Callable[[float, int], float]
+"""(step, number of steps) → factor of the initial learning rate; before a deadline, steps jump."""
 
 
 LBFGS_ITERATIONS = 10
 """L-BFGS's iterations in what is called an epoch."""
 
 
-def one_cycle(step: int, n_steps: int) -> float:
+def one_cycle(step: float, n_steps: int) -> float:
     """Cosine warm-up over 30 % of the steps, then annealing to zero (Smith & Topin, 2019)."""
     warm = 0.3 * n_steps
     if step < warm:
@@ -27,12 +27,12 @@ def one_cycle(step: int, n_steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - warm) / max(n_steps - warm, 1.0)))
 
 
-def constant(step: int, n_steps: int) -> float:
+def constant(step: float, n_steps: int) -> float:
     """No schedule."""
     return 1.0
 
 
-def theory(step: int, n_steps: int) -> float:
+def theory(step: float, n_steps: int) -> float:
     """a_t ∝ t^(−3/4), for which SCGD's convergence is proved (Wang et al., 2017, Theorem 8)."""
     return (step + 1.0) ** -0.75
 

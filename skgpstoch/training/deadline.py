@@ -1,0 +1,69 @@
+"""A time that something has to end at, and how much of the time until then has passed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Clock = Callable[[], float]
+"""Seconds since any fixed time; they never go back."""
+
+
+class Deadline(NamedTuple):
+    """A time that something has to end at.
+
+    Parameters
+    ----------
+    end : float
+        When, by the clock.
+    clock : callable, default=time.monotonic
+        What tells the time, in seconds.
+    """
+
+    end: float
+    clock: Clock = time.monotonic
+
+    @classmethod
+    def after(cls, seconds: float, clock: Clock = time.monotonic) -> Deadline:
+        """Return the deadline in so many seconds."""
+        return cls(clock() + seconds, clock)
+
+    def left(self) -> float:
+        """Return the seconds that are left; less than 0 if it has passed."""
+        return self.end - self.clock()
+
+    def earlier(self, seconds: float) -> Deadline:
+        """Return a deadline this much earlier, to leave time for what comes after it."""
+        return self._replace(end=self.end - seconds)
+
+
+@dataclass
+class Allowance:
+    """The seconds between the first look at a deadline and its end, and what of them has passed.
+
+    Parameters
+    ----------
+    deadline : Deadline
+        When they end.
+    spent : float, default=0.0
+        What has passed in runs that this one resumes.
+    """
+
+    deadline: Deadline
+    spent: float = 0.0
+    granted: float | None = None  # seconds, from the first look on
+
+    def used(self) -> float:
+        """Return the seconds that have passed; none at the first look."""
+        left = self.deadline.left()
+        if self.granted is None:
+            self.granted = left
+        return self.spent + self.granted - left
+
+    def share(self) -> float:
+        """Return the share of them that has passed; at least 1 if there were none."""
+        used = self.used()
+        assert self.granted is not None
+        return used / self.granted if self.granted > 0.0 else 1.0

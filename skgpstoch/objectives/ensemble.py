@@ -36,7 +36,7 @@ from ..data.rows import UNSEEN, Rows
 from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
-from ..models.mixture import MixturePosterior
+from ..models.mixture import MixturePosterior, Spread
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
@@ -75,6 +75,7 @@ class EnsembleObjective(Objective):
     rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    spread: Spread | None = None  # of the mixture, likewise
 
     def __init__(
         self,
@@ -206,7 +207,8 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; and the share and the size of outliers. As all this changes the best m_k, twice.
+        too; the share and the size of outliers; and the exponent of all deviations. As all this
+        changes the best m_k, twice.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not (n and self.calibrates and self.is_calibrated):
@@ -223,7 +225,9 @@ class EnsembleObjective(Objective):
                 self.means[k] = found.q.mean
             q, held_out = self.marginals(phi, self.present_roots()), rows[:n].to(torch.float64)
             predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
-            self.calibration = HeldOut(*predicted).best(usual)
+            judged = HeldOut(*predicted)
+            self.calibration = judged.best(usual)
+            self.spread = judged.spread(self.calibration)
 
     @property
     def is_calibrated(self) -> bool:
@@ -250,8 +254,9 @@ class EnsembleObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
+        choice = self.calibration
         return MixturePosterior(
-            members, self.calibration.mean_shrinkage, self.calibration.disagreement_scale
+            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread
         )
 
     def closes(self, rows: Rows) -> bool:

@@ -1,11 +1,14 @@
 """What ensembles choose by rows that no member has seen."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import cumulative_trapezoid, trapezoid
 from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
@@ -29,13 +32,14 @@ from skgpstoch.calibration.held_out import (
 from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.network import PeriodicInputs
-from skgpstoch.likelihoods import Laplace, SharedStudentT
+from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.dlm import split_rows
+from skgpstoch.models.mixture import MixturePosterior, Spread
 from skgpstoch.objectives.ensemble import EnsembleObjective
 
-ALL = [True] * 7
-NO_OUTLIERS = [*ALL[:5], False, False]
+ALL = [True] * 8
+NO_OUTLIERS = [*ALL[:5], False, False, True]
 
 
 def only(*names):
@@ -89,8 +93,8 @@ def test_disagreement_is_found_though_it_has_no_slope_at_nought(gain):
 
 def test_all_changes_are_found_together():
     """A loss with a known minimum among changes that depend on each other."""
-    best = np.array([-1.5, 0.4, 1.0, 0.7, 0.3, -2.0, 1.5])
-    A = 1e6 * (np.eye(7) + 0.5)
+    best = np.array([-1.5, 0.4, 1.0, 0.7, 0.3, -2.0, 1.5, 1.2])
+    A = 1e6 * (np.eye(8) + 0.5)
     found = calibrate(lambda choice: 0.5 * (choice - best) @ A @ (choice - best), ALL)
     assert_allclose(found, best, atol=1e-3)
 
@@ -127,6 +131,160 @@ def test_noise_is_stretched():
     wider = stretched(SharedStudentT(0.5 * like), like, choice, True)
     assert_allclose(wider.outliers, (0.2, 3.0))
     assert repr(wider) == "SharedStudentT(scale=[0.5], df=4, outliers=(0.2, 3))"
+
+
+# ---- the exponent of deviations ----------------------------------------------------------------
+
+
+def flat(n, exponent, n_outputs=1):
+    """Rows whose deviations vary more than two members say, by this exponent."""
+    g = torch.Generator().manual_seed(1)
+    z, log_std = torch.randn(2, n, n_outputs, generator=g, dtype=torch.float64)
+    y = (exponent * log_std).exp() * z
+    q = Marginals(torch.zeros_like(z).repeat(2, 1, 1), (2.0 * log_std).exp().repeat(2, 1, 1))
+    noise = Gaussian(1e-9 * torch.ones(n_outputs).double()).requires_grad_(False)
+    return HeldOut(Rows(y), q, noise, True)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_deviations_that_are_too_flat_are_found(n_outputs):
+    assert_allclose(flat(5000, 1.3, n_outputs).best().exponent, 1.3, atol=0.05)
+    assert_allclose(flat(5000, 1.0, n_outputs).best().exponent, 1.0, atol=0.05)
+
+
+def test_a_few_rows_move_the_exponent_little():
+    assert 1.0 < flat(30, 1.5).best().exponent < 1.3
+    assert 1.0 < flat(5, 1.5).best().exponent < 1.1
+
+
+def test_a_row_of_weight_two_is_two_rows_to_the_exponent():
+    held_out = flat(300, 1.3)
+    twice = torch.arange(300).repeat(2)
+    q = Marginals(*(a[:, twice] for a in held_out.q))
+    both = held_out._replace(rows=held_out.rows[twice], q=q)
+    weighted = held_out._replace(
+        rows=Rows(held_out.rows.y, torch.full((300,), 2.0, dtype=torch.float64))
+    )
+    found = [each.best() for each in (both, weighted)]
+    assert_allclose(found[0], found[1], rtol=1e-4)
+    a, b = (each.spread(found[0]).factor for each in (both, weighted))
+    assert_close(a, b)
+
+
+def test_one_member_has_no_exponent():
+    """Its posterior is no mixture that deviations could be spread in."""
+    held_out = flat(20, 1.0)
+    one = held_out._replace(q=Marginals(*(a[:1] for a in held_out.q)))
+    fixed = held_out._replace(learns_noise=False)
+    assert [each.free[-1] for each in (held_out, one, fixed)] == [True, False, False]
+
+
+SPREADS = [("shared_student_t", "input"), ("gaussian", "constant"), ("laplace", "input")]
+
+
+@pytest.fixture(scope="module", params=SPREADS, ids=str)
+def spread_out(request):
+    """Two members, two outputs in units of their own, and the model with its deviations spread."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (120, 1))
+    y = np.sin(X) + np.exp(0.5 * X) * rng.standard_normal((120, 2))
+    likelihood, noise = request.param
+    plain = DeepKernelEnsembleRegressor(
+        likelihood=likelihood, noise=noise, n_estimators=2, max_iter=5, random_state=0
+    ).fit(X, y * [1.0, 50.0])
+    spread = Spread(torch.tensor([1.4, 0.9], dtype=torch.float64), 1.5)
+    model, parts = copy.copy(plain), plain.posterior_.parts
+    plain.posterior_ = MixturePosterior(parts, 0.8, 0.3)
+    model.posterior_ = MixturePosterior(parts, 0.8, 0.3, spread)
+    return plain, model
+
+
+def test_means_stay_and_deviations_are_spread(spread_out):
+    plain, _ = spread_out
+    X, unit = np.linspace(-3, 3, 40)[:, None], plain._y_scaling.scale
+    (mean, std), (same, other) = (m.predict(X, return_std=True) for m in spread_out)
+    assert_allclose(same, mean, rtol=1e-9)
+    ratio = [1.4, 0.9] * (std / unit) ** 0.5
+    assert_allclose(other, ratio * std, rtol=1e-9)
+    ends = (m.predict_interval(X, 0.8) for m in spread_out)
+    expected, found = (np.moveaxis(end, 1, 0) - mean for end in ends)
+    assert_allclose(found, ratio * expected, rtol=1e-6, atol=1e-9)
+    latent = (m.predict_std(X, latent=True) for m in spread_out)
+    assert_allclose(ratio * next(latent), next(latent), rtol=1e-9)
+
+
+def test_the_spread_distribution_is_one(spread_out):
+    """Distribution function, intervals, densities, and draws."""
+    _, model = spread_out
+    X, z = np.array([[1.5]]), np.linspace(-8.0, 8.0, 2001)
+    mean, std = (part[0] for part in model.predict(X, return_std=True))
+    grid = mean + np.sinh(z)[:, None] * std  # far out, and fine near the mean
+    cdf = model.predictive_cdf(np.repeat(X, len(z), 0), grid)
+    assert (np.diff(cdf, axis=0) >= 0.0).all()
+    assert_allclose(cdf[[0, -1]], [[0.0, 0.0], [1.0, 1.0]], atol=1e-6)
+    ends = model.predict_interval(X, 0.8)[0]
+    assert_allclose(model.predictive_cdf(np.repeat(X, 2, 0), ends)[:, 0], [0.1, 0.9], atol=1e-8)
+    draws = model.sample_y(X, 20_000, random_state=0)[0]
+    assert_allclose(draws.mean(1), mean, atol=0.03 * std.max())
+    for j in range(2):
+        assert_allclose((draws[j] < ends[:, [j]]).mean(1), [0.1, 0.9], atol=0.01)
+        of_draws = np.searchsorted(np.sort(draws[j]), grid[:, j]) / draws.shape[1]
+        assert np.abs(of_draws - cdf[:, j]).max() < 0.015
+
+
+def test_the_spread_density_is_that_of_its_distribution(outlying):
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0).fit(*outlying)
+    spread = Spread(torch.tensor([1.4], dtype=torch.float64), 1.5)
+    model.posterior_ = MixturePosterior(model.posterior_.parts, 0.8, 0.3, spread)
+    mean, std = (part.item() for part in model.predict([[1.5]], return_std=True))
+    z = np.linspace(-10.0, 10.0, 4001)
+    rows, y = np.full((len(z), 1), 1.5), mean + std * np.sinh(z)
+    p = np.exp(model.log_predictive_density(rows, y))
+    assert_allclose(trapezoid(p, y), 1.0, atol=1e-4)
+    found, cdf = cumulative_trapezoid(p, y, initial=0.0), model.predictive_cdf(rows, y)
+    assert_allclose(found, cdf, atol=1e-4)
+    assert_allclose(trapezoid(p * y, y), mean, atol=1e-2 * std)
+
+
+def test_covariances_are_spread(spread_out):
+    plain, model = spread_out
+    X = np.linspace(-2, 2, 5)[:, None]
+    (_, cov), (_, other) = (m.predict(X, return_cov=True) for m in spread_out)
+    if "student" not in repr(model.likelihood_):
+        ratio = model.predict_std(X) / plain.predict_std(X)
+        assert_allclose(other, ratio[:, None] * cov * ratio, rtol=1e-8)
+    assert_allclose(np.sqrt(other[range(5), range(5)]), model.predict_std(X), rtol=1e-8)
+    draws = model.sample_y(X, 8000, random_state=0, latent=True)  # (5, 2, S)
+    _, cov = model.predict(X, return_cov=True, latent=True)
+    for j in range(2):
+        size = np.sqrt(np.outer(cov[..., j].diagonal(), cov[..., j].diagonal()))
+        assert_allclose(np.cov(draws[:, j]) / size, cov[..., j] / size, atol=0.08)
+
+
+def test_spread_predictions_do_not_depend_on_the_batch_and_survive_pickling(spread_out):
+    _, model = spread_out
+    X = np.linspace(-3, 3, 11)[:, None]
+    whole = model.predict_interval(X, 0.9)
+    alone = np.concatenate([model.predict_interval(row[None], 0.9) for row in X])
+    assert_allclose(alone, whole, rtol=1e-9)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict_interval(X, 0.9), whole)
+    assert set(model.posterior_.state_dict()) >= {"factor"}
+
+
+def test_the_unit_of_y_changes_nothing_about_its_spread(outlying):
+    X, y = outlying
+    y = y * np.exp(0.7 * X[:, 0])
+    models = [
+        DeepKernelEnsembleRegressor(
+            likelihood="gaussian", noise="constant", n_estimators=2, max_iter=6, random_state=0
+        ).fit(X, z)
+        for z in (y, 8.0 * y + 1024.0)
+    ]
+    assert abs(models[0].posterior_.spread.exponent - 1.0) > 0.01
+    query = np.linspace(-3, 3, 7)[:, None]
+    a, b = (model.predict_interval(query) for model in models)
+    assert_allclose(8.0 * a + 1024.0, b, rtol=1e-5)
 
 
 # ---- classes -----------------------------------------------------------------------------------

@@ -204,6 +204,7 @@ def test_disagreement_is_a_part_of_f(funnel):
     q = Marginals(*(torch.cat(both) for both in zip(*each, strict=True)))
     apart = q.mean - q.mean.mean(0)
     posterior.mean_shrinkage, posterior.disagreement_scale = 0.5, 2.0
+    posterior.factor = None  # of the spread
     together = posterior.marginals(X)
     assert_close(together.mean, q.mean.mean(0) + 0.5 * apart)
     assert_close(together.var, q.var + 4.0 * apart.square().mean(0))

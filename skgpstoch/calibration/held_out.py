@@ -21,7 +21,7 @@ from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.gaussian import Marginals
-from ..models.mixture import drawn_together
+from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
 from ..posteriors.blocks import moments_of
 
@@ -41,6 +41,7 @@ class Calibration(NamedTuple):
     disagreement_scale: float = 0.0  # times the members' disagreement: a deviation of f
     log_odds: float = -math.inf  # of outliers
     log_width: float = 0.0  # of outliers: how much larger their deviations are
+    exponent: float = 1.0  # of all deviations: how much they vary between rows
 
     @property
     def outliers(self) -> tuple[float, float]:
@@ -51,9 +52,18 @@ class Calibration(NamedTuple):
 UNCHANGED = Calibration()
 USUAL = Calibration(log_odds=-3.0, log_width=1.0)
 """What is expected where all can be chosen: means of normal priors."""
-PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
+PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5, 0.1)
 """Their standard deviations."""
-LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
+LIMITS = (
+    (-10.0, 10.0),
+    (0.0, 1.0),
+    (-10.0, 10.0),
+    (0.0, 4.0),
+    (0.0, 4.0),
+    (-9.0, 0.0),
+    (0.0, 6.0),
+    (0.5, 2.0),
+)
 """Of each change."""
 
 
@@ -110,23 +120,49 @@ class HeldOut(NamedTuple):
         has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
-        return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
+        both = several and is_real
+        has_spread = both and self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
+        return True, several, has_tails, varies, both, has_outliers, has_outliers, has_spread
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
-        return -float(self.rows.weighted(self.log_density(choice)).sum())
+        q, noise = self.mixture(choice)
+        if choice.exponent != 1.0:
+            q, noise = respread(q, noise, spread_of(self.rows, q, noise, choice.exponent))
+        losses = -noise.log_predictive(self.rows.y, q)
+        return float(self.rows.weighted(losses).sum())
 
-    def log_density(self, choice: Calibration) -> Tensor:
+    def log_density(self, choice: Calibration, spread: Spread | None) -> Tensor:
         """log p(yᵢ) of each row with some changes, (N,)."""
+        q, noise = self.mixture(choice)
+        if spread is not None:
+            q, noise = respread(q, noise, spread)
+        return noise.log_predictive(self.rows.y, q)
+
+    def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
+        """q(f) and the noise with all changes but the exponent."""
         rows = self.rows
         noise = stretched(self.likelihood.of(rows), rows.y[0], choice, self.learns_noise)
         if self.latent is not None:
             noise = noise.scaled(RowScale.of(choice.noise_contrast * self.latent))
-        return noise.log_predictive(rows.y, scaled(self.q, choice, self.centre))
+        return scaled(self.q, choice, self.centre), noise
+
+    def spread(self, choice: Calibration) -> Spread | None:
+        """What the exponent, if it is not 1, makes of deviations."""
+        if choice.exponent == 1.0:
+            return None
+        return spread_of(self.rows, *self.mixture(choice), choice.exponent)
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""
         return calibrate(self.loss, self.free, usual)
+
+
+def spread_of(rows: Rows, q: Marginals, noise: AdditiveNoise, exponent: float) -> Spread:
+    """s → s̄(s/s̄)^γ, for the geometric mean s̄ of the deviations of these rows."""
+    log_std = 0.5 * noise.moments(q).mixture_moments()[1].log()
+    centre = rows.mean(log_std).exp()
+    return Spread(centre ** (1.0 - exponent), exponent)
 
 
 def most_suitable(losses: np.ndarray) -> Calibration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,22 @@ from ..likelihoods.real import AdditiveNoise
 from ..maths.gaussian import Marginals, standard_normal
 from ..posteriors.base import Posterior
 from .sparse import SparseModel, SparsePosterior
+
+
+class Spread(NamedTuple):
+    """r(s) = a·s^(γ − 1), which all deviations are multiplied by at rows where y has the std s.
+
+    Y becomes Y' = m + r(s)(Y − m), with the mean m of the row: where some rows are known better
+    than others, by how much is mostly underestimated (γ > 1).
+    """
+
+    factor: Tensor  # a, (P,)
+    exponent: float  # γ
+
+    def ratio(self, q: Marginals, likelihood: AdditiveNoise) -> Tensor:
+        """r of each row: (N, P)."""
+        std = likelihood.moments(q).mixture_moments()[1].sqrt()
+        return self.factor.to(std) * std ** (self.exponent - 1.0)
 
 
 class MixturePosterior(Posterior):
@@ -27,17 +43,23 @@ class MixturePosterior(Posterior):
         What the deviations of the members' means from their mean are multiplied by.
     disagreement_scale : float, default=0.0
         What these deviations are multiplied by to be one of f, of every member.
+    spread : Spread or None, default=None
+        What the mixture's deviations from its mean, f's and those of the noise, are multiplied by.
     """
 
     members: nn.ModuleList
+    factor: Tensor | None
 
     def __init__(
         self,
         members: Sequence[SparsePosterior],
         mean_shrinkage: float = 1.0,
         disagreement_scale: float = 0.0,
+        spread: Spread | None = None,
     ) -> None:
         super().__init__()
+        self.register_buffer("factor", None if spread is None else spread.factor)
+        self.exponent = 1.0 if spread is None else spread.exponent
         self.mean_shrinkage = mean_shrinkage
         self.disagreement_scale = disagreement_scale
         self.members = nn.ModuleList(members)
@@ -58,12 +80,33 @@ class MixturePosterior(Posterior):
         """The mean of the members', a bound on the logarithm of the mean evidence: (1,) nats."""
         return torch.stack([part.log_evidence() for part in self.parts]).mean(0)
 
+    @property
+    def spread(self) -> Spread | None:
+        """What deviations are multiplied by, if there is a choice."""
+        return None if self.factor is None else Spread(self.factor, self.exponent)
+
     def marginals(self, X: Tensor) -> Marginals:
+        if self.spread is not None:
+            return self.predictive(X, nothing_known(X))[0]
         return self._joined([part.marginals(X) for part in self.parts])
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
-        pairs = [part.predictive(X, rows) for part in self.parts]
+        q, likelihood = self._mixed(X)
+        if self.spread is not None:
+            q, likelihood = respread(q, cast(AdditiveNoise, likelihood), self.spread)
+        return q, likelihood.of(rows)
+
+    def _mixed(self, X: Tensor) -> tuple[Marginals, Likelihood]:
+        """The mixture before deviations are spread; known errors are none of the model's."""
+        pairs = [part.predictive(X, nothing_known(X)) for part in self.parts]
         return self._joined([q for q, _ in pairs]), joint_likelihood([p for _, p in pairs])
+
+    def _ratio(self, X: Tensor) -> Tensor | None:
+        """What deviations are multiplied by, (N, P)."""
+        if self.spread is None:
+            return None
+        q, likelihood = self._mixed(X)
+        return self.spread.ratio(q, cast(AdditiveNoise, likelihood))
 
     def _joined(self, parts: Sequence[Marginals]) -> Marginals:
         """Components of the mixture, (1, N, P) each."""
@@ -73,10 +116,16 @@ class MixturePosterior(Posterior):
     def covariance(self, X: Tensor) -> Tensor:
         within = torch.stack([part.covariance(X) for part in self.parts]).mean(0)
         factor = self.mean_shrinkage**2 + self.disagreement_scale**2
-        return within + factor * self._disagreement(X)
+        return self._spread_covariance(X, within + factor * self._disagreement(X))
 
     def between(self, X: Tensor) -> Tensor:
-        return self.mean_shrinkage**2 * self._disagreement(X)
+        return self._spread_covariance(X, self.mean_shrinkage**2 * self._disagreement(X))
+
+    def _spread_covariance(self, X: Tensor, cov: Tensor) -> Tensor:
+        """r_i·cov_ij·r_j: (P, N, N)."""
+        if (ratio := self._ratio(X)) is None:
+            return cov
+        return ratio.mT[:, :, None] * cov * ratio.mT[:, None, :]
 
     def _disagreement(self, X: Tensor) -> Tensor:
         """Covariance of the members' means, as they are: (P, N, N)."""
@@ -99,7 +148,8 @@ class MixturePosterior(Posterior):
         """Joint draws of f or, of these rows, of y."""
         means = torch.cat([part.marginals(X).mean for part in self.parts])
         K, _, P = means.shape
-        apart, device = means - means.mean(0), generator.device
+        centre, ratio, device = means.mean(0), self._ratio(X), generator.device
+        apart = means - centre
         which = torch.randint(K, (n_samples,), generator=generator, device=device)
         draws = []
         for k, n in enumerate(torch.bincount(which, minlength=K).tolist()):
@@ -109,12 +159,35 @@ class MixturePosterior(Posterior):
             if self.disagreement_scale:
                 z = standard_normal((n, K, P), f, generator)
                 f = f + self.disagreement_scale / K**0.5 * torch.einsum("skp,knp->snp", z, apart)
+            mean = means[k] + (self.mean_shrinkage - 1.0) * apart[k]
+            if ratio is not None:
+                f, mean = (centre + ratio * (a - centre) for a in (f, mean))
             if rows is not None:
-                likelihood = cast(AdditiveNoise, self.parts[k].predictive(X, rows)[1])
-                mean = means[k] + (self.mean_shrinkage - 1.0) * apart[k]
-                f = likelihood.sample_around(f, mean, generator)
+                noise = cast(AdditiveNoise, self.parts[k].predictive(X, nothing_known(X))[1])
+                noise = noise if ratio is None else noise.scaled(times(noise.ratio, ratio))
+                f = cast(AdditiveNoise, noise.of(rows)).sample_around(f, mean, generator)
             draws.append(f)
         return torch.cat(draws)[which.argsort(stable=True).argsort()]
+
+
+def nothing_known(X: Tensor) -> Rows:
+    """Return rows of which nothing is known besides X."""
+    return Rows(X[:, :1])
+
+
+def times(ratio: Tensor | None, other: Tensor) -> Tensor:
+    """Return the product of two scales of the noise, the first of which may be 1."""
+    return other if ratio is None else ratio * other
+
+
+def respread(
+    q: Marginals, likelihood: AdditiveNoise, spread: Spread
+) -> tuple[Marginals, AdditiveNoise]:
+    """Return q(f) and the noise of Y' = m + r(Y − m), for the mean m of each row."""
+    r = spread.ratio(q, likelihood)
+    mean = q.mean.mean(0)
+    q = Marginals(mean + r * (q.mean - mean), r.square() * q.var)
+    return q, likelihood.scaled(times(likelihood.ratio, r))
 
 
 def drawn_together(q: Marginals, mean_shrinkage: float, disagreement_scale: float) -> Marginals:

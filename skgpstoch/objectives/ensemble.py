@@ -36,7 +36,7 @@ from ..data.rows import UNSEEN, Rows
 from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
-from ..models.mixture import MixturePosterior
+from ..models.mixture import MixturePosterior, Spread
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
@@ -76,6 +76,7 @@ class EnsembleObjective(Objective):
     rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    spread: Spread | None = None  # of the mixture, likewise
     held_out: Tensor  # log p of rows by what has not seen them, (N,), once it is calibrated
 
     def __init__(
@@ -235,7 +236,8 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; and the share and the size of outliers. As all this changes the best m_k, twice.
+        too; the share and the size of outliers; and the exponent of all deviations. As all this
+        changes the best m_k, twice.
         """
         of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         if n := self.n_judges(rows):
@@ -247,7 +249,9 @@ class EnsembleObjective(Objective):
                 for k in range(len(self.folds)) if closes else ():
                     found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
                     self.means[k] = found.q.mean
-                self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
+                judged = self.judged(*self.unseen(X[:n], rows[:n]))
+                self.calibration = judged.best(usual)
+                self.spread = judged.spread(self.calibration)
         self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
@@ -275,9 +279,9 @@ class EnsembleObjective(Objective):
         if of_folds is None:
             return found
         n, choice = rows.n_unseen, self.calibration
-        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice)
+        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice, self.spread)
         if n:
-            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
+            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice, self.spread)
         return found
 
     def n_judges(self, rows: Rows) -> int:
@@ -310,8 +314,9 @@ class EnsembleObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
+        choice = self.calibration
         return MixturePosterior(
-            members, self.calibration.mean_shrinkage, self.calibration.disagreement_scale
+            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread
         )
 
     @torch.no_grad()

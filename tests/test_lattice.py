@@ -1,0 +1,208 @@
+"""Targets on a lattice: how it is found, and predictions on it."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
+from scipy.stats import norm
+from sklearn.linear_model import LinearRegression
+
+from skgpstoch.ensembles import lattice as room
+from skgpstoch.ensembles.lattice import Lattice, OnLattice, grid_of, lattice_of
+from skgpstoch.ensembles.mixture import Normals
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.standard_normal((1000, 2))
+SMOOTH = RNG.standard_normal(1000)
+GRADES = np.clip(np.round(1.2 * SMOOTH + 5.6), 3, 8)
+LOG_COUNTS = np.log1p(np.floor(np.exp(2.0 + SMOOTH)))
+GROUPS = RNG.standard_normal(300)[RNG.integers(300, size=1000)]
+
+# ---- whether there is one ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "atoms"),
+    [
+        (GRADES, np.arange(3.0, 9.0)),
+        (GRADES[:25], np.arange(GRADES[:25].min(), GRADES[:25].max() + 1.0)),
+        (2.0 * GRADES, np.arange(6.0, 17.0, 2.0)),
+        (np.where(GRADES == 5.0, 4.0, GRADES), np.arange(3.0, 9.0)),
+        (LOG_COUNTS, np.unique(LOG_COUNTS)),
+        ((GRADES > 5.0).astype(float), np.array([0.0, 1.0])),
+        (np.round(SMOOTH, 1), np.arange(-35, 36) / 10.0),
+        (GRADES.astype(int), np.arange(3.0, 9.0)),
+    ],
+    ids=["grades", "few", "even", "a gap", "counts", "binary", "readings", "integers"],
+)
+def test_lattices_are_found(y, atoms):
+    found = lattice_of(INPUTS[: len(y)], y)
+    assert 0.9 < found.weight < 1.0
+    inside = (atoms >= y.min() - 1e-9) & (atoms <= y.max() + 1e-9)
+    assert_allclose(found.atoms, atoms[inside])
+    assert np.isin(y, found.atoms).all()
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        SMOOTH,
+        np.round(SMOOTH, 4),
+        np.where(SMOOTH < 0.0, 0.0, SMOOTH),
+        GROUPS,
+        np.zeros(1000),
+        GRADES[:, None],
+        np.stack([GRADES, GRADES], 1),
+        np.where(SMOOTH > 0.9, SMOOTH, GRADES),
+    ],
+    ids=["smooth", "fine", "zeros", "groups", "constant", "column", "two outputs", "a fifth"],
+)
+def test_other_targets_are_continuous(y):
+    assert lattice_of(INPUTS, y) is None
+
+
+def test_rows_that_are_repeated_are_no_lattice():
+    ten = np.tile(np.arange(1000), 12)
+    assert lattice_of(INPUTS[ten], SMOOTH[ten]) is None
+    assert lattice_of(INPUTS, SMOOTH, np.full(1000, 10.0)) is None
+
+
+def test_weights_and_order_change_nothing():
+    plain, order = lattice_of(INPUTS, GRADES), RNG.permutation(1000)
+    twice = np.repeat(np.arange(1000), 2)
+    weight = np.arange(1000.0) % 2
+    found = [
+        lattice_of(INPUTS[order], GRADES[order]),
+        lattice_of(INPUTS[twice], GRADES[twice]),
+        lattice_of(INPUTS, GRADES, np.full(1000, 2.0)),
+    ]
+    for other in found:
+        assert_array_equal(other.atoms, plain.atoms)
+        assert other.weight == plain.weight
+    some = weight > 0.0
+    of_zero = lattice_of(INPUTS, np.where(some, GRADES, SMOOTH), weight)
+    without = lattice_of(INPUTS[some], GRADES[some])
+    assert_array_equal(of_zero.atoms, without.atoms)
+    assert of_zero.weight == without.weight
+
+
+@pytest.mark.parametrize("y", [GRADES, LOG_COUNTS, np.round(SMOOTH, 1)], ids=["", "log", "grid"])
+@pytest.mark.parametrize("unit", [1e-6, -3.7, 1e9])
+def test_units_change_nothing(y, unit):
+    plain, other = lattice_of(INPUTS, y), lattice_of(INPUTS, unit * y + 5.0 * unit)
+    assert_allclose(np.sort(unit * plain.atoms + 5.0 * unit), other.atoms, rtol=1e-9, atol=1e-9)
+    assert plain.weight == other.weight
+    y = ((y - y.mean()) / y.std()).astype(np.float32)
+    single = lattice_of(INPUTS, y)
+    assert len(single.atoms) == len(plain.atoms)
+    assert single.contains(y.astype(float)).all()
+
+
+def test_values_that_one_row_has_are_new_ones():
+    """Good and Turing: as many rows as have a value of their own will have a new one."""
+    rng = np.random.default_rng(1)
+    values = np.sort(rng.standard_normal(100))
+    shares = 1.0 / np.arange(2.0, 102.0) ** 1.2
+    train, test = (rng.choice(values, 2000, p=shares / shares.sum()) for _ in range(2))
+    X = rng.standard_normal((2000, 1))
+    found = lattice_of(X, train)
+    assert_allclose(found.weight, found.contains(test).mean(), atol=0.01)
+    assert_array_equal(found.contains(test), np.isin(test, train))
+
+
+def test_units_of_gaps():
+    assert_allclose(grid_of(np.array([0.0, 2.0, 5.0, 9.0]), 20), np.arange(10.0))
+    assert grid_of(np.array([0.0, 2.0, 5.0, 9.0]), 9) is None
+    assert grid_of(np.array([0.0, 1.0, 2.0, 1e6]), 1000) is None
+    assert grid_of(np.array([0.0, 1.0, 2.3, 3.7]), 1000) is None
+
+
+# ---- what is predicted ---------------------------------------------------------------------------
+
+STD = 0.7
+LINE = Normals(LinearRegression().fit([[0.0], [1.0]], [5.0, 6.0]), STD)
+QUERY = np.linspace(-3.0, 3.0, 13)[:, None]
+UNEVEN = Lattice(np.array([3.0, 4.0, 4.2, 5.0, 6.0, 8.0]), 0.95)
+MODEL = OnLattice(LINE, UNEVEN)
+
+
+def test_probabilities_are_masses_of_cells():
+    P = MODEL.predict_atoms(QUERY)
+    edges = np.array([-np.inf, 3.5, 4.1, 4.6, 5.5, 7.0, np.inf])
+    mean = LINE.predict(QUERY)[:, None]
+    assert_allclose(P, 0.95 * np.diff(norm.cdf(edges, mean, STD)), atol=1e-12)
+    assert_allclose(P.sum(1), 0.95)
+
+
+def test_all_probability_is_one():
+    y = np.linspace(-10.0, 20.0, 3001)
+    rows = np.zeros((len(y), 1))
+    density = np.exp(MODEL.log_predictive_density(rows, y))
+    total = MODEL.predict_atoms(rows[:1]).sum() + 0.05 * trapezoid(density, y)
+    assert_allclose(total, 1.0, rtol=1e-9)
+
+
+def test_log_probabilities_are_those_of_atoms():
+    P = MODEL.predict_atoms(QUERY)
+    for j, atom in enumerate(UNEVEN.atoms):
+        found = MODEL.log_predictive_probability(QUERY, np.full(len(QUERY), atom + 1e-7))
+        assert_allclose(found[P[:, j] > 1e-6], np.log(P[:, j][P[:, j] > 1e-6]), rtol=1e-6)
+        assert np.isfinite(found).all()
+    y = np.full(len(QUERY), 4.1)
+    assert (MODEL.log_predictive_probability(QUERY, y) == -np.inf).all()
+    with pytest.raises(ValueError, match=r"y must have the shape \(13,\), got \(13, 1\)"):
+        MODEL.log_predictive_probability(QUERY, y[:, None])
+
+
+def test_probabilities_far_out_are_those_of_the_density():
+    """A difference of distribution functions has none of their digits."""
+    fine = OnLattice(LINE, Lattice(np.arange(0.0, 40.0, 0.01), 0.999))
+    for y in (11.0, 13.0, 30.0):
+        found = fine.log_predictive_probability(np.zeros((1, 1)), np.array([y]))
+        assert_allclose(found, norm.logpdf(y, 5.0, STD) + np.log(0.01 * 0.999), rtol=1e-3)
+
+
+def test_draws_and_moments_are_of_atoms():
+    draws = MODEL.sample_y(QUERY, 40_000, random_state=0)
+    assert_allclose(np.isin(draws, UNEVEN.atoms).mean(), 0.95, atol=0.002)
+    P = MODEL.predict_atoms(QUERY)
+    for j, atom in enumerate(UNEVEN.atoms):
+        assert_allclose((draws == atom).mean(1), P[:, j], atol=0.012)
+    mean, std = MODEL.predict(QUERY, return_std=True)
+    assert_allclose(draws.mean(1), mean, atol=0.015)
+    assert_allclose(draws.std(1), std, atol=0.015)
+    assert_array_equal(MODEL.predict(QUERY), mean)
+    assert_array_equal(MODEL.sample_y(QUERY, 7, random_state=0), MODEL.sample_y(QUERY, 7, 0))
+    m, s = LINE.predict(QUERY, return_std=True)
+    by_hand = P @ UNEVEN.atoms + 0.05 * m
+    assert_allclose(mean, by_hand, atol=1e-8)
+    square = P @ UNEVEN.atoms**2 + 0.05 * (m**2 + s**2)
+    assert_allclose(std, np.sqrt(square - by_hand**2), atol=1e-6)
+
+
+def test_fine_lattices_leave_moments_as_they_are():
+    fine = OnLattice(LINE, Lattice(np.arange(0.0, 11.0, 0.01), 0.999))
+    for a, b in zip(fine.predict(QUERY, True), LINE.predict(QUERY, True), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_densities_and_intervals_stay_those_of_the_density():
+    y = np.full(len(QUERY), 5.0)
+    assert_array_equal(
+        MODEL.log_predictive_density(QUERY, y), LINE.log_predictive_density(QUERY, y)
+    )
+    assert_array_equal(MODEL.predictive_cdf(QUERY, y), LINE.predictive_cdf(QUERY, y))
+    assert_array_equal(MODEL.predict_interval(QUERY, 0.9), LINE.predict_interval(QUERY, 0.9))
+
+
+def test_the_batch_changes_nothing(monkeypatch):
+    whole = MODEL.predict_atoms(QUERY), *MODEL.predict(QUERY, True)
+    alone = [(MODEL.predict_atoms(x[None]), *MODEL.predict(x[None], True)) for x in QUERY]
+    for a, *parts in zip(whole, *alone, strict=True):
+        assert_allclose(np.concatenate(parts), a, rtol=1e-12)
+    again = pickle.loads(pickle.dumps(MODEL))
+    monkeypatch.setattr(room, "PAIRS_AT_A_TIME", 64)
+    for a, b in zip(whole, (again.predict_atoms(QUERY), *again.predict(QUERY, True)), strict=True):
+        assert_allclose(a, b, rtol=1e-12)

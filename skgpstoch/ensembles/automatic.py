@@ -13,20 +13,22 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
 from sklearn.model_selection import ShuffleSplit
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
+from ..data.rows import Data
+from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
-from ..estimators.base import fitting, refuse_booleans, validate_inputs
+from ..estimators.base import fitting, refuse_booleans
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, N_JOBS
 from ..estimators.regressor import Regressor
-from ..estimators.validation import as_floats
+from ..estimators.validation import as_floats, check_weight
 from ..methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -47,6 +49,7 @@ PROCESS_POINTS = 64  # of the process
 HELD_OUT = 0.2  # of the rows, to judge models by
 JUDGES = 3  # networks that the others' weight is found with, in half of their steps
 LEAST_WEIGHT = 0.1  # below which a model is not worth the time
+MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -61,6 +64,9 @@ class AutomaticParameters:
         fewer networks, so that results depend on the speed of the machine. Thirty steps and one
         pass over the rows are the least, some seconds for 10,000 rows. None: about a minute of one
         core for 12,000 rows, and 15 to 20 s for 1,000.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Which columns of X are categories: a mask, positions, or names. "from_dtype": those of a
+        data frame with a categorical type, and strings. None: there are none.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int or "auto", default="auto"
@@ -78,18 +84,20 @@ class AutomaticParameters:
     leaderboard_ : DataFrame
         The same, the best first; needs pandas.
     n_features_in_ : int
-        Number of inputs.
+        Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Their names, if X had any.
     """
 
     max_time: float | None = None
+    categorical_features: Any = "from_dtype"
     device: Any = None
     verbose: int | str = "auto"
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
+        "categorical_features": ["array-like", StrOptions({"from_dtype"}), None],
         "device": [str, torch.device, None],
         "verbose": ["verbose", AUTO],
         "random_state": ["random_state"],
@@ -172,9 +180,20 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         fits.on_end()
         return self
 
+    def _encoded(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> np.ndarray:
+        """Learn how to encode X, and return it as the models see it."""
+        self._encoder = TableEncoder(self.categorical_features)
+        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        return self._encoder.fit_transform(X, y, weight, classes)
+
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)
-        return validate_inputs(self, X, reset=False)
+        return self._encoder.transform(validate_table(self, X, reset=False))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     @property
     def leaderboard_(self) -> Any:
@@ -245,7 +264,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
-        return validate_inputs(self, X, y, reset=True, **options)
+        X, y = validate_table(self, X, y, reset=True, **options)
+        return self._encoded(X, y, sample_weight), y
 
     def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
         shared, n = common(self), len(X)
@@ -313,16 +333,23 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         return self._fit_to(X, y, sample_weight)
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
+        X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
-        counted = y if sample_weight is None else y[_check_sample_weight(sample_weight, X) > 0]
+        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        counted = y if weight is None else y[weight > 0.0]
         self.classes_ = np.unique(counted)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
             )
-        return X, y
+        if len(self.classes_) > MOST_CLASSES:
+            raise ValueError(
+                f"y has {len(self.classes_)} classes, but {type(self).__name__} takes "
+                f"{MOST_CLASSES} at most: if they are numbers, use AutoGaussianProcessRegressor; "
+                "if not, join rare ones, or predict what they have in common first."
+            )
+        return self._encoded(X, y, sample_weight, self.classes_), y
 
     def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
         shared, n = common(self), len(X)

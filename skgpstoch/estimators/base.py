@@ -264,10 +264,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
                 f"X has {data.X.shape[1]} features, but warm_start=True goes on from a fit with "
                 f"{len(self._x_scaling.offset)}."
             )
-        if recipe.scales_target:
-            self._y_scaling = Scaling.standard(data.y, data.weight)
-        else:
-            self._y_scaling = Scaling.identity(data.y.shape[1])
+        self._y_scaling = recipe.target_scaling(data.y, data.weight)
 
     def _tensors(
         self,

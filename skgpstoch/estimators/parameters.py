@@ -472,8 +472,9 @@ class TargetParameters:
         kernel (nu=1.5) with a length-scale for each input, started from the data. A top-level
         WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y.
     normalize_y : bool, default=True
-        Whether the target is standardised inside, where noise is additive; results are in its own
-        units.
+        Whether the target is standardised inside, where noise is additive; by median and quantiles
+        if the noise has the tails of Student's t and a few outliers rule the variance. Results are
+        in its own units.
     likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";

@@ -25,6 +25,7 @@ from ..data.arrays import Scaling
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
+from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
@@ -521,6 +522,13 @@ class Recipe(OfParameters, ABC):
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """Return the scaling between the user's X and what the objective sees."""
         return Scaling.identity(X.shape[1])
+
+    def target_scaling(self, y: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return the scaling of y (n, P): robust where the noise can have outliers."""
+        if not self.scales_target:
+            return Scaling.identity(y.shape[1])
+        find = Scaling.robust if isinstance(self.likelihood, StudentT) else Scaling.standard
+        return find(y, weight)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         """Return log p(y | X) of other rows, or the bound on it, for the scaled y."""

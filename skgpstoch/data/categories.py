@@ -1,0 +1,163 @@
+"""Categories as numbers: a column for each level, or what the target is at it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
+N_FOLDS = 5  # of rows, each of which is told what the target is at its level by the others
+SHUFFLE_SEED = 0  # of the folds, which follow from what rows hold
+
+
+def levels_of(labels: np.ndarray) -> dict[Hashable, int]:
+    """Return the codes of levels, in their order; what is missing comes last."""
+    found = set(labels.tolist())
+    levels = sorted(found - {None}) + [None] * (None in found)
+    return {level: code for code, level in enumerate(levels)}
+
+
+def codes_of(labels: np.ndarray, levels: dict[Hashable, int]) -> np.ndarray:
+    """Return the code of the level of each row, (n,)."""
+    return np.array([levels.get(label, UNSEEN_LEVEL) for label in labels.tolist()], dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """A column for each level that is 1 there; of two levels one column, and in between unseen."""
+
+    levels: dict[Hashable, int]
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return len(self.levels) if len(self.levels) > 2 else len(self.levels) - 1
+
+    def __call__(self, labels: np.ndarray) -> np.ndarray:
+        """Encode labels (n,): (n, width)."""
+        codes = codes_of(labels, self.levels)[:, None]
+        if self.width == 1:
+            return np.where(codes == UNSEEN_LEVEL, 0.5, codes)
+        return (codes == np.arange(self.width)).astype(np.float64)
+
+
+# ---- target statistics ---------------------------------------------------------------------------
+
+
+class Targets(NamedTuple):
+    """Training rows and their targets; rows that are the same are one, a group.
+
+    Groups come in the order of what they hold, so that sums are the same to the last bit whatever
+    the order of rows was, and whether a row comes twice or has the weight 2.
+    """
+
+    row: np.ndarray  # (G,), one of each group
+    group: np.ndarray  # (n,), the group of each row
+    y: np.ndarray  # (G, P)
+    weight: np.ndarray  # (G,)
+    fold: np.ndarray  # (G,)
+
+    @classmethod
+    def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
+        """Group rows and put them into folds that follow from what they hold.
+
+        Parameters
+        ----------
+        columns : list of ndarray of shape (n,)
+            Numbers, or codes, of the rows, which tell them apart.
+        y : ndarray of shape (n, P)
+            Targets.
+        weight : ndarray of shape (n,) or None
+            Positive.
+        """
+        keys = np.stack([*columns, *y.T])  # (k, n)
+        order = np.lexsort(keys[::-1])
+        is_first = np.ones(len(y), dtype=bool)
+        is_first[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)
+        group = np.empty(len(y), dtype=np.intp)
+        group[order] = np.cumsum(is_first) - 1
+        row = order[is_first]
+        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(row)) % N_FOLDS
+        return cls(row, group, y[row], np.bincount(group, weight), fold)
+
+    @property
+    def own(self) -> np.ndarray:
+        """Rows of each group that are not told to its fold, (G,).
+
+        Many rows that agree in everything are spread over the folds: if all of a class were left
+        out, what is told of its level would be the others'.
+        """
+        return np.where(self.weight < N_FOLDS, self.weight, self.weight / N_FOLDS)
+
+
+@dataclass(frozen=True)
+class TargetMeans:
+    """Mean of each target at each level, drawn towards the mean of all rows.
+
+    ȳ_l = (Σ_{i∈l} w_i y_i + m ȳ) / (Σ_{i∈l} w_i + m),   m = σ²_within / σ²_between,
+
+    which is the best linear prediction of a level's mean where levels are random; the variances are
+    those of the analysis of variance. Training rows are told means without their own fold.
+    """
+
+    levels: dict[Hashable, int]
+    means: np.ndarray  # (n_levels + 1, P), the last of unseen levels
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return self.means.shape[1]
+
+    @classmethod
+    def fit(
+        cls, labels: np.ndarray, levels: dict[Hashable, int], targets: Targets
+    ) -> tuple[Self, np.ndarray]:
+        """Return the encoder, and training rows encoded without their own folds, (n, P)."""
+        codes, y, n_levels = codes_of(labels[targets.row], levels), targets.y, len(levels)
+        n, total = sums(codes, n_levels, y, targets.weight)  # (L, 1), (L, P)
+        prior = prior_rows(n, total, sums(codes, n_levels, y**2, targets.weight)[1])
+        encoded = np.empty(y.shape)
+        for k in range(N_FOLDS):
+            own = targets.fold == k
+            less, lost = sums(codes[own], n_levels, y[own], targets.own[own])
+            encoded[own] = shrunk(n - less, total - lost, prior)[codes[own]]
+        return cls(levels, shrunk(n, total, prior)), encoded[targets.group]
+
+    def __call__(self, labels: np.ndarray) -> np.ndarray:
+        """Encode labels (n,) of new rows: (n, P)."""
+        return self.means[codes_of(labels, self.levels)]
+
+
+def sums(
+    codes: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Σ w and Σ w y of the rows at each level, (L, 1) and (L, P)."""
+    n = np.bincount(codes, weight, n_levels)[:, None]
+    total = np.stack([np.bincount(codes, weight * column, n_levels) for column in y.T], axis=1)
+    return n, total
+
+
+def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return means of levels, drawn towards that of all rows, which comes last: (L + 1, P)."""
+    mean = total.sum(0) / n.sum()
+    return np.vstack([(total + prior * mean) / (n + prior), mean])
+
+
+def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return m, the rows that the mean of all counts for at each level, at most all: (P,).
+
+    Parameters
+    ----------
+    n, total, squares : ndarray of shape (L, 1), (L, P) and (L, P)
+        Σ w, Σ w y and Σ w y² at each level.
+    """
+    n_rows, n_levels = n.sum(), len(n)
+    mean = total.sum(0) / n_rows
+    within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)
+    spread = (n * (total / n - mean) ** 2).sum(0) / (n_levels - 1)
+    between = (spread - within) / ((n_rows - (n**2).sum() / n_rows) / (n_levels - 1))
+    within = np.maximum(within, np.finfo(np.float64).tiny)
+    return np.asarray(within / np.maximum(between, within / n_rows))

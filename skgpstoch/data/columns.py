@@ -1,0 +1,181 @@
+"""Columns of the user's table, whatever holds it: numbers, levels of categories, dates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from numbers import Real
+from typing import Any, NamedTuple
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
+DAY = np.timedelta64(1, "D")
+EPOCH = np.datetime64("1970-01-01")
+
+
+class Column(NamedTuple):
+    """One column of a table.
+
+    Parameters
+    ----------
+    name : str
+        As messages say it: 'age', or 3.
+    kind : {"numbers", "categories", "dates", "nothing"}
+        What it holds.
+    values : ndarray of shape (n_samples,)
+        Numbers, or days since 1970 by the clock of the time zone, in float64 with NaN where
+        missing; of categories objects, with None.
+    time_zone : str or None, default=None
+        Of dates.
+    order : tuple
+        Levels of an ordered category.
+    """
+
+    name: str
+    kind: str
+    values: np.ndarray
+    time_zone: str | None = None
+    order: tuple = ()
+
+
+def is_frame(X: Any) -> bool:
+    """Tell whether X is a data frame, of pandas, polars or another library that narwhals knows."""
+    return bool(nw.dependencies.is_into_dataframe(X))
+
+
+def is_table(X: Any) -> bool:
+    """Tell whether X may hold more than numbers: a frame, or an array of objects or dates."""
+    return is_frame(X) or (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OMm")
+
+
+def columns_of(X: Any, is_category: Iterable[bool] | None = None) -> list[Column]:
+    """Return the columns of a frame, or of an array; those of `is_category` as categories."""
+    if is_frame(X):
+        frame = nw.from_native(X, eager_only=True)
+        names, columns = [repr(name) for name in frame.columns], list(frame.iter_columns())
+    else:
+        names, columns = [str(j) for j in range(X.shape[1])], list(X.T)
+    chosen = [False] * len(names) if is_category is None else is_category
+    return [
+        of_categories(name, listed(column)) if asked else column_of(name, column)
+        for name, column, asked in zip(names, columns, chosen, strict=True)
+    ]
+
+
+def column_of(name: str, column: Any) -> Column:
+    """Return a column as its type has it.
+
+    Raises
+    ------
+    TypeError
+        If it holds neither numbers nor texts, dates, or levels.
+    """
+    if isinstance(column, np.ndarray):
+        return of_array(name, column)
+    dtype = column.dtype
+    if dtype.is_numeric() or dtype == nw.Boolean:
+        return of_numbers(name, column.cast(nw.Float64).to_numpy())
+    if dtype in (nw.String, nw.Categorical):
+        return of_categories(name, listed(column))
+    if isinstance(dtype, nw.Enum):
+        return of_categories(name, listed(column), tuple(dtype.categories))
+    if dtype == nw.Datetime:
+        clock = column.dt.replace_time_zone(None).to_numpy()
+        return of_array(name, clock)._replace(time_zone=getattr(dtype, "time_zone", None))
+    return of_array(name, column.to_numpy())
+
+
+def listed(column: Any) -> list:
+    """Return the values of a column of a frame or an array."""
+    return column.tolist() if isinstance(column, np.ndarray) else column.to_list()
+
+
+def of_array(name: str, a: np.ndarray) -> Column:
+    """Return an array (n,) as a column: numbers, dates, durations in days, or objects."""
+    if a.dtype.kind in "fiub":
+        return of_numbers(name, a if a.dtype.kind == "f" else a.astype(np.float64))
+    if a.dtype.kind == "m":
+        return Column(name, NUMBER, a / DAY)
+    if a.dtype.kind == "M":
+        return Column(name, DATE, (a - EPOCH) / DAY)
+    return of_objects(name, a)
+
+
+def of_numbers(name: str, a: np.ndarray) -> Column:
+    """Return a column of numbers, none of which is infinite."""
+    refuse_infinite(name, a)
+    return Column(name, NUMBER, a)
+
+
+def refuse_infinite(name: str, a: np.ndarray) -> None:
+    """Raise a ValueError if a column (n,) of numbers has infinite ones."""
+    if not np.isfinite(a.sum(dtype=np.float64)) and np.isinf(a).any():
+        raise ValueError(
+            f"Column {name} of X contains infinity. Replace it, as by NaN, which stands for a "
+            "missing value."
+        )
+
+
+def of_objects(name: str, a: np.ndarray) -> Column:
+    """Return a column of Python's objects, which are all of one kind, or missing."""
+    missing = np.array([is_missing(value) for value in a.tolist()], dtype=bool)
+    kinds = set(map(type, a[~missing].tolist()))
+
+    def are(*classes: type) -> bool:
+        return all(issubclass(kind, classes) for kind in kinds)
+
+    if not kinds:
+        return Column(name, EMPTY, np.full(len(a), np.nan))
+    if are(str):
+        return of_categories(name, a.tolist())
+    if are(Real, Decimal):
+        numbers = np.full(len(a), np.nan)
+        numbers[~missing] = [float(value) for value in a[~missing].tolist()]
+        return of_numbers(name, numbers)
+    a = a.copy()
+    a[missing] = None
+    if are(date) and not any(isinstance(d, datetime) and d.tzinfo for d in a):
+        return of_array(name, a.astype("datetime64[us]"))
+    if are(timedelta):
+        return of_array(name, a.astype("timedelta64[us]"))
+    found = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise TypeError(
+        f"Column {name} of X holds {found}, but its argument must be a string or a number in each "
+        "row, or a date, and all of one kind. Convert it: to numbers, to a column with a date "
+        "type, to strings, which are categories, or to several columns."
+    )
+
+
+def of_categories(name: str, values: list, order: tuple = ()) -> Column:
+    """Return a column of levels.
+
+    Raises
+    ------
+    TypeError
+        If they cannot be sorted, or are no levels, such as lists.
+    """
+    levels = np.empty(len(values), dtype=object)
+    levels[:] = [None if is_missing(value) else value for value in values]
+    try:
+        sorted({value for value in levels if value is not None})
+    except TypeError:
+        kinds = ", ".join(sorted({type(value).__name__ for value in levels if value is not None}))
+        raise TypeError(
+            f"Column {name} of X is one of categories, which must all be strings or all be "
+            f"numbers; it holds {kinds}. Convert it, as by astype(str), or leave it out."
+        ) from None
+    return Column(name, LEVEL, levels, order=order)
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a cell holds None, NaN, NaT or pandas.NA."""
+    if value is None or isinstance(value, str):
+        return value is None
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return isinstance(value, Real) and bool(value != value)

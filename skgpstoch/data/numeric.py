@@ -1,0 +1,121 @@
+"""Columns of numbers and dates, as models see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Scaling, ruled_by_few
+from .messages import warn
+
+PERIODS = (1.0, 7.0, 365.2425)  # days
+LEAST_PERIODS = 1.5  # that dates must span, to hold more of one than a number tells
+STEPS_OF_PERIOD = 2.0  # of the smallest difference of dates, at least
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers as they are, with the median where they are missing, and a column that says so.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    fill : float
+        The median.
+    varies : bool
+        Whether there are two different numbers.
+    flags : bool
+        Whether any were missing.
+    scaling : Scaling or None
+        Of a column whose moments a few rows rule: asinh((x − median)/width).
+    """
+
+    name: str
+    fill: float
+    varies: bool
+    flags: bool
+    scaling: Scaling | None
+
+    @classmethod
+    def fit(cls, name: str, values: np.ndarray, weight: np.ndarray | None) -> Numbers:
+        """Return the encoder of a column (n,) of rows that have a weight."""
+        missing = np.isnan(values)
+        flags = bool(missing.any())
+        if flags:
+            values, weight = values[~missing], None if weight is None else weight[~missing]
+        if len(values) == 0 or values.min() == values.max():
+            fill = float(values[0]) if len(values) else 0.0
+            return cls(name, fill, False, flags and len(values) > 0, None)
+        A = values[:, None]
+        quantile = Scaling.quantile(A, weight)
+        ruled = ruled_by_few(Scaling.standard(A, weight), quantile)[0]
+        return cls(name, float(quantile.offset[0]), True, flags, quantile if ruled else None)
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return int(self.varies) + int(self.flags)
+
+    def keeps(self, values: np.ndarray) -> bool:
+        """Tell whether a column stays as it is."""
+        return self.varies and not self.flags and self.scaling is None and not has_nan(values)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Encode a column (n,): (n, width)."""
+        missing = np.isnan(values)
+        if not self.flags and self.varies and missing.any():
+            warn(
+                f"Column {self.name} of X has missing values, but training rows had none there: "
+                "their median is taken for them."
+            )
+        filled = np.where(missing, self.fill, values)
+        parts = [self.scaled(filled)] * self.varies + [missing] * self.flags
+        return np.stack(parts, axis=1) if parts else np.empty((len(values), 0))
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers, those of heavy tails by the inverse hyperbolic sine."""
+        if self.scaling is None:
+            return values
+        return np.arcsinh((values - self.scaling.offset) / self.scaling.scale)
+
+
+@dataclass(frozen=True)
+class Dates:
+    """Days, and sine and cosine of the periods that they hold: of a day, a week, a year."""
+
+    days: Numbers
+    periods: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, name: str, values: np.ndarray, weight: np.ndarray | None) -> Dates:
+        """Return the encoder of a column (n,) of rows that have a weight."""
+        found = np.unique(values[~np.isnan(values)])
+        steps = np.diff(found)
+        held = [
+            P
+            for P in PERIODS
+            if len(steps)
+            and found[-1] - found[0] >= LEAST_PERIODS * P
+            and STEPS_OF_PERIOD * steps.min() <= P
+        ]
+        return cls(Numbers.fit(name, values, weight), tuple(held))
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return self.days.width + 2 * len(self.periods)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Encode a column (n,): (n, width)."""
+        waves = []
+        for period in self.periods:
+            angle = 2.0 * np.pi * (values / period)
+            waves += [np.nan_to_num(np.sin(angle)), np.nan_to_num(np.cos(angle))]
+        return np.hstack([self.days(values), *(wave[:, None] for wave in waves)])
+
+
+def has_nan(values: np.ndarray) -> bool:
+    """Tell whether a number is missing, in one pass."""
+    return bool(np.isnan(values.sum(dtype=np.float64)))

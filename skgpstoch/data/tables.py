@@ -1,0 +1,257 @@
+"""Tables as users have them, as the numbers that models see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array, check_X_y
+from sklearn.utils.validation import validate_data
+
+from .arrays import Scaling, readable, row_blocks
+from .categories import OneHot, TargetMeans, Targets, codes_of, levels_of
+from .columns import (
+    DATE,
+    EMPTY,
+    LEVEL,
+    Column,
+    columns_of,
+    is_frame,
+    is_table,
+    refuse_infinite,
+)
+from .messages import warn
+from .numeric import Dates, Numbers
+from .rows import LEADING_COLUMNS
+
+MOST_ONE_HOT = 10  # levels that have a column each
+MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
+
+
+# ---- validation ----------------------------------------------------------------------------------
+
+
+def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any) -> Any:
+    """Check X, or X and y, with scikit-learn; X may have missing values, categories and dates.
+
+    Arrays of numbers come back as such, anything else as it is.
+    """
+    X, y = readable(X), tuple(map(readable, y))
+    if not is_table(X):
+        floats = {"dtype": (np.float64, np.float32), "order": "C"}
+        options |= floats | {"ensure_all_finite": False, "reset": reset}
+        checked = validate_data(estimator, X, *y, **options)
+        refuse_infinity(checked[0] if y else checked)
+        return checked
+    validate_data(estimator, X, skip_check_array=True, reset=reset)
+    like = np.broadcast_to(0.0, X.shape)  # takes no memory
+    if not y:
+        check_array(like, estimator=estimator, **options)
+        return X
+    return X, check_X_y(like, *y, estimator=estimator, **options)[1]
+
+
+def refuse_infinity(X: np.ndarray) -> None:
+    """Raise a ValueError that names a column of X (n, d) where it is infinite."""
+    for rows in row_blocks(len(X)):
+        if not np.isfinite(X[rows].sum(dtype=np.float64)):
+            for j, column in enumerate(X[rows].T):
+                refuse_infinite(str(j), column)
+
+
+def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np.ndarray | None:
+    """Return which columns the user says are categories, (d,); None if their types say it.
+
+    Raises
+    ------
+    ValueError
+        If `given` is not a mask, positions or names of columns.
+    """
+    if isinstance(given, str) and given == "from_dtype":
+        return None
+    mask = np.zeros(n_columns, dtype=bool)
+    asked = np.asarray([] if given is None else given)
+    if asked.dtype == bool and asked.shape == (n_columns,):
+        return asked
+    if asked.ndim == 1 and asked.dtype.kind in "iu" and (abs(asked + 0.5) < n_columns).all():
+        mask[asked[asked >= 0]] = True
+        if (asked >= 0).all():
+            return mask
+    if names is not None and asked.ndim == 1 and set(asked.tolist()) <= set(names):
+        mask[[list(names).index(name) for name in asked.tolist()]] = True
+        return mask
+    if asked.size == 0:
+        return mask
+    raise ValueError(
+        f"categorical_features must be 'from_dtype', None, a mask of {n_columns} columns, or "
+        f"positions (0 to {n_columns - 1}) or names of columns of X, got {given!r}."
+    )
+
+
+# ---- the encoder ---------------------------------------------------------------------------------
+
+
+class TableEncoder:
+    """Numbers for a table of numbers, categories and dates, with missing values.
+
+    An array of finite numbers that vary, none of them with heavy tails, passes as it is. Booleans
+    are 0 and 1. Numbers have their median where they are missing, and a column says where. Dates
+    are days, with sine and cosine of the periods that they hold. Categories of up to ten levels
+    have a column for each; of more, a column says what the target is at the level, which training
+    rows are told by other rows. A missing level is a level; one that training rows did not have is
+    none of the first, and has the mean of the second. Constant columns are left out.
+
+    Parameters
+    ----------
+    categorical_features : "from_dtype", array-like of bool, int or str, or None
+        Which columns are categories: "from_dtype" those of a categorical type, or of strings; or a
+        mask, positions or names; None is none.
+    """
+
+    def __init__(self, categorical_features: Any = "from_dtype") -> None:
+        self.categorical_features = categorical_features
+
+    def fit_transform(
+        self, X: Any, y: np.ndarray, weight: np.ndarray | None = None, classes: Any = None
+    ) -> np.ndarray:
+        """Learn how to encode, and encode training rows.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            As :func:`validate_table` returns it.
+        y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or labels.
+        weight : ndarray of shape (n_samples,) or None, default=None
+            How many rows each counts for; those of 0 change nothing.
+        classes : ndarray of shape (n_classes,) or None, default=None
+            Labels, if y has labels.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_encoded)
+            In float64, or X itself.
+        """
+        columns = self._first_read(X)
+        counts = slice(None) if weight is None or weight.all() else weight > 0.0
+        kept = [column._replace(values=column.values[counts]) for column in columns]
+        w = None if weight is None else weight[counts]
+        self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
+        many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
+        told = {}
+        if many:
+            means, found = target_means(kept, many, targets_of(y[counts], w, classes), w)
+            for j, encoder, own in zip(many, means, found, strict=True):
+                self.encoders[j] = encoder
+                told[j] = encoder(columns[j].values)
+                told[j][counts] = own
+        return self._encoded(X, columns, told)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Encode new rows.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            As :func:`validate_table` returns it.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_encoded)
+            In float64, or X itself.
+        """
+        columns = columns_of(X, [kind == LEVEL for kind in self.kinds])
+        for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
+            if column.kind not in (kind, EMPTY) and kind != EMPTY:
+                raise TypeError(
+                    f"Column {column.name} of X holds {column.kind}, but training rows had {kind} "
+                    "there."
+                )
+            if column.time_zone != zone and EMPTY not in (column.kind, kind):
+                raise ValueError(
+                    f"Column {column.name} of X is in the time zone {column.time_zone}, but "
+                    f"training rows were in {zone}: convert it."
+                )
+        return self._encoded(X, columns, {})
+
+    def _first_read(self, X: Any) -> list[Column]:
+        """Return the columns of training rows, and note what they hold."""
+        names = list(X.columns) if is_frame(X) else None
+        mask = category_mask(self.categorical_features, names, X.shape[1])
+        columns = columns_of(X, mask)
+        for column, asked in zip(columns, mask if mask is not None else (), strict=False):
+            if column.kind == LEVEL and not asked:
+                raise ValueError(
+                    f"Column {column.name} of X holds categories, but categorical_features="
+                    f"{self.categorical_features!r} does not have it: add it, convert it to "
+                    "numbers, or set 'from_dtype'."
+                )
+        self.kinds = [column.kind for column in columns]
+        self.time_zones = [column.time_zone for column in columns]
+        return columns
+
+    def _encoded(self, X: Any, columns: list[Column], told: dict[int, np.ndarray]) -> np.ndarray:
+        """Encode columns, but for those of which it is told how."""
+        if (
+            isinstance(X, np.ndarray)
+            and X.dtype.kind == "f"
+            and all(
+                isinstance(encoder, Numbers) and encoder.keeps(column.values)
+                for encoder, column in zip(self.encoders, columns, strict=True)
+            )
+        ):
+            return X
+        widths = [encoder.width for encoder in self.encoders]
+        Z = np.zeros((len(columns[0].values), max(sum(widths), 1)))  # a constant, if there is none
+        ends = np.cumsum(widths)
+        for j, (encoder, column) in enumerate(zip(self.encoders, columns, strict=True)):
+            part = told[j] if j in told else encoder(column.values)
+            Z[:, ends[j] - widths[j] : ends[j]] = part
+        return Z
+
+
+def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
+    """Return the encoder of a column that needs no target, or None."""
+    if column.kind == DATE:
+        return Dates.fit(column.name, column.values, weight)
+    if column.kind != LEVEL:
+        return Numbers.fit(column.name, column.values, weight)
+    levels = levels_of(column.values)
+    return OneHot(levels) if len(levels) <= MOST_ONE_HOT else None
+
+
+def targets_of(y: np.ndarray, weight: np.ndarray | None, classes: Any) -> np.ndarray:
+    """Return what is told of levels by its mean: y, scaled, or which class it is, (n, P)."""
+    if classes is None:
+        columns = y.reshape(len(y), -1).astype(np.float64).T
+        tame = [Numbers.fit("y", column, weight).scaled(column) for column in columns]
+        Z = np.stack(tame, axis=1)
+        offset, scale = Scaling.quantile(Z, weight)  # to the last bit, whatever the order
+        return (Z - offset) / np.where(scale > 0.0, scale, 1.0)
+    codes = np.searchsorted(classes, y)
+    often = np.argsort(-np.bincount(codes, weight), kind="stable")[:MOST_CLASS_MEANS]
+    told = often[1:] if len(classes) == len(often) else often  # of two, one says both
+    return (codes[:, None] == np.sort(told)).astype(np.float64)
+
+
+def target_means(
+    columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
+) -> tuple[list[Any], list[np.ndarray]]:
+    """Return encoders of the columns of many levels, and training rows as they encode them."""
+    levels = [levels_of(columns[j].values) for j in many]
+    codes = [codes_of(columns[j].values, known) for j, known in zip(many, levels, strict=True)]
+    numbers = [c.values for c in columns if c.kind != LEVEL][:LEADING_COLUMNS]
+    known = [np.where(np.isnan(values), np.inf, values) for values in numbers]
+    targets = Targets.of([*codes, *known], y, weight)
+    for j, found in zip(many, levels, strict=True):
+        if len(found) == len(targets.row):
+            warn(
+                f"Column {columns[j].name} of X has another category in every row, so that it says "
+                "nothing of new rows. Leave it out, or convert it to what rows have in common."
+            )
+    fits = [
+        TargetMeans.fit(columns[j].values, found, targets)
+        for j, found in zip(many, levels, strict=True)
+    ]
+    return [encoder for encoder, _ in fits], [encoded for _, encoded in fits]

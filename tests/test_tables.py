@@ -1,0 +1,442 @@
+"""Tables as users have them: categories, missing values, dates; scaling where a few rows rule."""
+
+import datetime as dt
+import functools
+import pickle
+import warnings
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import make_friedman1
+
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DeepKernelEnsembleRegressor,
+)
+from skgpstoch.data.arrays import Scaling, quantiles
+from skgpstoch.data.categories import TargetMeans, Targets
+from skgpstoch.data.columns import columns_of
+from skgpstoch.data.counts import looks_like_counts
+from skgpstoch.data.tables import TableEncoder, category_mask, targets_of
+from skgpstoch.ensembles import automatic
+
+Quick = functools.partial(AutoGaussianProcessRegressor, max_time=0.01, random_state=0)
+QuickClassifier = functools.partial(AutoGaussianProcessClassifier, max_time=0.01, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def people():
+    """A frame with all that users have, and a target that depends on it."""
+    rng = np.random.default_rng(0)
+    n = 200
+    town = np.array([f"town {j}" for j in range(15)])[rng.integers(15, size=n)]
+    frame = pd.DataFrame(
+        {
+            "age": rng.normal(40.0, 10.0, n),
+            "work": pd.Categorical(np.array(["none", "half", "full"])[rng.integers(3, size=n)]),
+            "town": town,
+            "member": rng.random(n) < 0.5,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(900, size=n), "D"),
+            "children": pd.array(rng.integers(4, size=n), dtype="Int64"),
+        }
+    )
+    frame.loc[::10, "age"] = np.nan
+    frame.loc[3::17, ["work", "town", "children"]] = None
+    y = frame["age"].fillna(40.0) + 5.0 * np.char.str_len(town) + 3.0 * frame["member"]
+    return frame, (y + rng.normal(size=n)).to_numpy()
+
+
+def as_polars(frame):
+    listed = {c: [None if pd.isna(v) else v for v in frame[c]] for c in frame}
+    return pl.DataFrame(listed).with_columns(pl.col("work").cast(pl.Categorical))
+
+
+def encoded(X, y, *args, **params):
+    return TableEncoder(**params).fit_transform(X, y, *args)
+
+
+# ---- what becomes of columns -------------------------------------------------------------------
+
+
+def test_columns_of_a_frame(people):
+    X, y = people
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, y)
+    # age and whether it is missing; three kinds of work and none; town; member; days with week and
+    # year; children and whether they are missing
+    assert [e.width for e in encoder.encoders] == [2, 4, 1, 1, 5, 2]
+    age = X["age"].to_numpy()
+    assert_array_equal(Z[:, 1], np.isnan(age))
+    assert_array_equal(Z[:, 0], np.where(np.isnan(age), np.nanmedian(age), age))
+    work = X["work"].to_numpy()
+    expected = [work == level for level in ("full", "half", "none")] + [pd.isna(work)]
+    assert_array_equal(Z[:, 2:6], np.transpose(expected))
+    assert_array_equal(Z[:, 7], X["member"])
+    days = (X["since"] - pd.Timestamp("1970-01-01")).dt.days.to_numpy()
+    assert_array_equal(Z[:, 8], days)
+    assert_allclose(Z[:, 9:13].T, waves(days, 7.0) + waves(days, 365.2425), atol=1e-9)
+
+
+def waves(days, period):
+    angle = 2 * np.pi * days / period
+    return [np.sin(angle), np.cos(angle)]
+
+
+def test_frames_of_two_libraries_are_the_same(people):
+    X, y = people
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, y)
+    assert_array_equal(encoded(as_polars(X), y), Z)
+    assert_array_equal(encoder.transform(as_polars(X)), encoder.transform(X))
+
+
+def test_objects_are_what_they_hold(people):
+    X, y = people
+    A = X.drop(columns="since").astype(object).to_numpy()
+    assert_array_equal(encoded(A, y), encoded(X.drop(columns="since"), y))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([True, None, False], [1.0, np.nan, 0.0]),
+        ([Decimal("1.5"), None, 2], [1.5, np.nan, 2.0]),
+        ([dt.timedelta(hours=12), None, dt.timedelta(2)], [0.5, np.nan, 2.0]),
+        ([dt.date(1970, 1, 2), None, dt.datetime(1970, 1, 1, 12)], [1.0, np.nan, 0.5]),
+        ([pd.NA, np.float32("nan"), 1], [np.nan, np.nan, 1.0]),
+    ],
+)
+def test_cells_that_are_numbers(values, expected):
+    for X in (pd.DataFrame({"a": values}, dtype=object), np.array([values], dtype=object).T):
+        assert_array_equal(columns_of(X)[0].values, expected)
+
+
+def test_dates_of_a_time_zone_are_by_its_clock():
+    hours = pd.date_range("2020-01-01", periods=100, freq="h", tz="Europe/Berlin")
+    X, y = pd.DataFrame({"when": hours}), np.arange(100.0)
+    naive = pd.DataFrame({"when": hours.tz_localize(None)})
+    encoder = TableEncoder()
+    assert_array_equal(encoder.fit_transform(X, y), encoded(naive, y))
+    with pytest.raises(ValueError, match=r"'when' .* time zone UTC, .* Europe/Berlin"):
+        encoder.transform(pd.DataFrame({"when": hours.tz_convert("UTC")}))
+
+
+@pytest.mark.parametrize(
+    ("freq", "periods"), [("h", [1]), ("D", [7, 365.2425]), ("MS", [365.2425]), ("YS", [])]
+)
+def test_dates_have_the_periods_that_they_hold(freq, periods):
+    n = 600 if freq == "D" else 100
+    X = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=n, freq=freq)})
+    encoder = TableEncoder()
+    assert encoder.fit_transform(X, np.arange(float(n))).shape[1] == 1 + 2 * len(periods)
+    assert list(encoder.encoders[0].periods) == periods
+
+
+def test_constant_and_empty_columns_are_left_out(people):
+    X, y = people
+    more = X.assign(one=1.0, same="x", never=np.nan, none=None)
+    encoder = TableEncoder()
+    assert_array_equal(encoder.fit_transform(more, y), encoded(X, y))
+    assert_array_equal(encoder.transform(more.assign(none="now")), encoder.transform(more))
+    assert encoded(np.ones((5, 2)), np.arange(5.0)).shape == (5, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_finite_numbers_pass_as_they_are(dtype):
+    X = np.random.default_rng(0).normal(size=(50, 3)).astype(dtype)
+    encoder = TableEncoder()
+    assert encoder.fit_transform(X, X[:, 0]) is X
+    assert encoder.transform(X) is X
+
+
+# ---- new rows ----------------------------------------------------------------------------------
+
+
+def test_levels_that_training_rows_did_not_have(people):
+    X, y = people
+    encoder = TableEncoder()
+    encoder.fit_transform(X, y)
+    new = X[:3].assign(work="other", town="elsewhere")
+    Z = encoder.transform(new)
+    assert_array_equal(Z[:, 2:6], 0.0)
+    means = encoder.encoders[2].means
+    assert_array_equal(Z[:, 6], means[-1, 0])
+    assert means[:-1, 0].min() < means[-1, 0] < means[:-1, 0].max()
+
+
+def test_numbers_that_are_missing_for_the_first_time():
+    X = np.random.default_rng(0).normal(size=(51, 2))
+    encoder = TableEncoder()
+    encoder.fit_transform(X, X[:, 0])
+    with pytest.warns(UserWarning, match=r"Column 1 of X has missing values, but training rows"):
+        Z = encoder.transform(np.array([[0.5, np.nan]]))
+    assert_array_equal(Z, [[0.5, np.median(X[:, 1])]])
+
+
+def test_numbers_in_place_of_categories(people):
+    X, y = people
+    encoder = TableEncoder()
+    encoder.fit_transform(X, y)
+    with pytest.raises(TypeError, match=r"'age' of X holds categories, but .* had numbers there"):
+        encoder.transform(X.assign(age="old"))
+
+
+# ---- which columns are categories --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given", [[True, False, True], [0, 2], ["a", "c"], np.array([0, 2]), ("a", "c")]
+)
+def test_categories_by_mask_position_or_name(given):
+    assert_array_equal(category_mask(given, ["a", "b", "c"], 3), [True, False, True])
+
+
+def test_categories_of_numbers():
+    X = np.array([[3.0, 1.0], [3.0, 2.0], [5.0, 3.0], [7.0, 4.0]])
+    encoder = TableEncoder([0])
+    Z = encoder.fit_transform(X, np.arange(4.0))
+    assert_array_equal(Z[:, :3], [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    assert_array_equal(encoder.transform(np.array([[4.0, 1.0]]))[:, :3], [[0, 0, 0]])
+    assert encoded(X, np.arange(4.0), categorical_features=None) is X
+
+
+@pytest.mark.parametrize(
+    "given", [[0, 3], [-1], ["a", "d"], [True, False], [0.5], "a", [[0]], [["a", "b"]]]
+)
+def test_bad_categories(given):
+    with pytest.raises(ValueError, match="categorical_features must be 'from_dtype', None"):
+        category_mask(given, ["a", "b", "c"], 3)
+
+
+def test_strings_that_are_no_categories(people):
+    X, y = people
+    with pytest.raises(ValueError, match=r"'town' of X holds categories, but categorical_features"):
+        encoded(X, y, categorical_features=["work"])
+
+
+# ---- errors name the column --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([[1], [2]], "list"),
+        ([1.0, "a"], "float, str"),
+        ([{"a": 1}, None], "dict"),
+        ([1j, 2.0], "complex, float"),
+        ([dt.datetime(2020, 1, 1, tzinfo=dt.UTC), None], "datetime"),
+        ([dt.date(2020, 1, 1), "today"], "date, str"),
+    ],
+)
+def test_cells_that_are_neither_numbers_nor_levels(values, found):
+    X = pd.DataFrame({"good": [1.0, 2.0], "bad": pd.Series(values, dtype=object)})
+    with pytest.raises(TypeError, match=rf"Column 'bad' of X holds {found}, but its argument must"):
+        encoded(X, np.arange(2.0))
+
+
+def test_levels_of_several_kinds():
+    X = pd.DataFrame({"bad": pd.Series([1, "a"], dtype=object)})
+    with pytest.raises(TypeError, match=r"Column 'bad' .* it holds int, str\. Convert it"):
+        encoded(X, np.arange(2.0), categorical_features=[0])
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, np.asarray])
+def test_infinity_names_its_column(kind):
+    X = np.ones((20, 3))
+    X[7, 2] = np.inf
+    X = kind(X)
+    with pytest.raises(ValueError, match=r"Column .*2.* of X contains infinity"):
+        Quick().fit(X, np.arange(20.0))
+
+
+def test_a_category_in_every_row_is_warned_of(people):
+    X, y = people
+    with pytest.warns(UserWarning, match=r"Column 'id' .* another category in every row"):
+        encoded(X.assign(id=[f"row {i}" for i in range(len(X))]), y)
+
+
+# ---- the model does not depend on what it should not -------------------------------------------
+
+
+def test_order_of_rows_changes_nothing(people):
+    X, y = people
+    order = np.random.default_rng(1).permutation(len(y))
+    assert_array_equal(encoded(X.iloc[order], y[order]), encoded(X, y)[order])
+
+
+def test_a_row_of_weight_two_is_the_row_twice(people):
+    X, y = people
+    weight = np.where(np.arange(len(y)) < 30, 2.0, 1.0)
+    twice = encoded(pd.concat([X, X[:30]]), np.r_[y, y[:30]])
+    assert_array_equal(twice, np.vstack([Z := encoded(X, y, weight), Z[:30]]))
+
+
+def test_a_row_of_weight_zero_is_none(people):
+    X, y = people
+    weight = np.where(np.arange(len(y)) % 3 == 0, 0.0, 1.0)
+    counts = weight > 0.0
+    assert_array_equal(encoded(X, y, weight)[counts], encoded(X[counts], y[counts]))
+
+
+def test_units_change_nothing(people):
+    X, y = people
+    Z = encoded(X, y)
+    other = encoded(X.assign(age=X["age"] / 7.0 - 3.0), 1e3 * y + 5.0)
+    assert_allclose(other[:, 0], Z[:, 0] / 7.0 - 3.0)
+    assert_allclose(other[:, 1:], Z[:, 1:], atol=1e-9)
+
+
+# ---- target statistics -------------------------------------------------------------------------
+
+
+def test_training_rows_are_not_told_their_own_target():
+    """Of many levels with nothing to say, what rows are told has no part in their targets."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    X, y = pd.DataFrame({"a": rng.integers(200, size=n).astype(str)}), rng.normal(size=n)
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, y)
+    assert np.corrcoef(Z[:, 0], y)[0, 1] < 0.06
+    assert np.corrcoef(encoder.transform(X)[:, 0], y)[0, 1] > 0.25
+
+
+def test_means_are_drawn_to_the_mean_of_all_as_variances_say():
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(300), 5)
+    truth = 2.0 * rng.normal(size=300)
+    y = (truth[codes] + 4.0 * rng.normal(size=1500))[:, None]
+    targets = Targets.of([codes, np.arange(1500.0)], y, None)
+    labels = codes.astype(object)
+    encoder, _ = TargetMeans.fit(labels, {j: j for j in range(300)}, targets)
+    raw = np.bincount(codes, y[:, 0]) / 5
+    slope = np.polyfit(raw, encoder.means[:-1, 0], 1)[0]
+    assert slope == pytest.approx(5 / (5 + 4.0**2 / 2.0**2), rel=0.15)
+    error = np.square(encoder.means[:-1, 0] - truth).mean()
+    assert error < 0.7 * np.square(raw - truth).mean()
+
+
+def test_a_whole_group_of_equal_rows_is_in_no_fold():
+    """All of a class at a level agree in everything; what is told of it is still its share."""
+    X = pd.DataFrame({"a": np.repeat([f"{j:02}" for j in range(12)], 40)})
+    y = np.tile(np.repeat([0, 1], [10, 30]), 12)
+    y[:40] = np.repeat([0, 1], [30, 10])
+    Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))
+    assert np.all(Z[40:] < 0.35)  # of the rarer class
+    assert np.all(Z[:40] > 0.55)
+
+
+def test_shares_of_classes():
+    y = np.array(["a", "b", "c", "c"])
+    assert_array_equal(targets_of(y, None, np.unique(y)).sum(0), [1, 1])
+    y = np.arange(100) % 30
+    assert targets_of(y, None, np.unique(y)).shape == (100, 20)
+
+
+# ---- scaling where a few rows rule -------------------------------------------------------------
+
+
+def test_quantiles_count_rows_as_their_weights():
+    rng = np.random.default_rng(0)
+    a, w = rng.normal(size=50), rng.integers(1, 4, size=50)
+    levels = [0.1, 0.25, 0.5, 0.9]
+    expected = np.quantile(np.repeat(a, w), levels, method="averaged_inverted_cdf")
+    assert_allclose(quantiles(a, levels, w.astype(float)), expected)
+    assert_allclose(quantiles(np.repeat(a, w), levels), expected)
+    assert_allclose(quantiles(-a, levels), -quantiles(a, [1.0 - q for q in levels])[::1])
+
+
+@pytest.mark.parametrize("draw", ["normal", "exponential", "uniform", "laplace", "lognormal"])
+def test_robust_scaling_is_standard_where_tails_are_usual(draw):
+    A = getattr(np.random.default_rng(0), draw)(size=(300, 2))
+    assert_array_equal(Scaling.robust(A), Scaling.standard(A))
+    sides = np.sign(A - np.median(A))
+    assert_array_equal(Scaling.robust(sides), Scaling.standard(sides))
+
+
+def test_robust_scaling_where_a_row_rules():
+    A = np.random.default_rng(0).normal(3.0, 2.0, (60, 2))
+    clean = Scaling.standard(A)
+    A[5, 0] = 1e6
+    scaling = Scaling.robust(A)
+    assert_allclose(scaling.offset[0], clean.offset[0], atol=1.0)
+    assert_allclose(scaling.scale[0], clean.scale[0], rtol=0.3)
+    assert scaling.offset[1] == clean.offset[1]
+    moved = Scaling.robust(-7.0 * A + 1.0)
+    assert_allclose(moved.offset, -7.0 * scaling.offset + 1.0)
+    assert_allclose(moved.scale, 7.0 * scaling.scale)
+
+
+def test_inputs_with_heavy_tails_are_tamed_whatever_their_unit():
+    x = np.exp(3.0 * np.random.default_rng(0).normal(size=300))[:, None]
+    Z = encoded(x, x[:, 0])
+    assert Z.std() < 4.0
+    assert_array_equal(np.argsort(Z[:, 0]), np.argsort(x[:, 0]))
+    assert_allclose(encoded(1e3 * x - 5.0, x[:, 0]), Z, atol=1e-6)
+
+
+def test_one_target_does_not_ruin_the_others():
+    X, y = make_friedman1(260, noise=1.0, random_state=0)
+    spoilt = y[:60].copy()
+    spoilt[3] = 1e6
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=40, random_state=0)
+    error = np.median(np.abs(model.fit(X[:60], spoilt).predict(X[60:]) - y[60:]))
+    assert error < 3.0  # a constant has 3.6, and it was 205
+    assert np.median(model.predict_std(X[60:])) < 10.0
+
+
+# ---- counts ------------------------------------------------------------------------------------
+
+
+def test_counts_are_known_when_seen():
+    rng = np.random.default_rng(0)
+    assert looks_like_counts(rng.poisson(3.0, 300))
+    assert looks_like_counts(rng.poisson(3.0, 300).astype(float)[:, None])
+    assert not looks_like_counts(rng.poisson(3.0, 300) - 2)
+    assert not looks_like_counts(rng.poisson(3.0, 300) + 0.5)
+    assert not looks_like_counts(np.arange(300))
+    assert not looks_like_counts(rng.integers(2, size=300))
+    assert not looks_like_counts(1000 * rng.poisson(3.0, 300))
+
+
+# ---- the estimators ----------------------------------------------------------------------------
+
+
+def test_a_regressor_of_a_frame(people):
+    X, y = people
+    model = Quick().fit(X, y)
+    assert model.n_features_in_ == 6
+    assert list(model.feature_names_in_) == list(X.columns)
+    predicted = model.predict(X)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(as_polars(X)), predicted)
+    assert model.predict_interval(X).shape == (200, 2)
+    with pytest.raises(ValueError, match=r"feature names should match"):
+        model.predict(X[list(X.columns)[::-1]])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        model.fit(X, np.where(np.arange(200) == 1, np.nan, y))
+    assert_array_equal(model.predict(X), predicted)
+
+
+def test_a_classifier_of_a_frame(people):
+    X, y = people
+    model = QuickClassifier().fit(X, np.where(y > np.median(y), "old", "young"))
+    assert model.predict_proba(X).shape == (200, 2)
+    assert set(model.predict(as_polars(X))) <= {"old", "young"}
+
+
+def test_labels_by_the_thousands_are_refused(monkeypatch):
+    monkeypatch.setattr(automatic, "MOST_CLASSES", 10)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(ValueError, match=r"y has 30 classes, .* 10 at most: .*Regressor"):
+        QuickClassifier().fit(X, np.arange(60) % 30)
+
+
+def test_nothing_is_warned_of_a_usual_frame(people):
+    X, y = people
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoded(X, y)

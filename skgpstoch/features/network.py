@@ -184,7 +184,7 @@ def multilayer_perceptron(
     n_waves: int = 0,
     columns: Tensor | None = None,
     every: int = 1,
-) -> nn.Module:
+) -> nn.Sequential:
     """Affine layers, each followed by the activation, on the inputs and waves of some of them.
 
     The identity for no layers. Of `every` so many members one has waves.

@@ -33,6 +33,7 @@ from ..calibration.held_out import (
     stretched,
 )
 from ..data.rows import UNSEEN, Rows
+from ..features.network import NetworkFeatures
 from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
@@ -368,8 +369,13 @@ class EnsembleObjective(Objective):
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
-        max_iter = CLOSINGS[self.closing_pass].max_iter
-        return optimal_q(model, X, rows, start, q if is_kept else None, CLOSING_TOL, max_iter)
+        phi = torch.cat([basis.phi for basis, _ in model.bases(X, rows)])  # once for all steps
+        features, mean = NetworkFeatures(nn.Sequential(), phi.shape[1]), model.mean
+        known = SparseModel(
+            features, model.likelihood, mean, None, model.loss, model.beta, model.scale
+        )
+        kept, max_iter = q if is_kept else None, CLOSINGS[self.closing_pass].max_iter
+        return optimal_q(known, phi, rows, start, kept, CLOSING_TOL, max_iter)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

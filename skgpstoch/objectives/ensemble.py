@@ -207,8 +207,8 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; the share and the size of outliers; and the exponent of all deviations. As all this
-        changes the best m_k, twice.
+        too; and the share and the size of outliers. As all this changes the best m_k, twice. At
+        last, how much deviations of the mixture vary between rows.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not (n and self.calibrates and self.is_calibrated):
@@ -227,7 +227,7 @@ class EnsembleObjective(Objective):
             predicted = held_out, q.double(), likelihood, self.learns_noise, latent, self.centre
             judged = HeldOut(*predicted)
             self.calibration = judged.best(usual)
-            self.spread = judged.spread(self.calibration)
+        self.spread = judged.spread(self.calibration)
 
     @property
     def is_calibrated(self) -> bool:

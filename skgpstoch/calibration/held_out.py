@@ -22,7 +22,7 @@ from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.gaussian import Marginals
-from ..models.mixture import Spread, drawn_together
+from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
 from ..posteriors.blocks import moments_of
 from .spread import best_spread
@@ -122,8 +122,14 @@ class HeldOut(NamedTuple):
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
+        return -float(self.rows.weighted(self.log_density(choice)).sum())
+
+    def log_density(self, choice: Calibration, spread: Spread | None = None) -> Tensor:
+        """log p(yᵢ) of each row with some changes, (N,)."""
         q, noise = self.mixture(choice)
-        return -float(self.rows.weighted(noise.log_predictive(self.rows.y, q)).sum())
+        if spread is not None:
+            q, noise = respread(q, noise, spread)
+        return cast(Tensor, noise.log_predictive(self.rows.y, q))
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
         """q(f) and the noise with some changes."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from ..maths.gaussian import Marginals
 from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
 from ..posteriors.blocks import moments_of
+from .spread import best_spread
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
@@ -41,7 +43,6 @@ class Calibration(NamedTuple):
     disagreement_scale: float = 0.0  # times the members' disagreement: a deviation of f
     log_odds: float = -math.inf  # of outliers
     log_width: float = 0.0  # of outliers: how much larger their deviations are
-    exponent: float = 1.0  # of all deviations: how much they vary between rows
 
     @property
     def outliers(self) -> tuple[float, float]:
@@ -52,18 +53,9 @@ class Calibration(NamedTuple):
 UNCHANGED = Calibration()
 USUAL = Calibration(log_odds=-3.0, log_width=1.0)
 """What is expected where all can be chosen: means of normal priors."""
-PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5, 0.1)
+PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
 """Their standard deviations."""
-LIMITS = (
-    (-10.0, 10.0),
-    (0.0, 1.0),
-    (-10.0, 10.0),
-    (0.0, 4.0),
-    (0.0, 4.0),
-    (-9.0, 0.0),
-    (0.0, 6.0),
-    (0.5, 2.0),
-)
+LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
 """Of each change."""
 
 
@@ -120,27 +112,27 @@ class HeldOut(NamedTuple):
         has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
-        both = several and is_real
-        has_spread = both and self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
-        return True, several, has_tails, varies, both, has_outliers, has_outliers, has_spread
+        return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether deviations of the mixture can be spread: those of the noise are learned, too."""
+        is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
+        return len(self.q.mean) > 1 and is_noise
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
-        q, noise = self.mixture(choice)
-        if choice.exponent != 1.0:
-            q, noise = respread(q, noise, spread_of(self.rows, q, noise, choice.exponent))
-        losses = -noise.log_predictive(self.rows.y, q)
-        return float(self.rows.weighted(losses).sum())
+        return -float(self.rows.weighted(self.log_density(choice)).sum())
 
-    def log_density(self, choice: Calibration, spread: Spread | None) -> Tensor:
+    def log_density(self, choice: Calibration, spread: Spread | None = None) -> Tensor:
         """log p(yᵢ) of each row with some changes, (N,)."""
         q, noise = self.mixture(choice)
         if spread is not None:
             q, noise = respread(q, noise, spread)
-        return noise.log_predictive(self.rows.y, q)
+        return cast(Tensor, noise.log_predictive(self.rows.y, q))
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
-        """q(f) and the noise with all changes but the exponent."""
+        """q(f) and the noise with some changes."""
         rows = self.rows
         noise = stretched(self.likelihood.of(rows), rows.y[0], choice, self.learns_noise)
         if self.latent is not None:
@@ -148,21 +140,24 @@ class HeldOut(NamedTuple):
         return scaled(self.q, choice, self.centre), noise
 
     def spread(self, choice: Calibration) -> Spread | None:
-        """What the exponent, if it is not 1, makes of deviations."""
-        if choice.exponent == 1.0:
+        """What deviations of the mixture with some changes are best multiplied by."""
+        if not self.has_spread:
             return None
-        return spread_of(self.rows, *self.mixture(choice), choice.exponent)
+        (q, noise), rows = self.mixture(choice), self.rows
+        mean, var = noise.moments(q).mixture_moments()
+        y, m, s = (column.detach().cpu().numpy() for column in (rows.y, mean, var.sqrt()))
+        weight = None if rows.weight is None else rows.weight.cpu().numpy()
+
+        def log_density(y: np.ndarray) -> np.ndarray:
+            log_p = noise.log_predictive(torch.from_numpy(y).to(mean), q)
+            return np.asarray(log_p.detach().cpu().numpy())
+
+        found = best_spread(log_density, y, m, s, weight)
+        return found._replace(factor=torch.from_numpy(found.factor).to(mean))
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""
         return calibrate(self.loss, self.free, usual)
-
-
-def spread_of(rows: Rows, q: Marginals, noise: AdditiveNoise, exponent: float) -> Spread:
-    """s → s̄(s/s̄)^γ, for the geometric mean s̄ of the deviations of these rows."""
-    log_std = 0.5 * noise.moments(q).mixture_moments()[1].log()
-    centre = rows.mean(log_std).exp()
-    return Spread(centre ** (1.0 - exponent), exponent)
 
 
 def most_suitable(losses: np.ndarray) -> Calibration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,18 @@ from .sparse import SparseModel, SparsePosterior
 
 
 class Spread(NamedTuple):
-    """r(s) = a·s^(γ − 1), which all deviations are multiplied by at rows where y has the std s.
+    """r(s) = a·s^(γ − 1), which deviations are multiplied by at rows where y has the std s.
 
-    Y becomes Y' = m + r(s)(Y − m), with the mean m of the row: where some rows are known better
-    than others, by how much is mostly underestimated (γ > 1).
+    Y becomes m + r(s)(Y − m), where m is the mean of the row: see
+    :mod:`skgpstoch.calibration.spread`.
     """
 
-    factor: Tensor  # a, (P,)
+    factor: Any  # a, an array or a tensor (P,)
     exponent: float  # γ
 
-    def ratio(self, q: Marginals, likelihood: AdditiveNoise) -> Tensor:
-        """r of each row: (N, P)."""
-        std = likelihood.moments(q).mixture_moments()[1].sqrt()
-        return self.factor.to(std) * std ** (self.exponent - 1.0)
+    def ratio(self, std: Any) -> Any:
+        """r of each row, (N, P)."""
+        return self.factor * std ** (self.exponent - 1.0)
 
 
 class MixturePosterior(Posterior):
@@ -106,7 +105,7 @@ class MixturePosterior(Posterior):
         if self.spread is None:
             return None
         q, likelihood = self._mixed(X)
-        return self.spread.ratio(q, cast(AdditiveNoise, likelihood))
+        return ratio_of(self.spread, q, cast(AdditiveNoise, likelihood))
 
     def _joined(self, parts: Sequence[Marginals]) -> Marginals:
         """Components of the mixture, (1, N, P) each."""
@@ -175,6 +174,12 @@ def nothing_known(X: Tensor) -> Rows:
     return Rows(X[:, :1])
 
 
+def ratio_of(spread: Spread, q: Marginals, likelihood: AdditiveNoise) -> Tensor:
+    """Return r of each row, (N, P)."""
+    std = likelihood.moments(q).mixture_moments()[1].sqrt()
+    return cast(Tensor, spread.ratio(std)).to(std)
+
+
 def times(ratio: Tensor | None, other: Tensor) -> Tensor:
     """Return the product of two scales of the noise, the first of which may be 1."""
     return other if ratio is None else ratio * other
@@ -184,8 +189,7 @@ def respread(
     q: Marginals, likelihood: AdditiveNoise, spread: Spread
 ) -> tuple[Marginals, AdditiveNoise]:
     """Return q(f) and the noise of Y' = m + r(Y − m), for the mean m of each row."""
-    r = spread.ratio(q, likelihood)
-    mean = q.mean.mean(0)
+    r, mean = ratio_of(spread, q, likelihood), q.mean.mean(0)
     q = Marginals(mean + r * (q.mean - mean), r.square() * q.var)
     return q, likelihood.scaled(times(likelihood.ratio, r))
 

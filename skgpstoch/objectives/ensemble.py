@@ -237,8 +237,8 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; the share and the size of outliers; and the exponent of all deviations. As all this
-        changes the best m_k, twice.
+        too; and the share and the size of outliers. As all this changes the best m_k, twice. At
+        last, how much deviations of the mixture vary between rows.
         """
         of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         if n := self.n_judges(rows):
@@ -252,7 +252,7 @@ class EnsembleObjective(Objective):
                     self.means[k] = found.q.mean
                 judged = self.judged(*self.unseen(X[:n], rows[:n]))
                 self.calibration = judged.best(usual)
-                self.spread = judged.spread(self.calibration)
+            self.spread = judged.spread(self.calibration)
         self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:

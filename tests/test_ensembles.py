@@ -89,6 +89,46 @@ def test_weights_survive_densities_beyond_floats():
     assert_allclose(stacking_weights(log_p), [1.0, 0.0], atol=1e-6)
 
 
+@pytest.mark.parametrize("prior", [0.3, 2.0, 50.0])
+def test_a_prior_is_rows_that_speak_for_each_model(prior):
+    """The same weights as with rows that no other model explains."""
+    rng = np.random.default_rng(0)
+    log_p = rng.standard_normal((40, 3))
+    own = np.log(np.eye(3) + 1e-300)
+    of_rows = stacking_weights(np.vstack([log_p, own]), np.repeat([1.0, prior], [40, 3]))
+    assert_allclose(stacking_weights(log_p, prior=prior), of_rows, atol=1e-4)
+
+
+def test_a_prior_fades_with_rows():
+    log_p = np.log(np.random.default_rng(0).uniform(0.5, 1.5, (2000, 2)) * [1.0, 0.7])
+    gaps = [
+        np.abs(stacking_weights(log_p[:n], prior=0.5) - stacking_weights(log_p[:n])).max()
+        for n in (20, 200, 2000)
+    ]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 5.0 * gaps[-1]
+    alone = stacking_weights(np.array([[0.0, -50.0]]), prior=0.5)
+    assert_allclose(alone, [0.75, 0.25], atol=1e-5)
+
+
+def test_rows_that_do_not_judge_a_model_say_nothing_of_it():
+    rng = np.random.default_rng(0)
+    log_p = rng.standard_normal((60, 3))
+    partial = log_p.copy()
+    partial[20:, 2] = np.nan
+
+    weights = stacking_weights(partial, prior=0.5)
+    seen, p = ~np.isnan(partial), np.exp(np.where(np.isnan(partial), -np.inf, partial))
+    mixed = np.log((p @ weights) / (seen @ weights))
+    filled = np.where(seen, partial, mixed[:, None])
+    assert_allclose(weights, stacking_weights(filled, prior=0.5), atol=1e-4)
+    both = np.where(np.arange(60) < 20, 1.0, np.nan)[:, None] * log_p[:, [2]]
+    found = stacking_weights(np.hstack([log_p[:, :1], both]))
+    assert_allclose(found, stacking_weights(log_p[:20, [0, 2]]), atol=1e-3)
+    with pytest.raises(ValueError, match="a finite log density of one model"):
+        stacking_weights(np.full((2, 2), np.nan))
+
+
 # ---- the mixture -------------------------------------------------------------------------------
 
 

@@ -47,46 +47,62 @@ MOST_STEPS = 50_000
 
 
 def stacking_weights(
-    log_densities: np.ndarray, sample_weight: np.ndarray | None = None
+    log_densities: np.ndarray, sample_weight: np.ndarray | None = None, prior: float = 0.0
 ) -> np.ndarray:
-    """The weights π of the best mixture (4).
+    """The weights π of the best mixture (4), given a Dirichlet prior.
 
-    Steps π_j ← π_j · mean of p_j/Σ_k π_k p_k, of expectation and maximisation, never make it worse,
-    and the largest of these means, less 1, bounds what is left to gain.
+    They maximise Σᵢ wᵢ log Σ_j π_j p_j(yᵢ) + prior·Σ_j log π_j: the prior is as many rows for each
+    model, that no other model explains. Steps
+
+        π_j ∝ prior + Σᵢ wᵢ r_ij,   r_ij = π_j p_j(yᵢ)/Σ_k π_k p_k(yᵢ)
+
+    of expectation and maximisation never make it worse, and the largest slope bounds what is left
+    to gain. A model that was not judged by a row counts there as the mixture of those that were, so
+    that rows compare the models that they judge, and say nothing of others.
 
     Parameters
     ----------
     log_densities : ndarray of shape (n_samples, n_models)
-        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
+        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to; NaN where there is none.
     sample_weight : ndarray of shape (n_samples,) or None, default=None
         How many rows each counts for.
+    prior : float, default=0.0
+        Rows that speak for each model, whatever the data; 0 is no prior.
 
     Returns
     -------
     weights : ndarray of shape (n_models,)
         Of sum 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no row, or one without a finite density.
     """
-    if sample_weight is not None:
-        log_densities = log_densities[sample_weight > 0]
-        sample_weight = sample_weight[sample_weight > 0]
-    n, J = log_densities.shape
-    if not n or not np.isfinite(log_densities.max(1)).all():
+    counts = np.ones(len(log_densities)) if sample_weight is None else np.asarray(sample_weight)
+    log_p, counts = log_densities[counts > 0], counts[counts > 0]
+    best = np.where(np.isnan(log_p), -np.inf, log_p).max(1, initial=-np.inf, keepdims=True)
+    if not len(log_p) or not np.isfinite(best).all():
         raise ValueError(
             "Stacking needs rows held out, each with a finite log density of one model at least."
         )
-    share = np.full(n, 1.0 / n) if sample_weight is None else sample_weight / sample_weight.sum()
-    p = np.exp(log_densities - log_densities.max(1, keepdims=True))
+    n, J = counts.sum(), log_p.shape[1]
+    judged, p = ~np.isnan(log_p), np.exp(np.where(np.isnan(log_p), -np.inf, log_p) - best)
     weights = np.full(J, 1.0 / J)
     for _ in range(MOST_STEPS):
-        ratio = share @ (p / (p @ weights)[:, None])
-        if ratio.max() - 1.0 <= GAP:
-            return weights / weights.sum()
-        weights = weights * ratio
-    gap = ratio.max() - 1.0
-    warn(
-        f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
-        ConvergenceWarning,
-    )
+        mixed = (p @ weights) / (judged @ weights)
+        slope = counts @ np.where(judged, p / mixed[:, None], 1.0)  # by π_j, of the rows
+        gap = (
+            ((slope + prior / weights).max() - n - J * prior) / n if prior else slope.max() / n - 1
+        )
+        if gap <= GAP:
+            break
+        weights = (weights * slope + prior) / (n + J * prior)
+    else:
+        warn(
+            f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
+            ConvergenceWarning,
+        )
     return weights / weights.sum()
 
 
@@ -151,6 +167,9 @@ class StackedDensityRegressor(
     judged_by : dict of str to estimator or None, default=None
         Estimators that are fitted to folds in the place of those of these names, as they take less
         time; weights are then for what these predict.
+    prior_rows : float, default=0.5
+        Rows that speak for each estimator, whatever the folds say: a Dirichlet prior of weights, so
+        that few rows do not decide between models alone. 0 is none.
     least_weight : float, default=0.001
         Estimators with less weight are left out, but for those with the largest.
     n_jobs : int or None, default=None
@@ -205,6 +224,7 @@ class StackedDensityRegressor(
         "estimators": [list, tuple],
         "cv": ["cv_object"],
         "judged_by": [dict, None],
+        "prior_rows": [Interval(Real, 0, None, closed="left")],
         "least_weight": [Interval(Real, 0, 1, closed="both")],
         "n_jobs": N_JOBS,
     }
@@ -216,12 +236,14 @@ class StackedDensityRegressor(
         *,
         cv: Any = 5,
         judged_by: dict[str, Any] | None = None,
+        prior_rows: float = 0.5,
         least_weight: float = 0.001,
         n_jobs: int | None = None,
     ) -> None:
         self.estimators = estimators
         self.cv = cv
         self.judged_by = judged_by
+        self.prior_rows = prior_rows
         self.least_weight = least_weight
         self.n_jobs = n_jobs
 
@@ -272,7 +294,8 @@ class StackedDensityRegressor(
         scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
-        self.weights_ = kept_weights(stacking_weights(scores, of_held_out), self.least_weight)
+        best = stacking_weights(scores, of_held_out, self.prior_rows)
+        self.weights_ = kept_weights(best, self.least_weight)
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))

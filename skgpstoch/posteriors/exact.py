@@ -52,6 +52,36 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
     return rows.weight.to(noise).log().sum() + others * (noise.log() + LOG_2PI)
 
 
+def leave_one_out(
+    alpha: Tensor, precision: Tensor, noise: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Predict every row from the others: y less its mean, and the variance of f, each (N,).
+
+    Rasmussen & Williams, eqs. 5.10 to 5.12, for rows that count w times each. With the noise s of
+    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹ and the copies m = min(w, 1) that are left
+    out, f given all rows has variance v = s(1 − sq/w)/w, so that
+
+        1/v₋ = 1/v − m/s,   v₋ = s(1 − sq/w)/D,   y − μ₋ = sα/D,   D = w − m(1 − sq/w)
+
+    which for w = 1 is y − μ₋ = α/q and v₋ = 1/q − s.
+
+    Parameters
+    ----------
+    alpha, precision : Tensor of shape (N,)
+        α and q.
+    noise, weight : Tensor of shape (N,)
+        s and w, positive.
+
+    Returns
+    -------
+    residual, variance : Tensor of shape (N,)
+        y − μ₋ and v₋; a new y has the noise besides.
+    """
+    share = (1.0 - noise * precision / weight).clamp_min(0.0)  # of y in its own mean
+    D = weight - weight.clamp_max(1.0) * share
+    return noise * alpha / D, noise * share / D
+
+
 class ExactPosterior(Posterior):
     """p(f | y) of y = f(g(x)) + ε, f ~ GP(0, k) (Rasmussen & Williams, Algorithm 2.1).
 

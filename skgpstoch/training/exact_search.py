@@ -158,6 +158,17 @@ def search_evidence(
 # ---- searches ------------------------------------------------------------------------------------
 
 
+class Limits(NamedTuple):
+    """Where a search ends: iterations, the relative gain of one, and the largest slope."""
+
+    max_iter: int = MAX_ITER
+    tol: float = TOL
+    gtol: float = GTOL
+
+
+USUAL_LIMITS = Limits()
+
+
 class Optimum(NamedTuple):
     """The best of a search, and how that ended."""
 
@@ -169,8 +180,9 @@ class Optimum(NamedTuple):
 class Search:
     """What an optimiser is given to minimise, and the best that it has seen."""
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, limits: Limits = USUAL_LIMITS) -> None:
         self.objective = objective
+        self.limits = limits
         self.best = Optimum(np.empty(0), -math.inf)
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> Any:
@@ -206,7 +218,8 @@ class Search:
         def project() -> None:
             theta.data.clamp_(low, high)
 
-        optimizer = BoundedLBFGS([theta], project, MAX_ITER, MEMORY, TOL, GTOL)
+        max_iter, tol, gtol = self.limits
+        optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol)
         optimizer.minimise(closure)
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
         return "converged" if optimizer.converged else "unconverged"

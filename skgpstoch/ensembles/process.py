@@ -1,0 +1,400 @@
+"""Exact processes of small tables: several kernels, averaged hyper-parameters, honest tails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.devices import HOST, block_elements, map_blocks, prediction_device, resolve_device
+from ..data.rows import Data, Rows, digests
+from ..docstrings import documented
+from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.regressor import Regressor
+from ..estimators.validation import check_coverage, check_n_samples, check_weight
+from ..maths.linalg import cholesky
+from .process_evidence import (
+    KERNEL_SHAPES,
+    LogPosterior,
+    Process,
+    ProcessRows,
+    Shape,
+    laplace_draws,
+    search,
+)
+from .stacking import stacking_weights
+from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
+
+SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
+DRAWS_OF_ROWS = ((200, 16), (600, 8))  # of hyper-parameters, up to so many rows; of more, one
+NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
+GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
+GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
+PROCESSES = ("rbf", "matern")
+FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
+PRIOR_ROWS = 0.5  # that speak for each kernel, whatever the data
+LEAST_BLOCK = 64  # rows that are predicted at a time
+SETTLING_ROUNDS = 3  # of searches, in which precisions and hyper-parameters settle
+
+
+class FittedKernel(NamedTuple):
+    """Of one output: a process for each draw of hyper-parameters, tails, and log densities (N,)."""
+
+    draws: list[Process]
+    tails: Tails
+    held_out: np.ndarray
+
+
+class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Exact Gaussian processes of up to some thousand rows, mixed for their density.
+
+    A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
+    every input. Hyper-parameters have priors, and are averaged over if there are up to 600 rows;
+    400 rows say what they are, and all rows what the function is. Tails and scale of the
+    predictive distribution, and the weights of the kernels, come from densities of rows that were
+    left out, in closed form. Targets that no other row makes likely count for less.
+
+    Parameters
+    ----------
+    kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
+        What is mixed: RBF or Matérn-3/2 processes, which have a linear part, a line, a constant.
+        "auto" is all of them up to 600 rows, then the first two.
+    device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
+        Where to compute; None is the CPU, "auto" a GPU where there is one.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the draws of hyper-parameters, and of the rows that these are learned from.
+
+    Attributes
+    ----------
+    kernels_ : list of str
+        What was mixed.
+    weights_ : ndarray of shape (n_kernels,)
+        Of the mixture.
+    held_out_log_density_ : ndarray of shape (n_samples,)
+        log p(yᵢ | the others) of the rows of the fit, in nats for y in its own units: of a row of
+        weight w, one copy is left out; of a row of weight 0 it is NaN. Weights and tails are those
+        of all rows.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Their names, if X had any.
+
+    See Also
+    --------
+    GaussianProcessRegressor : One kernel, any expression, with its best hyper-parameters.
+
+    References
+    ----------
+    .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press,
+       2006, sections 3.4 and 5.4.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch.ensembles.process import ExactProcessRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (60, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(60)
+    >>> model = ExactProcessRegressor(random_state=0).fit(X, y)
+    >>> low, high = model.predict_interval([[0.0]], coverage=0.95)[0]
+    >>> bool(low < 0.0 < high)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "kernels": [StrOptions({"auto"}), list, tuple],
+        "device": [str, torch.device, None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        *,
+        kernels: str | Sequence[str] = "auto",
+        device: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernels = kernels
+        self.device = device
+        self.random_state = random_state
+
+    # ---- fit ---------------------------------------------------------------------------------
+
+    @documented(Regressor.fit)
+    @fitting
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ExactProcessRegressor:
+        """Fit the processes.
+
+        Parameters
+        ----------
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        """
+        self._validate_params()
+        data = self._validated(X, y, sample_weight)
+        rows = data.counted().merged()
+        self.kernels_ = self._chosen(len(rows))
+        device = resolve_device(self.device)
+        rng = np.random.default_rng(resolve_seed(self.random_state))
+        outputs = self._scaled(rows, device)
+        n_draws = next((S for most, S in DRAWS_OF_ROWS if len(rows) <= most), 1)
+        normals = antithetic(n_draws, data.X.shape[1] + 3, rng)
+        searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
+        fitted = [
+            [fit_kernel(KERNEL_SHAPES[name], output, searched, normals) for output in outputs]
+            for name in self.kernels_
+        ]
+        densities = np.stack([sum(f.held_out for f in of_kernel) for of_kernel in fitted], 1)
+        densities -= np.log(self._y_scaling.scale).sum()
+        self.weights_ = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
+        mixed = logsumexp(densities, axis=1, b=self.weights_)
+        self.held_out_log_density_ = of_given_rows(mixed, rows, data)
+        self._processes = [[f.draws for f in of_kernel] for of_kernel in fitted]
+        self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
+        return self
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
+        """Return what was given, checked, and remember the shape of y."""
+        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
+        X, y = validate_inputs(self, X, y, reset=True, **options)
+        self._y_shape = y.shape[1:]
+        X, y = (np.asarray(a, dtype=np.float64) for a in (X, y))
+        return check_weight(Data(X, y.reshape(len(y), -1)), sample_weight, least=2, keeps=True)
+
+    def _chosen(self, n_rows: int) -> list[str]:
+        """Return the names of kernels."""
+        if self.kernels == "auto":
+            return list(KERNEL_SHAPES) if n_rows <= FLOOR_ROWS else [*PROCESSES]
+        if not self.kernels or any(name not in KERNEL_SHAPES for name in self.kernels):
+            raise ValueError(
+                f"kernels must be 'auto' or some of {list(KERNEL_SHAPES)}, got {self.kernels!r}."
+            )
+        return list(self.kernels)
+
+    def _scaled(self, rows: Data, device: torch.device) -> list[ProcessRows]:
+        """Scale rows, one set for each output."""
+        weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
+        precision = target_precisions(rows)  # (n, P)
+        of_outputs = [
+            Scaling.standard(rows.y[:, [p]], weight * precision[:, p])
+            for p in range(rows.y.shape[1])
+        ]
+        self._x_scaling = Scaling.standard(rows.X, rows.weight)
+        self._y_scaling = Scaling(*(np.concatenate(part) for part in zip(*of_outputs, strict=True)))
+        X, y = (
+            scaling.tensor(column, torch.float64, device)
+            for scaling, column in ((self._x_scaling, rows.X), (self._y_scaling, rows.y))
+        )
+        w, tau = (torch.from_numpy(a).to(device) for a in (weight, precision))
+        return [ProcessRows(X, y[:, p], w, tau[:, p]) for p in range(y.shape[1])]
+
+    # ---- predictions -------------------------------------------------------------------------
+
+    @predicting()
+    def _distribution(self, X: Any) -> StudentMixture:
+        """Return the distributions of y at the rows of X, in the user's units."""
+        X, processes = self._query(X)
+        n = len(X)
+        mean, var = np.empty((2, *shape_of(processes), n))  # (K, P, S, N)
+
+        def compute(block: slice) -> None:
+            for index in np.ndindex(mean.shape[:-1]):
+                k, p, s = index
+                found = processes[k][p][s].moments(X[block])
+                mean[index][block], var[index][block] = (a.cpu().numpy() for a in found)
+
+        n_rows = len(processes[0][0][0].alpha)
+        map_blocks(compute, n, max(LEAST_BLOCK, block_elements(X.device) // n_rows))
+        mean, var = (np.moveaxis(a, 1, -1) for a in (mean, var))  # (K, S, N, P)
+        factor, df = np.moveaxis(np.array(self._tails), -1, 0)[:, :, None, None]  # (K, 1, 1, P)
+        offset, unit = self._y_scaling
+        scale = np.exp(factor) * np.sqrt(var) * unit
+        return StudentMixture(self.weights_, mean * unit + offset, scale, df)
+
+    def _query(self, X: Any) -> tuple[torch.Tensor, list[list[list[Process]]]]:
+        """Return scaled rows, and the processes, where predictions are made."""
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        device = prediction_device(self.device)
+        processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
+        return self._x_scaling.tensor(X, torch.float64, device), processes
+
+    def _shaped(self, a: np.ndarray) -> np.ndarray:
+        """(N, P, ...) → the shape of the user's y."""
+        return a[:, 0] if self._y_shape == () else a
+
+    def _targets(self, y: Any, like: np.ndarray) -> np.ndarray:
+        """Return y, checked, (N, P)."""
+        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+        n, P = like.shape[-2:]
+        if y.shape != (n, P) and not (P == 1 and y.shape == (n,)):
+            shape = (n,) if self._y_shape == () else (n, P)
+            raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
+        return y.reshape(n, P)
+
+    @documented(Regressor.predict)
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Mean of y, and if asked its standard deviation.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        """
+        mean, std = (self._shaped(a) for a in self._distribution(X).moments())
+        return (mean, std) if return_std else mean
+
+    @documented(Regressor.predict_std)
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Standard deviation of y at each row."""
+        return self._shaped(self._distribution(X).moments()[1])
+
+    @documented(Regressor.predict_interval)
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Central interval that y is in with the given probability."""
+        tail = 0.5 - 0.5 * check_coverage(coverage)
+        y = self._distribution(X)
+        interval = np.stack([y.quantile(tail), y.quantile(1.0 - tail)], 1)  # (N, 2, P)
+        return interval[..., 0] if self._y_shape == () else interval
+
+    @documented(Regressor.predictive_cdf)
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """P(Y ≤ y | x, data) of each row."""
+        distribution = self._distribution(X)
+        return self._shaped(distribution.cdf(self._targets(y, distribution.mean)))
+
+    @documented(Regressor.log_predictive_density)
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density log p(y | x, data) of each row, summed over outputs."""
+        distribution = self._distribution(X)
+        return distribution.log_density(self._targets(y, distribution.mean))
+
+    @documented(Regressor.sample_y)
+    @predicting()
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Joint draws of y at the rows of X, each of a kernel and a draw of its hyper-parameters.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+            Draws, in the units of y.
+        """
+        X, processes = self._query(X)
+        rng = np.random.default_rng(resolve_seed(random_state))
+        K, P, S = shape_of(processes)
+        kernels = rng.choice(K, check_n_samples(n_samples), p=self.weights_)
+        draws = np.empty((len(X), P, len(kernels)))
+        for p in range(P):
+            of_output = np.stack([kernels, rng.integers(S, size=len(kernels))])
+            for k, s in np.unique(of_output, axis=1).T:
+                asked = (of_output == [[k], [s]]).all(0)
+                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X))
+                draws[:, p, asked] = student_draws(mean, cov, self._tails[k][p], asked.sum(), rng)
+        return self._shaped(
+            draws * self._y_scaling.scale[:, None] + self._y_scaling.offset[:, None]
+        )
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def fit_kernel(
+    shape: Shape, rows: ProcessRows, searched: torch.Tensor, normals: np.ndarray
+) -> FittedKernel:
+    """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
+
+    Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
+    """
+    z, some = settled(shape, rows.some(searched))
+    precision = rows.precision.index_copy(0, searched, some.precision)
+    rows = rows._replace(precision=precision)
+    draws = [z]
+    if len(normals) > 1:
+        draws = list(laplace_draws(LogPosterior(shape, some), z, normals[:, : len(z)]))
+    processes = [Process.given(shape, of_draw, rows) for of_draw in draws]
+    found = zip(*(process.left_out(rows) for process in processes), strict=True)
+    left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))
+    tails = calibrated(left_out, rows.weight.cpu().numpy())
+    held_out = left_out.log_density(tails)
+    return FittedKernel([process.to(HOST) for process in processes], tails, held_out)
+
+
+def settled(shape: Shape, rows: ProcessRows) -> tuple[np.ndarray, ProcessRows]:
+    """Return the best z, and rows with their precisions, which depend on each other."""
+    z = shape.start(rows.X)
+    for _ in range(SETTLING_ROUNDS):
+        z = search(LogPosterior(shape, rows), z)
+        precision = left_out_precisions(Process.given(shape, z, rows), rows)
+        if torch.equal(precision == 1.0, rows.precision == 1.0):
+            break
+        rows = rows._replace(precision=precision)
+    return z, rows
+
+
+def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
+    """Standard normal numbers (S, D), in pairs of ε and −ε; of one draw, 0."""
+    half = rng.standard_normal((n_draws // 2, n_columns))
+    return np.concatenate([half, -half]) if n_draws > 1 else np.zeros((1, n_columns))
+
+
+def target_precisions(rows: Data) -> np.ndarray:
+    """Precisions of targets before anything is known of X, (n, P): less than 1 far from the median.
+
+    So that one of 1e6 among 60 rules neither units nor the first search.
+    """
+    y = Scaling.standard(rows.y, rows.weight)
+    error = torch.from_numpy((rows.y - y.offset) / y.scale)
+    weight = None if rows.weight is None else torch.from_numpy(rows.weight)
+    weighted = Rows(error, weight)
+    error = (error - weighted.median(error)).abs()
+    return gross_precisions(error, weighted.median(error), GROSS_TARGET).numpy()
+
+
+def left_out_precisions(process: Process, rows: ProcessRows) -> torch.Tensor:
+    """Precisions of targets, (N,): less than 1 where other rows predict something else."""
+    residual, var = process.left_out(rows)
+    error = (residual / var.sqrt()).abs()
+    middle = Rows(error[:, None], rows.weight).median(error[:, None])
+    return gross_precisions(error, middle, GROSS_ERROR)
+
+
+def gross_precisions(error: torch.Tensor, middle: torch.Tensor, most: float) -> torch.Tensor:
+    """1, but 1/error² of errors that are larger than `most`: those have the noise that they show.
+
+    Errors are in units of the middle one, as normal errors have it; if that is 0, none is large.
+    """
+    unit = torch.where(middle > 0.0, NORMAL_SCALE * middle, torch.inf)
+    return torch.where(error > most * unit, unit / error, 1.0).square()
+
+
+def student_draws(
+    mean: np.ndarray, cov: np.ndarray, tails: Tails, n_draws: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draws (N, n_draws) of rows that are jointly Gaussian but for a precision of each."""
+    L = cholesky(torch.from_numpy(cov), "covariance of the draws").numpy()
+    error = L @ rng.standard_normal((len(mean), n_draws))
+    tau = rng.gamma(0.5 * tails.df, 2.0 / tails.df, error.shape)
+    return mean[:, None] + math.exp(tails.log_factor) * error / np.sqrt(tau)
+
+
+def shape_of(processes: list[list[list[Process]]]) -> tuple[int, int, int]:
+    """Numbers of kernels, outputs and draws."""
+    return len(processes), len(processes[0]), len(processes[0][0])
+
+
+def of_given_rows(values: np.ndarray, rows: Data, given: Data) -> np.ndarray:
+    """Return values of distinct rows for each row that was given, (n,): NaN if it has no weight."""
+    known, asked = (np.array(digests([data.X, data.y], slice(None))) for data in (rows, given))
+    order = np.argsort(known)
+    each = values[order[np.searchsorted(known, asked, sorter=order).clip(max=len(known) - 1)]]
+    return each if given.weight is None else np.where(given.weight > 0.0, each, np.nan)

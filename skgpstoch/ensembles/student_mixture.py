@@ -1,0 +1,165 @@
+"""Mixtures of Student-t distributions, and what rows that were left out say of their scale.
+
+A process predicts N(μ, v) for draws s of its hyper-parameters. With a precision τ ~ Gamma(ν/2, ν/2)
+of a row that noise and uncertainty share, as in :class:`~skgpstoch.likelihoods.SharedStudentT`, and
+a factor e^κ of all deviations,
+
+    p(y) = (1/S) Σ_s t_ν(y | μ_s, e^2κ v_s)
+
+and κ and ν are those of the largest density of rows that were left out, given a prior that some
+hundred rows overrule.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import gammaln, logsumexp, stdtr, stdtrit
+from torch import Tensor
+
+from ..maths.gaussian import inverse
+from ..training.exact_search import Limits, Search
+
+LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
+TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
+TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from all but normal, to a variance that still is one
+TAIL_LIMITS = Limits(max_iter=50, tol=1e-10, gtol=1e-7)
+
+
+class Tails(NamedTuple):
+    """Deviations are e^κ times as large, with the tails of ν degrees of freedom."""
+
+    log_factor: float
+    df: float
+
+
+class StudentMixture(NamedTuple):
+    """Distributions of y at N rows: Σ_k π_k Π_p (1/S) Σ_s t_ν(y_p | μ, scale).
+
+    Parameters
+    ----------
+    weight : ndarray of shape (K,)
+        π.
+    mean, scale : ndarray of shape (K, S, N, P)
+    df : ndarray of shape (K, 1, 1, P)
+        ν > 2.
+    """
+
+    weight: np.ndarray
+    mean: np.ndarray
+    scale: np.ndarray
+    df: np.ndarray
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation, each (N, P)."""
+        mean = self._averaged(self.mean)
+        unit = self.scale.max((0, 1))  # squares of very large or small numbers are none
+        of_each = np.square(self.scale / unit) * self.df / (self.df - 2.0)
+        square = self._averaged(of_each + np.square((self.mean - mean) / unit))
+        return mean, unit * np.sqrt(square)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """log p(y) of y (N, P), summed over outputs, (N,)."""
+        each = log_student_t(y - self.mean, self.scale, self.df)  # (K, S, N, P)
+        of_kernels = (logsumexp(each, axis=1) - math.log(each.shape[1])).sum(-1)  # (K, N)
+        return np.asarray(logsumexp(of_kernels, axis=0, b=self.weight[:, None]))
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """P(Y ≤ y) of y (N, P), (N, P)."""
+        return self._averaged(stdtr(self.df, (y - self.mean) / self.scale))
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """Where the distribution function has this value, (N, P)."""
+        ends = self.mean + self.scale * stdtrit(self.df, probability)
+        low, high = (torch.from_numpy(end) for end in (ends.min((0, 1)), ends.max((0, 1))))
+        cdf = lambda y: torch.from_numpy(self.cdf(y.numpy()))  # noqa: E731
+        return inverse(cdf, low, high, probability).numpy()
+
+    def _averaged(self, values: np.ndarray) -> np.ndarray:
+        """The mean over draws, and over kernels by their weights: (K, S, N, P) → (N, P)."""
+        return np.asarray(np.tensordot(self.weight, values.mean(1), 1))
+
+
+def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) -> np.ndarray:
+    """log t_ν of errors with a scale, elementwise."""
+    half = 0.5 * (np.asarray(df) + 1.0)
+    normaliser = gammaln(half) - gammaln(half - 0.5) - 0.5 * np.log(np.pi * np.asarray(df))
+    return normaliser - np.log(scale) - half * np.log1p(np.square(error / scale) / df)
+
+
+# ---- rows that were left out ---------------------------------------------------------------------
+
+
+class LeftOut(NamedTuple):
+    """Predictions of N rows, each from all others, by S draws of θ: y less its mean, and variance.
+
+    Draws that a row itself made likely count for less without it: p(θ | y₋) ∝ p(θ | y)/p(y | y₋, θ)
+    (Gelfand, Dey & Chang, "Model determination using predictive distributions", 1992), where no
+    weight is more than √S times the mean one (Ionides, "Truncated importance sampling", 2008).
+
+    Parameters
+    ----------
+    residual, var : ndarray of shape (S, N)
+    """
+
+    residual: np.ndarray
+    var: np.ndarray
+
+    def log_share(self) -> np.ndarray:
+        """Logarithms of the weights of draws, of sum 1 in each row, (S, N)."""
+        log_p = -0.5 * (np.log(self.var) + np.square(self.residual) / self.var)
+        ratio = -log_p - logsumexp(-log_p, axis=0)
+        most = 0.5 * math.log(len(ratio)) - math.log(len(ratio))
+        ratio = np.minimum(ratio, most)
+        return np.asarray(ratio - logsumexp(ratio, axis=0))
+
+    def log_density(self, tails: Tails) -> np.ndarray:
+        """log p(yᵢ | the others), (N,)."""
+        scale = math.exp(tails.log_factor) * np.sqrt(self.var)
+        each = log_student_t(self.residual, scale, tails.df)
+        return np.asarray(logsumexp(self.log_share() + each, axis=0))
+
+
+class TailPosterior:
+    """log p(rows left out | κ, 1/ν) + log p(κ, 1/ν) as a function of (κ, 1/ν)."""
+
+    def __init__(self, left_out: LeftOut, weight: np.ndarray) -> None:
+        self.square = torch.from_numpy(np.square(left_out.residual) / left_out.var)  # (S, N)
+        log_scale = 0.5 * np.log(left_out.var)
+        self.log_share = torch.from_numpy(left_out.log_share() - log_scale)
+        self.weight = torch.from_numpy(weight)  # (N,)
+
+    def __call__(self, values: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
+        """Return nats, but for a constant, and the gradient."""
+        at = torch.tensor(values, dtype=torch.float64, device="cpu", requires_grad=True)
+        value = self.weight @ self.densities(*at) - deviation(at[0], LOG_FACTOR_PRIOR)
+        value = value - deviation(at[1], TAIL_PRIOR)
+        return value.item(), torch.autograd.grad(value, at)[0].numpy()
+
+    def densities(self, log_factor: Tensor, tail: Tensor) -> Tensor:
+        """Log densities of rows, (N,)."""
+        half = 0.5 * (1.0 / tail + 1.0)
+        normaliser = torch.lgamma(half) - torch.lgamma(half - 0.5) + 0.5 * (tail / math.pi).log()
+        kernel = half * torch.log1p(self.square * (tail * (-2.0 * log_factor).exp()))
+        return (self.log_share - kernel).logsumexp(0) + normaliser - log_factor
+
+
+def deviation(value: Tensor, prior: tuple[float, float]) -> Tensor:
+    """Minus the log density of a normal prior, but for a constant."""
+    mean, std = prior
+    return 0.5 * ((value - mean) / std).square()
+
+
+def calibrated(left_out: LeftOut, weight: np.ndarray) -> Tails:
+    """Return κ and ν of the largest posterior density, of rows that count `weight` times (N,)."""
+    start = np.array([LOG_FACTOR_PRIOR[0], TAIL_PRIOR[0]])
+    bounds = np.array([(-math.inf, math.inf), TAIL_BOUNDS])
+    with torch.enable_grad():
+        found = Search(TailPosterior(left_out, weight), TAIL_LIMITS).run(
+            "fmin_l_bfgs_b", start, bounds
+        )
+    log_factor, tail = found.theta
+    return Tails(float(log_factor), float(1.0 / tail))

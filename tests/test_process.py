@@ -1,0 +1,302 @@
+"""Exact processes of small tables: their evidence, rows left out, invariances, predictions."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
+from scipy.optimize import approx_fprime
+from scipy.stats import multivariate_normal, norm, t
+from sklearn.base import clone
+from sklearn.datasets import make_friedman1
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.ensembles.process_evidence import (
+    KERNEL_SHAPES,
+    LogPosterior,
+    Process,
+    ProcessRows,
+    covariance,
+    laplace_draws,
+    search,
+)
+from skgpstoch.ensembles.student_mixture import LeftOut, StudentMixture, Tails, calibrated
+
+EACH_SHAPE = pytest.mark.parametrize("name", KERNEL_SHAPES)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return make_friedman1(80, n_features=6, noise=1.0, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted(table):
+    return ExactProcessRegressor(random_state=0).fit(*table)
+
+
+def some_rows(n=12, d=3, seed=0, weighted=True):
+    rng = np.random.default_rng(seed)
+    weight = rng.choice([0.5, 1.0, 2.0, 3.5], n) if weighted else np.ones(n)
+    precision = rng.choice([1.0, 1.0, 0.1], n)
+    columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
+    return ProcessRows(*map(torch.from_numpy, columns))
+
+
+def some_z(name, d=3):
+    n_scales = d if KERNEL_SHAPES[name].is_linear else 0
+    return np.random.default_rng(1).standard_normal(3 + n_scales)
+
+
+# ---- hyper-parameters given rows ---------------------------------------------------------------
+
+
+@EACH_SHAPE
+def test_evidence_is_that_of_all_copies(name):
+    """Of rows with whole weights, each as often as it counts."""
+    rows = some_rows()._replace(weight=torch.arange(12.0, dtype=torch.float64) % 3 + 1)
+    z, shape = torch.from_numpy(some_z(name)), KERNEL_SHAPES[name]
+    process = Process.given(shape, z.numpy(), rows)
+    each = rows.weight.long()
+    X, y, tau = (column.repeat_interleave(each, 0) for column in (rows.X, rows.y, rows.precision))
+    C = covariance(shape, process.theta, X, X) + torch.diag(process.theta.noise / tau)
+    expected = multivariate_normal(np.zeros(len(y)), C.numpy()).logpdf(y.numpy())
+    value = LogPosterior(shape, rows).evidence(z)[0]
+    of_copies = 0.5 * ((rows.weight - 1.0) * (rows.precision.log() - np.log(2.0 * np.pi))).sum()
+    copies = 0.5 * rows.weight.log().sum()  # of the mean of copies, given which they are known
+    assert_allclose(value + float(of_copies - copies), expected, rtol=1e-10)
+
+
+@EACH_SHAPE
+@pytest.mark.parametrize("d", [3, 70])
+def test_gradients_of_the_evidence(name, d):
+    """With a length-scale for each input, or one for all of very many."""
+    rows = some_rows(d=d)
+    objective = LogPosterior(KERNEL_SHAPES[name], rows)
+    n_scales = {3: 3, 70: 1}[d] if KERNEL_SHAPES[name].is_linear else 0
+    z = np.random.default_rng(1).standard_normal(3 + n_scales)
+    slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
+    assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
+
+
+def test_the_search_ends_where_the_gradient_does(table):
+    X, y = ((a - a.mean(0)) / a.std(0) for a in table)
+    ones = np.ones(len(y))
+    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones)))
+    objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
+    z = search(objective, np.zeros(9))
+    assert np.abs(objective(z)[1]).max() < 0.5
+    assert objective(z)[0] > objective(np.zeros(9))[0] + 10.0
+    draws = laplace_draws(objective, z, np.concatenate([np.eye(9), -np.eye(9)]))
+    assert_allclose(draws.mean(0), z, atol=1e-12)
+    found = np.array([objective(draw)[0] for draw in draws])
+    assert (found < objective(z)[0]).all()
+    assert (found > objective(z)[0] - 3.0).all()  # a normal density has fallen by ½
+
+
+# ---- rows that are left out --------------------------------------------------------------------
+
+
+@EACH_SHAPE
+def test_rows_left_out_are_predicted_as_by_refits(name):
+    rows, shape, z = some_rows(), KERNEL_SHAPES[name], some_z(name)
+    residual, var = Process.given(shape, z, rows).left_out(rows)
+    for i in range(len(rows.y)):
+        weight = rows.weight.clone()
+        weight[i] -= min(1.0, float(weight[i]))
+        refit = Process.given(shape, z, rows._replace(weight=weight).some(weight > 0.0))
+        mean, expected = refit.moments(rows.X[[i]])
+        assert_allclose(rows.y[i] - residual[i], mean[0], rtol=1e-8, atol=1e-8)
+        assert_allclose(var[i], expected[0], rtol=1e-8)
+
+
+def test_draws_that_a_row_made_likely_count_less_without_it():
+    rng = np.random.default_rng(0)
+    residual = np.stack([0.1 * rng.standard_normal(50), rng.standard_normal(50)])
+    left_out = LeftOut(residual, np.stack([np.full(50, 0.01), np.ones(50)]))
+    share = np.exp(left_out.log_share())
+    assert_allclose(share.sum(0), 1.0)
+    assert (share[0] < share[1]).mean() > 0.9
+
+
+@pytest.mark.parametrize(("factor", "df"), [(1.0, 200.0), (2.0, 200.0), (1.0, 4.0)])
+def test_tails_are_those_of_many_rows(factor, df):
+    residual = factor * t(df).rvs((1, 4000), random_state=0)
+    found = calibrated(LeftOut(residual, np.ones((1, 4000))), np.ones(4000))
+    assert_allclose(found.log_factor, np.log(factor), atol=0.06)
+    assert_allclose(1.0 / found.df, 1.0 / df, atol=0.03)
+
+
+def test_few_rows_say_little_of_tails():
+    """Of errors that are all three deviations large, it takes some to believe in that."""
+    factors = [
+        calibrated(LeftOut(np.full((1, n), 3.0), np.ones((1, n))), np.ones(n)).log_factor
+        for n in (2, 8, 32, 2000)
+    ]
+    assert factors == sorted(factors)
+    assert factors[0] < 0.5 * np.log(3.0) < 0.9 * np.log(3.0) < factors[-1]
+
+
+def test_tails_of_weighted_rows_are_those_of_repeated_ones():
+    rng = np.random.default_rng(0)
+    residual, var = rng.standard_normal((2, 2, 20))
+    counts = np.arange(20) % 3
+    repeated = LeftOut(residual.repeat(counts, 1), np.square(var).repeat(counts, 1))
+    weighted = calibrated(LeftOut(residual, np.square(var)), counts.astype(float))
+    assert_allclose(weighted, calibrated(repeated, np.ones(counts.sum())), rtol=1e-5)
+
+
+def test_held_out_densities_are_in_the_users_units(fitted, table):
+    """About those of new rows, and exactly as much less as the unit is smaller."""
+    X, y = table
+    new = make_friedman1(1000, n_features=6, noise=1.0, random_state=1)
+    assert fitted.held_out_log_density_.shape == y.shape
+    expected = fitted.log_predictive_density(*new).mean()
+    assert_allclose(fitted.held_out_log_density_.mean(), expected, atol=0.35)
+    scaled = clone(fitted).fit(X, 4.0 * y - 1.0).held_out_log_density_
+    assert_allclose(scaled, fitted.held_out_log_density_ - np.log(4.0), atol=1e-6)
+
+
+# ---- the estimator -----------------------------------------------------------------------------
+
+
+@parametrize_with_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
+def test_checks_of_processes(estimator, check):
+    check(estimator)
+
+
+def test_a_row_of_weight_two_is_the_row_twice(table):
+    X, y = (a[:40] for a in table)
+    weight = np.arange(40) % 3
+    weighted = ExactProcessRegressor(random_state=0).fit(X, y, sample_weight=weight)
+    order = np.random.default_rng(0).permutation(np.arange(40).repeat(weight))
+    repeated = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
+    assert_array_equal(weighted.predict(X, return_std=True), repeated.predict(X, return_std=True))
+    held_out = weighted.held_out_log_density_
+    assert_array_equal(np.isnan(held_out), weight == 0)
+    assert_array_equal(held_out[order], repeated.held_out_log_density_)
+
+
+def test_units_change_nothing(fitted, table):
+    X, y = table
+    other = clone(fitted).fit(X * np.geomspace(1e-3, 1e3, 6) + 5.0, 1e-3 * y - 7.0)
+    query = (X[:9] + 0.1) * np.geomspace(1e-3, 1e3, 6) + 5.0
+    mean, std = fitted.predict(X[:9] + 0.1, return_std=True)
+    scaled_mean, scaled_std = other.predict(query, return_std=True)
+    assert_allclose((scaled_mean + 7.0) * 1e3, mean, rtol=1e-5)
+    assert_allclose(scaled_std * 1e3, std, rtol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_model(fitted, table):
+    again = clone(fitted).fit(*table)
+    assert_array_equal(again.predict(table[0]), fitted.predict(table[0]))
+    assert_array_equal(again.held_out_log_density_, fitted.held_out_log_density_)
+    copy = pickle.loads(pickle.dumps(fitted))
+    assert_array_equal(copy.sample_y(table[0], 3), fitted.sample_y(table[0], 3))
+
+
+def test_one_gross_target_spoils_nothing(table):
+    X, y = (a[:60] for a in table)
+    wrong = y.copy()
+    wrong[7] = 1e6
+    new = make_friedman1(300, n_features=6, noise=0.0, random_state=1)
+    error = {}
+    for name, targets in (("right", y), ("wrong", wrong)):
+        model = ExactProcessRegressor(random_state=0).fit(X, targets)
+        error[name] = np.sqrt(np.mean((model.predict(new[0]) - new[1]) ** 2))
+    assert error["wrong"] < 1.2 * error["right"]
+    assert model.predict_std(X).max() < 10.0 * y.std()
+
+
+def test_density_distribution_quantiles_and_draws_agree(fitted, table):
+    row, grid = table[0][:1], np.linspace(-60, 90, 20_001)
+    many = np.repeat(row, len(grid), 0)
+    density = np.exp(fitted.log_predictive_density(many, grid))
+    mean, std = (a[0] for a in fitted.predict(row, return_std=True))
+    assert_allclose(trapezoid(density, grid), 1.0, atol=1e-4)
+    assert_allclose(trapezoid(grid * density, grid), mean, rtol=1e-3)
+    assert_allclose(trapezoid((grid - mean) ** 2 * density, grid), std**2, rtol=0.02)
+    low, high = fitted.predict_interval(row, 0.8)[0]
+    assert_allclose(fitted.predictive_cdf(row, [low]), 0.1, atol=1e-10)
+    assert_allclose(fitted.predictive_cdf(row, [high]), 0.9, atol=1e-10)
+    draws = fitted.sample_y(row, 4000, random_state=1)[0]
+    assert_allclose(np.mean(draws < high), 0.9, atol=0.02)
+
+
+def test_draws_are_joint(fitted, table):
+    """Rows that are the same differ by no more than their noise."""
+    row = np.repeat(table[0][:1] + 3.0, 2, 0)  # far away, where f is not known
+    first, second = fitted.sample_y(row, 2000)
+    assert np.abs(np.corrcoef(first, second)[0, 1]) > 0.5
+
+
+def test_two_outputs_are_two_processes(fitted, table):
+    X, y = table
+    other = np.sin(X[:, 0])
+    both = clone(fitted).fit(X, np.column_stack([y, other]))
+    assert both.predict_interval(X).shape == (80, 2, 2)
+    assert both.predictive_cdf(X, np.column_stack([y, other])).shape == (80, 2)
+    assert both.sample_y(X, 3).shape == (80, 2, 3)
+    assert both.held_out_log_density_.shape == (80,)
+    assert_allclose(both.predict(X)[:, 0], fitted.predict(X), atol=0.5)
+    one = clone(fitted).fit(X, y[:, None])
+    assert_allclose(one.predict(X)[:, 0], fitted.predict(X), rtol=1e-12)
+
+
+def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table):
+    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
+    X, y = table
+    model = ExactProcessRegressor(random_state=0).fit(X, y)
+    order = np.random.default_rng(0).permutation(80)
+    again = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
+    assert_array_equal(model.predict(X), again.predict(X))
+    assert_array_equal(model.held_out_log_density_[order], again.held_out_log_density_)
+
+
+def test_floors_are_of_few_rows(monkeypatch, table):
+    X, y = table
+    assert len(ExactProcessRegressor(random_state=0).fit(X[:10], y[:10]).weights_) == 4
+    monkeypatch.setattr("skgpstoch.ensembles.process.FLOOR_ROWS", 40)
+    model = ExactProcessRegressor(random_state=0).fit(X, y)
+    assert model.kernels_ == ["rbf", "matern"]
+
+
+def test_what_cannot_be_fitted(table):
+    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rbf'"):
+        ExactProcessRegressor(kernels=["cubic"]).fit(*table)
+    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of"):
+        ExactProcessRegressor(kernels=[]).fit(*table)
+    with pytest.raises(ValueError, match="sample_weight must be positive for 2 rows"):
+        ExactProcessRegressor().fit(*table, sample_weight=np.eye(80)[0])
+    model = ExactProcessRegressor(kernels=["constant"]).fit(*table)
+    with pytest.raises(ValueError, match=r"y must have the shape \(80,\)"):
+        model.log_predictive_density(table[0], table[1][:5])
+
+
+def test_a_constant_target_is_predicted(table):
+    model = ExactProcessRegressor(random_state=0).fit(table[0], np.full(80, 3.0))
+    assert_allclose(model.predict(table[0]), 3.0)
+
+
+# ---- mixtures ----------------------------------------------------------------------------------
+
+
+def test_a_mixture_of_one_is_student_t():
+    mean, scale = np.array([1.0, -2.0]), np.array([0.5, 3.0])
+    parts = mean[None, None, :, None], scale[None, None, :, None], np.full((1, 1, 1, 1), 4.0)
+    mixture, expected = StudentMixture(np.ones(1), *parts), t(4.0, mean, scale)
+    y = np.array([[0.3], [4.0]])
+    assert_allclose(mixture.log_density(y), expected.logpdf(y[:, 0]))
+    assert_allclose(mixture.cdf(y)[:, 0], expected.cdf(y[:, 0]))
+    assert_allclose(mixture.quantile(0.9)[:, 0], expected.ppf(0.9))
+    assert_allclose(mixture.moments()[0][:, 0], mean)
+    assert_allclose(mixture.moments()[1][:, 0], expected.std())
+
+
+def test_tails_that_are_light_are_normal():
+    residual = np.linspace(-2.0, 2.0, 7)[None]
+    found = LeftOut(residual, np.ones((1, 7))).log_density(Tails(0.0, 1e8))
+    assert_allclose(found, norm.logpdf(residual[0]), rtol=1e-6)

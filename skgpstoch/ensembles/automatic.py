@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ..data.arrays import resolve_seed
+from ..data.deadline import Deadline, seconds_left
 from ..data.messages import warn
 from ..docstrings import documented
 from ..estimators.base import fitting, refuse_booleans, validate_inputs
@@ -35,7 +37,6 @@ from ..methods.deep_kernel_ensemble import (
 from ..methods.dlm import DLMRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
 from ..recipes.recipe import Training
-from .budget import affordable
 from .mixture import MixtureRegressor, Parts
 from .stacking import StackedDensityRegressor
 
@@ -56,11 +57,10 @@ class AutomaticParameters:
     Parameters
     ----------
     max_time : float or None, default=None
-        Seconds that training may take, about. With ample time the model is that without a limit;
-        with less the regressor has no second model, and with still less there are fewer steps of
-        fewer networks, so that results depend on the speed of the machine. Thirty steps and one
-        pass over the rows are the least, some seconds for 10,000 rows. None: about a minute of one
-        core for 12,000 rows, and 15 to 20 s for 1,000.
+        Seconds that `fit` may take, from its call to its return. The regressor then has no second
+        model, and where there is little time there are fewer steps of fewer networks, so that
+        results depend on the speed of the machine; a warning and `budget_` say what was cut. None:
+        about a minute of one core for 12,000 rows, and 15 to 20 s for 1,000.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     verbose : int or "auto", default="auto"
@@ -77,6 +77,8 @@ class AutomaticParameters:
         before they are mixed; of fewer than 50 rows, the bound on the evidence.
     leaderboard_ : DataFrame
         The same, the best first; needs pandas.
+    budget_ : dict or None
+        What there was time for, with `max_time`; see :class:`DeepKernelEnsembleRegressor`.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -156,25 +158,36 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         """Return X and y, checked."""
 
     @abstractmethod
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        """Fit what suits these rows, and score it."""
+    def _chosen(
+        self, fit: Fit, X: Any, y: Any, sample_weight: Any, deadline: Deadline | None
+    ) -> tuple[Any, dict[str, list]]:
+        """Fit what suits these rows by the deadline, if there is one, and score it."""
 
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        began = time.monotonic()
         self._validate_params()
         refuse_booleans(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         X, y = self._validate(X, y, sample_weight)
         fits = Fits(self, X, y, 1)
-        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
+        deadline = None if self.max_time is None else Deadline(began + self.max_time)
+        fit = fits.next("model")
+        self.model_, self.scores_ = self._chosen(fit, X, y, sample_weight, deadline)
         fits.on_end()
         return self
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)
         return validate_inputs(self, X, reset=False)
+
+    @property
+    def budget_(self) -> dict[str, Any] | None:
+        """What there was time for, with `max_time`: as the networks say."""
+        check_is_fitted(self)
+        return getattr(self.model_, "budget_", None)
 
     @property
     def leaderboard_(self) -> Any:
@@ -247,16 +260,16 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         return validate_inputs(self, X, y, reset=True, **options)
 
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
+    def _chosen(
+        self, fit: Fit, X: Any, y: Any, sample_weight: Any, deadline: Deadline | None
+    ) -> tuple[Any, dict[str, list]]:
         shared, n = common(self), len(X)
         if n < VERY_FEW_ROWS:
             warn_of_few_rows(n)
             process = fit(SVGPRegressor(**shared), X, y, sample_weight=sample_weight)
             return process, alone("process", process.log_marginal_likelihood_value_ / n)
-        networks = DeepKernelEnsembleRegressor(**shared)
-        hurried = affordable(networks, X, y, self.max_time)
-        networks.set_params(**hurried)
-        if n > STACKED_ROWS or y.ndim > 1 or hurried:
+        networks = DeepKernelEnsembleRegressor(max_time=seconds_left(deadline), **shared)
+        if n > STACKED_ROWS or y.ndim > 1 or deadline is not None:
             fit(networks, X, y, sample_weight=sample_weight)
             score = -min(networks.validation_scores_ or [np.nan])
             score = score - float(np.log(networks._y_scaling.scale).sum())
@@ -324,15 +337,16 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             )
         return X, y
 
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
+    def _chosen(
+        self, fit: Fit, X: Any, y: Any, sample_weight: Any, deadline: Deadline | None
+    ) -> tuple[Any, dict[str, list]]:
         shared, n = common(self), len(X)
         if n < VERY_FEW_ROWS:
             warn_of_few_rows(n)
             process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
             fit(process, X, y, sample_weight=sample_weight)
             return process, alone("process", process.log_marginal_likelihood_value_ / n)
-        networks = DeepKernelEnsembleClassifier(**shared)
-        networks.set_params(**affordable(networks, X, y, self.max_time))
+        networks = DeepKernelEnsembleClassifier(max_time=seconds_left(deadline), **shared)
         fit(networks, X, y, sample_weight=sample_weight)
         return networks, alone("networks", -min(networks.validation_scores_ or [np.nan]))
 

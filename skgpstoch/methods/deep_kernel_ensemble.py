@@ -16,6 +16,7 @@ sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -73,6 +74,7 @@ N_WAVES = 8
 WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
+LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 LEAST_OF_SEVERAL = 50  # rows for which there are several networks
 MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no member sees
 
@@ -158,7 +160,7 @@ class EnsembleRecipe(Recipe):
         Of the features, or on them, and the noise.
     network : Network or None
         Below it.
-    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
+    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise, max_time
         See :class:`DeepKernelEnsembleRegressor`.
     """
 
@@ -173,6 +175,7 @@ class EnsembleRecipe(Recipe):
     beta: float = 1.0
     calibrates: bool = True
     scales_noise: bool = False
+    max_time: float = math.inf
 
     @property
     def scales_target(self) -> bool:
@@ -201,8 +204,10 @@ class EnsembleRecipe(Recipe):
         return replace(plan, beta=self.beta)
 
     def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
-        is_ours = self.n_estimators == "auto"
-        return replace(self, n_estimators=n_members).plan(sizes) if is_ours else self.plan(sizes)
+        if self.n_estimators != "auto":
+            return self.plan(sizes)
+        least = LEAST_OF_CLASSES if self.likelihood.for_classes_only else 1
+        return replace(self, n_estimators=max(n_members, least)).plan(sizes)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
@@ -274,9 +279,14 @@ class EnsembleRecipe(Recipe):
             "likelihood_": model.likelihood,
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
+            "budget_": None if fitted.budget is None else fitted.budget._asdict(),
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        if fitted.budget is not None and not fitted.budget.is_enough:
+            yield fitted.budget.shortage(self.max_time)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
@@ -355,7 +365,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     ----------
     posterior_ : torch.nn.Module
         The mixture of the members' posteriors, in float64 on the CPU.
-    budget_ : dict
+    budget_ : dict or None
         With `max_time`: "n_steps" and "n_estimators" that there was time for, "all_steps" and
         "all_estimators" of a fit without it, "closing_pass" ("full", "short", or "none" if the last
         layers are as training left them), and "is_enough", whether nothing was cut.

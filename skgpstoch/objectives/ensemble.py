@@ -32,6 +32,7 @@ from ..calibration.held_out import (
     scaled,
     stretched,
 )
+from ..data.deadline import Clock, Deadline
 from ..data.rows import UNSEEN, Rows
 from ..likelihoods.classes import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
@@ -41,7 +42,7 @@ from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
 from .base import Objective
-from .closing import CLOSINGS, N_LOSSES, Clock, ClosingCost, extrapolated, seconds_of
+from .closing import CLOSINGS, GRACE, N_LOSSES, ClosingCost, extrapolated, seconds_of
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -75,6 +76,7 @@ class EnsembleObjective(Objective):
     rest_rate = NETWORK_RATE
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    deadline: Deadline | None = None  # of the closing pass
 
     def __init__(
         self,
@@ -263,9 +265,10 @@ class EnsembleObjective(Objective):
         )
 
     @torch.no_grad()
-    def hurry(self, X: Tensor, rows: Rows, clock: Clock, seconds: float, wanted: float) -> float:
-        cost = self.closing_cost(X, rows, clock)
-        self.closing_pass = cost.choose(seconds, wanted)
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        cost = self.closing_cost(X, rows, deadline.clock)
+        self.closing_pass = cost.choose(deadline.left(), wanted)
+        self.deadline = deadline.earlier(-GRACE)
         return cost.of(CLOSINGS[self.closing_pass])
 
     def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
@@ -311,8 +314,8 @@ class EnsembleObjective(Objective):
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
-        max_iter = CLOSINGS[self.closing_pass].max_iter
-        return optimal_q(model, X, rows, start, q if is_kept else None, CLOSING_TOL, max_iter)
+        limits = CLOSING_TOL, CLOSINGS[self.closing_pass].max_iter, self.deadline
+        return optimal_q(model, X, rows, start, q if is_kept else None, *limits)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

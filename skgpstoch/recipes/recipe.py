@@ -22,15 +22,16 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
+from ..data.deadline import Deadline
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
-from ..training.deadline import Deadline
 from ..training.loop import History
 from ..training.optimizers import Schedule, constant
+from .budget import Budget
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
@@ -298,6 +299,7 @@ class Fitted(NamedTuple):
     history: History
     objective: Objective | None = None
     data: Data | None = None  # as it was given, rows of weight 0 included
+    budget: Budget | None = None  # what there was time for, if that was limited
 
     def in_units(self, log_density: float, n_rows: float) -> float:
         """Return the log density of n_rows rows of the scaled y for y in the user's units."""

@@ -11,7 +11,7 @@ from scipy.integrate import trapezoid
 from scipy.optimize import minimize
 from scipy.stats import norm
 from shared import Names
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import DataConversionWarning
@@ -31,8 +31,10 @@ from skgpstoch import (
     StackedDensityRegressor,
     SVGPRegressor,
 )
-from skgpstoch.ensembles import automatic, budget
+from skgpstoch.ensembles import automatic
 from skgpstoch.ensembles.stacking import stacking_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:max_time=0")
 
 
 def sparse(**params):
@@ -374,7 +376,7 @@ def small_networks_of_classes(**params):
 
 
 @parametrize_with_checks(
-    [AutoGaussianProcessRegressor(max_time=0.01), AutoGaussianProcessClassifier()]
+    [AutoGaussianProcessRegressor(max_time=600), AutoGaussianProcessClassifier()]
 )
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
     monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
@@ -387,8 +389,6 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
         monkeypatch.setitem(SMALL, "max_iter", 1)
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
     monkeypatch.setattr(automatic, "FEW_STEPS", 3 if scored else 1)
-    for steps in ("LEAST_TRAINED", "TRIAL_STEPS"):
-        monkeypatch.setattr(budget, steps, 3 if scored else 1)
     check(estimator)
 
 
@@ -415,13 +415,15 @@ def test_failed_fits_of_others_change_nothing(model, step):
     assert_array_equal(model.predict(X), before)
 
 
-def test_with_ample_time_there_is_a_stack(step, monkeypatch):
-    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
+@pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch):
     monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    for per_step, n_models in ((1e-6, 2), (100.0, 1)):
-        monkeypatch.setattr(budget, "trial_times", lambda *_, per_step=per_step: (0.0, per_step))
-        model = AutoGaussianProcessRegressor(max_time=600, random_state=0).fit(*step)
-        assert len(model.scores_["model"]) == n_models
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
+    X, y = step
+    model = cls(max_time=600, random_state=0).fit(X, y if is_regressor(cls()) else y > 0)
+    assert 590 < model.model_.max_time < 600
+    assert model.budget_ == model.model_.budget_
+    assert model.budget_["is_enough"]
 
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
@@ -464,10 +466,11 @@ def test_two_outputs(step):
     assert model.predictive_cdf(X, np.stack([y, -y], 1)).shape == (200, 2)
 
 
-def test_classes_have_names():
+def test_classes_have_names(monkeypatch):
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0).fit(X, names)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, names)
     assert model.score(X, names) > 0.8
     assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
     of_labels = model.predict_log_proba(X)[np.arange(150), y]

@@ -95,6 +95,16 @@ def calibrate(
     return full(found.x if found.fun < least else start)
 
 
+class Predicted(NamedTuple):
+    """What is predicted for N rows: tensors (N,), and (N, P), or of classes (N, 0)."""
+
+    log_density: Tensor
+    mean: Tensor
+    std: Tensor
+    latent_std: Tensor
+    cdf: Tensor  # NaN of counts
+
+
 class HeldOut(NamedTuple):
     """Rows that were not trained on, and what is predicted for them, in float64."""
 
@@ -124,12 +134,25 @@ class HeldOut(NamedTuple):
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())
 
-    def log_density(self, choice: Calibration, spread: Spread | None = None) -> Tensor:
+    def log_density(self, choice: Calibration) -> Tensor:
         """log p(yᵢ) of each row with some changes, (N,)."""
+        q, noise = self.mixture(choice)
+        return cast(Tensor, noise.log_predictive(self.rows.y, q))
+
+    def predictions(self, choice: Calibration, spread: Spread | None) -> Predicted:
+        """What is predicted with all changes."""
         q, noise = self.mixture(choice)
         if spread is not None:
             q, noise = respread(q, noise, spread)
-        return cast(Tensor, noise.log_predictive(self.rows.y, q))
+        y = self.rows.y
+        log_density = noise.log_predictive(y, q)
+        if self.centre is not None:
+            return Predicted(log_density, *[y.new_empty(len(y), 0)] * 4)
+        mean, var = noise.moments(q).mixture_moments()
+        is_additive = isinstance(noise, AdditiveNoise)
+        cdf = noise.cdf(y, q).mean(0) if is_additive else torch.full_like(y, math.nan)
+        latent_std = q.mixture_moments()[1].sqrt()
+        return Predicted(log_density, mean, var.sqrt(), latent_std, cdf)
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
         """q(f) and the noise with some changes."""

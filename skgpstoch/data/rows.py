@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
@@ -139,6 +140,11 @@ class Data(_Columns):
     def n_effective(self) -> float:
         """How many rows these count for, Σ weight."""
         return float(len(self) if self.weight is None else self.weight.sum())
+
+    @property
+    def size(self) -> int:
+        """How many rows there are to learn from: a row of weight 2 is two, but one of ½ is one."""
+        return max(len(self), math.floor(self.n_effective))
 
     def counted(self) -> Data:
         """Return the rows that have a weight; without weights if these are all 1."""

@@ -1,23 +1,27 @@
-"""The recommended defaults: what is known to predict well on tables, chosen by their size."""
+"""The recommended defaults: models of the rows as they are, weighted by what they predict."""
 
 from __future__ import annotations
 
 import functools
+import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
-from sklearn.model_selection import ShuffleSplit
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
+from ..data.counts import looks_like_counts
+from ..data.deadline import Deadline, seconds_left
+from ..data.held_out import mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
@@ -26,30 +30,77 @@ from ..estimators.base import fitting, refuse_booleans
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import AUTO, N_JOBS
+from ..estimators.parameters import AUTO
 from ..estimators.regressor import Regressor
 from ..estimators.validation import as_floats, check_weight
 from ..methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
-    ensemble_plan,
 )
-from ..methods.dlm import DLMRegressor
-from ..methods.svgp import SVGPClassifier, SVGPRegressor
-from ..recipes.recipe import Training
-from .budget import affordable
-from .mixture import MixtureRegressor, Parts
-from .stacking import StackedDensityRegressor
+from ..methods.svgp import SVGPClassifier
+from .lattice import OnLattice, lattice_of
+from .mixture import Mixture, MixtureRegressor, Parts
+from .process import ExactProcessRegressor
+from .report import Report, report_tables
+from .stacking import kept_weights, stacking_weights
 
 TOO_FEW_ROWS = 10  # to learn a kernel from
-VERY_FEW_ROWS = 50  # that are not enough to hold some out
-STACKED_ROWS = 2000  # up to which there are several models, and time to judge them
-FEW_STEPS = 100  # for very few rows of classes
-PROCESS_POINTS = 64  # of the process
-HELD_OUT = 0.2  # of the rows, to judge models by
-JUDGES = 3  # networks that the others' weight is found with, in half of their steps
-LEAST_WEIGHT = 0.1  # below which a model is not worth the time
-MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
+FEWEST_FOR_NETWORKS = 100  # rows, of fewer than which a process predicts as well, and sooner
+FEWEST_FOR_CLASSES = 50
+MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
+FEW_STEPS = 100  # of a process for few rows of classes
+PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
+LEAST_WEIGHT = 0.05  # below which a model is not worth the time of its predictions
+
+
+class Candidate(NamedTuple):
+    """A model to be tried: its name, and what makes it, given the seconds that are left."""
+
+    name: str
+    make: Callable[[float | None], Any]
+
+
+class Judged(NamedTuple):
+    """A fitted model, and the seconds that its fit took."""
+
+    name: str
+    model: Any
+    seconds: float
+
+    def held_out(self, n_rows: int) -> np.ndarray:
+        """Return log densities of rows that it has not seen, (n,); NaN of others."""
+        densities = np.full(n_rows, np.nan)
+        if (found := getattr(self.model, "held_out_", None)) is not None:
+            densities[found.rows] = found.log_density
+        return densities
+
+    def score(self, data: Data) -> float:
+        """Return the mean of these or, if there are none, the bound on the evidence per row."""
+        densities = self.held_out(len(data))
+        judged = np.isfinite(densities)
+        if not judged.any():
+            return float(self.model.log_marginal_likelihood_value_ / data.n_effective)
+        weight = None if data.weight is None else data.weight[judged]
+        return float(np.average(densities[judged], weights=weight))
+
+
+def fitted(fit: Fit, candidate: Candidate, data: Data, left: float | None) -> Judged:
+    """Fit a candidate in the seconds that are left."""
+    began, of_rows = time.perf_counter(), {}
+    if data.weight is not None:
+        of_rows["sample_weight"] = data.weight
+    model = fit(candidate.make(left), data.X, data.y, **of_rows)
+    return Judged(candidate.name, model, time.perf_counter() - began)
+
+
+def weights_of(found: list[Judged], data: Data) -> np.ndarray:
+    """Return the weights of models in the mixture."""
+    if len(found) == 1:
+        return np.ones(1)
+    densities = np.stack([model.held_out(len(data)) for model in found], 1)
+    judged = np.isfinite(densities).any(1)
+    weight = None if data.weight is None else data.weight[judged]
+    return kept_weights(stacking_weights(densities[judged], weight, PRIOR_ROWS), LEAST_WEIGHT)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -59,11 +110,9 @@ class AutomaticParameters:
     Parameters
     ----------
     max_time : float or None, default=None
-        Seconds that training may take, about. With ample time the model is that without a limit;
-        with less the regressor has no second model, and with still less there are fewer steps of
-        fewer networks, so that results depend on the speed of the machine. Thirty steps and one
-        pass over the rows are the least, some seconds for 10,000 rows. None: about a minute of one
-        core for 12,000 rows, and 15 to 20 s for 1,000.
+        Seconds that `fit` may take, from its call to its return. Where there is little time there
+        are fewer models, and fewer steps of fewer networks, so that results depend on the speed of
+        the machine; a warning and `budget_` say what was cut. None: as long as it takes.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Which columns of X are categories: a mask, positions, or names. "from_dtype": those of a
         data frame with a categorical type, and strings. None: there are none.
@@ -77,12 +126,16 @@ class AutomaticParameters:
 
     Attributes
     ----------
+    estimators_ : dict of str to estimator
+        The fitted models by name, without those that have no weight.
     scores_ : dict of lists
-        "model", "score" (in nats per row, for y in its own units) and "weight". Scores are mean log
-        densities, or log probabilities, of rows held out; of networks alone, the mean of theirs
-        before they are mixed; of fewer than 50 rows, the bound on the evidence.
+        "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time" in
+        seconds. Scores are mean log densities, or log probabilities, of rows held out; of classes
+        of fewer than 50 rows, the bound on the evidence.
     leaderboard_ : DataFrame
         The same, the best first; needs pandas.
+    budget_ : dict or None
+        With `max_time`, what there was time for; see :class:`DeepKernelEnsembleRegressor`.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -104,51 +157,23 @@ class AutomaticParameters:
     }
 
 
-def alone(name: str, score: float) -> dict[str, list]:
-    """Return the scores of a single model."""
-    return {"model": [name], "score": [score], "weight": [1.0]}
-
-
-def warn_of_few_rows(n_rows: int) -> None:
-    """Warn if there are too few rows to learn a kernel from."""
-    if n_rows < TOO_FEW_ROWS:
-        warn(
-            f"{n_rows} rows are too few to learn a kernel from: expect predictions that are too "
-            "certain. Give more rows, or give what you know as the kernel of another estimator."
-        )
-
-
-def common(p: AutomaticParameters) -> dict[str, Any]:
-    """Return the parameters that every model inside is given."""
-    seed = resolve_seed(p.random_state)
-    return {"device": p.device, "verbose": p.verbose, "random_state": seed}
-
-
-def stacked(
-    networks: DeepKernelEnsembleRegressor, n_rows: int, shared: dict[str, Any], n_jobs: int | None
-) -> StackedDensityRegressor:
-    """Return networks and a process, whose weights fewer networks in half of the steps find."""
-    n_inducing = min(PROCESS_POINTS, n_rows // 4)
-    process = DLMRegressor(likelihood="shared_student_t", n_inducing=n_inducing, **shared)
-    judge = clone(networks).set_params(n_estimators=JUDGES)
-    n_judged = round((1.0 - HELD_OUT) * n_rows)
-    n_epochs = ensemble_plan(Training.of(judge), n_judged, JUDGES).max_iter
-    return StackedDensityRegressor(
-        [("networks", networks), ("process", process)],
-        cv=ShuffleSplit(1, test_size=HELD_OUT, random_state=shared["random_state"]),
-        judged_by={"networks": judge.set_params(max_iter=-(-n_epochs // 2))},
-        least_weight=LEAST_WEIGHT,
-        n_jobs=n_jobs,
-    )
+def of_networks(estimator: Any, p: AutomaticParameters, **params: Any) -> Candidate:
+    """Return an ensemble of networks, to be trained in the time that is left."""
+    shared = {
+        "device": p.device,
+        "verbose": p.verbose,
+        "random_state": resolve_seed(p.random_state),
+    }
+    return Candidate("networks", lambda left: estimator(max_time=left, **shared, **params))
 
 
 def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a method, with the signature and the docstring of this one, that asks `model_`."""
+    """Return a method, with the signature and the docstring of this one, that asks the model."""
 
     @functools.wraps(method)
     def asked(self: Automatic, X: Any, *args: Any, **kwargs: Any) -> np.ndarray:
         X = self._query(X)
-        return np.asarray(getattr(self.model_, method.__name__)(X, *args, **kwargs))
+        return np.asarray(getattr(self._model, method.__name__)(X, *args, **kwargs))
 
     return asked
 
@@ -157,34 +182,58 @@ def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
-    """A fit of the model that suits the rows."""
+    """A fit of several models, and the mixture that predicts best."""
+
+    _model: Any
+    """What predicts."""
 
     @abstractmethod
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return X and y, checked."""
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
+        """Return the rows that count, checked and encoded."""
 
     @abstractmethod
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        """Fit what suits these rows, and score it."""
+    def _candidates(self, data: Data) -> list[Candidate]:
+        """Return the models to try for these rows."""
+
+    @abstractmethod
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+        """Keep what predicts, and what is known of it."""
 
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        began = time.monotonic()
         self._validate_params()
         refuse_booleans(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
-        X, y = self._validate(X, y, sample_weight)
-        fits = Fits(self, X, y, 1)
-        self.model_, self.scores_ = self._chosen(fits.next("model"), X, y, sample_weight)
+        data = self._validate(X, y, sample_weight)
+        warn_of_few_rows(data.n_effective)
+        deadline = None if self.max_time is None else Deadline(began + self.max_time)
+        candidates = self._candidates(data)
+        fits = Fits(self, X, y, len(candidates))
+        found = [
+            fitted(fits.next(candidate.name), candidate, data, seconds_left(deadline))
+            for candidate in candidates
+        ]
+        weights = weights_of(found, data)
+        self.scores_ = {
+            "model": [each.name for each in found],
+            "score": [each.score(data) for each in found],
+            "weight": weights.tolist(),
+            "fit_time": [each.seconds for each in found],
+        }
+        kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
+        self.estimators_ = {each.name: each.model for each in kept}
+        self.budget_ = getattr(found[-1].model, "budget_", None)
+        self._combine(kept, weights[weights > 0.0], data)
         fits.on_end()
         return self
 
-    def _encoded(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> np.ndarray:
-        """Learn how to encode X, and return it as the models see it."""
+    def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:
+        """Learn how to encode X, and return the rows that count as the models see them."""
         self._encoder = TableEncoder(self.categorical_features)
-        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
-        return self._encoder.fit_transform(X, y, weight, classes)
+        return Data(self._encoder.fit_transform(X, y, weight, classes), y, weight).counted()
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -208,30 +257,60 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         return table.sort_values("score", ascending=False, ignore_index=True)
 
 
+def warn_of_few_rows(n_rows: float) -> None:
+    """Warn if there are too few rows to learn a kernel from."""
+    if n_rows < TOO_FEW_ROWS:
+        warn(
+            f"{n_rows:g} rows are too few to learn a kernel from: expect predictions that are too "
+            "certain. Give more rows, or give what you know as the kernel of another estimator."
+        )
+
+
+def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
+    """Tell whether there are atoms, or raise an AttributeError that says why not."""
+    check_is_fitted(model)
+    if model.atoms_ is None:
+        why = "y has no atoms" if model.discrete == "auto" else "discrete=False"
+        raise AttributeError(f"{why}: log_predictive_density has the density of y.")
+    return True
+
+
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
     """The recommended default: calibrated predictive distributions on tables of any size.
 
-    An ensemble of networks with Gaussian-process last layers, whose noise depends on the inputs and
-    has the tails of the data, trained for the density of its predictions and calibrated by rows
-    that it has not seen. Up to 2,000 rows it is stacked with a sparse process, unless `max_time`
-    leaves no time for it or there are several outputs; of fewer than 50 rows there is a process
-    alone, which is not calibrated.
+    Tables are taken as they are: frames with categories, dates and missing values, columns and
+    targets with outliers. Up to 2,000 rows there are exact processes with several kernels; from 100
+    rows on, an ensemble of networks with Gaussian-process last layers, whose noise depends on the
+    inputs and has the tails of the data, trained for the density of its predictions and calibrated
+    by rows that it has not seen. What each predicts for rows that it has not seen gives the weights
+    of their mixture.
 
     Parameters
     ----------
-    n_jobs : int or None, default=None
-        Processes that fit the models of a stack, as joblib counts them.
+    target : {"auto", "count"}, default="auto"
+        "count": y are counts, with Poisson's distribution of an uncertain rate, by networks alone;
+        "auto" takes y as numbers.
+    discrete : "auto" or False, default="auto"
+        Whether y may be on a lattice: few distinct values, or rounded readings. Draws, means and
+        deviations are then those of the rounded y, and `predict_atoms` tells the probability of
+        each value. Densities, distribution functions and intervals are always those of a continuous
+        y, so that they can be compared.
 
     Attributes
     ----------
-    model_ : DeepKernelEnsembleRegressor, SVGPRegressor or StackedDensityRegressor
-        What was fitted.
+    weights_ : ndarray of shape (n_models,)
+        Of the models in `estimators_`, of sum 1.
+    atoms_ : ndarray of shape (n_atoms,) or None
+        The values of y, in increasing order, if it is on a lattice.
+    atom_weight_ : float
+        The expected share of new rows whose y is among `atoms_`; 0 if there are none.
 
     See Also
     --------
     DeepKernelEnsembleRegressor : The networks, with their parameters.
+    GaussianProcessRegressor : One exact process with a kernel of your own.
     StackedDensityRegressor : Mixtures of any models.
 
     Examples
@@ -239,57 +318,126 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     >>> import numpy as np
     >>> from skgpstoch import AutoGaussianProcessRegressor
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-3, 3, (200, 1))
-    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(200)
-    >>> model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, y)
+    >>> X = rng.uniform(-3, 3, (80, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(80)
+    >>> model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     >>> low, high = model.predict_interval([[0.0]], coverage=0.95)[0]
     >>> bool(low < 0.0 < high)
     True
     """
 
-    n_jobs: int | None = None
+    target: str = "auto"
+    discrete: Any = "auto"
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"n_jobs": N_JOBS}
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "target": [StrOptions({"auto", "count"})],
+        "discrete": [AUTO, "boolean"],
+    }
 
     @documented(Regressor.fit)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
-        """Fit the model.
+        """Fit the models, and weigh them.
 
         Parameters
         ----------
+        X : array-like or frame of shape (n_samples, n_features)
+            Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         """
         return self._fit_to(X, y, sample_weight)
 
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
+        if self.discrete is True:
+            raise ValueError("discrete must be 'auto' or False, got True.")
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_table(self, X, y, reset=True, **options)
-        return self._encoded(X, y, sample_weight), y
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
+        data = self._encoded(X, y, weight)
+        if self.target == "auto" and (data.y == 0).any() and looks_like_counts(data.y):
+            warn(
+                "y looks like counts, which are predicted as numbers here: set target='count' if "
+                "they are."
+            )
+        return data
 
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        shared, n = common(self), len(X)
-        if n < VERY_FEW_ROWS:
-            warn_of_few_rows(n)
-            process = fit(SVGPRegressor(**shared), X, y, sample_weight=sample_weight)
-            return process, alone("process", process.log_marginal_likelihood_value_ / n)
-        networks = DeepKernelEnsembleRegressor(**shared)
-        hurried = affordable(networks, X, y, self.max_time)
-        networks.set_params(**hurried)
-        if n > STACKED_ROWS or y.ndim > 1 or hurried:
-            fit(networks, X, y, sample_weight=sample_weight)
-            score = -min(networks.validation_scores_ or [np.nan])
-            score = score - float(np.log(networks._y_scaling.scale).sum())
-            return networks, alone("networks", score)
-        stack = stacked(networks, n, shared, self.n_jobs)
-        fit(stack, X, y, sample_weight=sample_weight)
-        names = [name for name, _ in stack.estimators]
-        scores, weights = stack.scores_.tolist(), stack.weights_.tolist()
-        return stack, {"model": names, "score": scores, "weight": weights}
+    def _candidates(self, data: Data) -> list[Candidate]:
+        n = data.size
+        if self.target == "count":
+            return [of_networks(DeepKernelEnsembleRegressor, self, likelihood="poisson")]
+        found = []
+        if n <= MOST_FOR_PROCESS:
+            process = ExactProcessRegressor(device=self.device, random_state=self.random_state)
+            found.append(Candidate("process", lambda left: process))
+        if n >= FEWEST_FOR_NETWORKS:
+            found.append(of_networks(DeepKernelEnsembleRegressor, self))
+        return found
+
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+        self.weights_ = weights
+        self._model = Mixture(weights.tolist(), [each.model for each in found])
+        lattice = None
+        if self.discrete == "auto" and self.target == "auto":
+            lattice = lattice_of(data.X, data.y, data.weight)
+        if lattice is not None:
+            self._model = OnLattice(self._model, lattice)
+        self.atoms_ = None if lattice is None else lattice.atoms
+        self.atom_weight_ = 0.0 if lattice is None else lattice.weight
+        held_out = mixture_of([each.model.held_out_ for each in found], weights)
+        weight = np.ones(len(data)) if data.weight is None else data.weight
+        self._tables = report_tables(held_out, weight[held_out.rows], self.budget_)
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         X = self._query(X)
-        return Parts([1.0], [self.model_]), X
+        return Parts([1.0], [self._model]), X
+
+    @available_if(has_lattice)
+    def predict_atoms(self, X: Any) -> np.ndarray:
+        """Probability of each value of y, if y is on a lattice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_atoms)
+            Of `atoms_`; rows have the sum `atom_weight_`.
+        """
+        return np.asarray(self._model.predict_atoms(self._query(X)))
+
+    @available_if(has_lattice)
+    def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability of y at each row, if y is on a lattice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+
+        Returns
+        -------
+        log_probability : ndarray of shape (n_samples,)
+            Nats; −∞ of a number that is not in `atoms_`.
+        """
+        return np.asarray(self._model.log_predictive_probability(self._query(X), y))
+
+    def report(self) -> Report:
+        """Tell what was fitted, how well it is calibrated, and what limits it; needs pandas.
+
+        Returns
+        -------
+        report : Report
+            Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
+            :class:`~skgpstoch.display.ReportDisplay`.
+        """
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
 
 
 @public_estimator
@@ -297,15 +445,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
     """The recommended default: calibrated probabilities on tables of any size.
 
-    An ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence
-    and calibrated by rows that it has not seen; of fewer than 50 rows a process alone.
+    Tables are taken as they are: frames with categories, dates and missing values. An ensemble of
+    networks with Gaussian-process last layers, trained for the bound on the evidence and calibrated
+    by rows that it has not seen; of fewer than 50 rows a process alone.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels of rows that have a weight.
-    model_ : DeepKernelEnsembleClassifier or SVGPClassifier
-        What was fitted.
 
     See Also
     --------
@@ -327,41 +474,34 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
 
         Parameters
         ----------
+        X : array-like or frame of shape (n_samples, n_features)
+            Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         """
         return self._fit_to(X, y, sample_weight)
 
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
         X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
         weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
-        counted = y if weight is None else y[weight > 0.0]
-        self.classes_ = np.unique(counted)
+        self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
             )
-        if len(self.classes_) > MOST_CLASSES:
-            raise ValueError(
-                f"y has {len(self.classes_)} classes, but {type(self).__name__} takes "
-                f"{MOST_CLASSES} at most: if they are numbers, use AutoGaussianProcessRegressor; "
-                "if not, join rare ones, or predict what they have in common first."
-            )
-        return self._encoded(X, y, sample_weight, self.classes_), y
+        return self._encoded(X, y, weight, self.classes_)
 
-    def _chosen(self, fit: Fit, X: Any, y: Any, sample_weight: Any) -> tuple[Any, dict[str, list]]:
-        shared, n = common(self), len(X)
-        if n < VERY_FEW_ROWS:
-            warn_of_few_rows(n)
-            process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
-            fit(process, X, y, sample_weight=sample_weight)
-            return process, alone("process", process.log_marginal_likelihood_value_ / n)
-        networks = DeepKernelEnsembleClassifier(**shared)
-        networks.set_params(**affordable(networks, X, y, self.max_time))
-        fit(networks, X, y, sample_weight=sample_weight)
-        return networks, alone("networks", -min(networks.validation_scores_ or [np.nan]))
+    def _candidates(self, data: Data) -> list[Candidate]:
+        if data.size >= FEWEST_FOR_CLASSES:
+            return [of_networks(DeepKernelEnsembleClassifier, self)]
+        shared = {"device": self.device, "random_state": self.random_state}
+        process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
+        return [Candidate("process", lambda left: process)]
+
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+        self._model = found[0].model
 
     predict = of_model(Classifier.predict)
     predict_proba = of_model(Classifier.predict_proba)

@@ -119,6 +119,17 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         return np.concatenate(draws, -1)[..., rng.permutation(int(counts.sum()))]
 
 
+class Mixture(MixtureRegressor):
+    """A mixture of fitted models with these weights, of sum 1."""
+
+    def __init__(self, weights: list[float], models: list[Any]) -> None:
+        self.weights = weights
+        self.models = models
+
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
+        return Parts(self.weights, self.models), X
+
+
 class Normals:
     """A regressor's mean, with one standard deviation: a part of mixtures."""
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.devices import HOST, block_elements, map_blocks, prediction_device, resolve_device
+from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data, Rows, digests
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
@@ -157,6 +158,11 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.weights_ = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
         mixed = logsumexp(densities, axis=1, b=self.weights_)
         self.held_out_log_density_ = of_given_rows(mixed, rows, data)
+        judged = np.flatnonzero(np.isfinite(self.held_out_log_density_))
+        unknown = np.full((len(judged), data.y.shape[1]), np.nan)
+        self.held_out_ = HeldOutPredictions(
+            judged, self.held_out_log_density_[judged], *[unknown] * 5
+        )
         self._processes = [[f.draws for f in of_kernel] for of_kernel in fitted]
         self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
         return self

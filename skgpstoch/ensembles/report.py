@@ -140,3 +140,14 @@ def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> lis
             "advice": "share of the training that max_time left no time for",
         },
     ]
+
+
+def report_tables(
+    held_out: HeldOutPredictions, weight: np.ndarray, budget: dict[str, Any] | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return calibration by group, and limits, of the rows that were held out."""
+    done = 1.0
+    if budget is not None and not budget["is_enough"]:
+        done = budget["n_steps"] * budget["n_estimators"]
+        done /= budget["all_steps"] * budget["all_estimators"]
+    return calibration_by_group(held_out, weight), limits(held_out, weight, done)

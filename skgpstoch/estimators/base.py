@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import math
+import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
     HOST,
@@ -34,13 +36,12 @@ from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..posteriors.base import Posterior
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
-from ..training.deadline import Deadline
 from ..training.loop import History, train
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
-from .runs import Run, begin, begin_in_time, budget_of, shortage
+from .runs import Run, begin, begin_in_time, budget_of
 
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
@@ -123,7 +124,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     _x_scaling: Scaling
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
-    _own_attributes: tuple[str, ...]
     _stream: Any
 
     @abstractmethod
@@ -169,13 +169,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
-        now = Deadline.after(0.0)
+        began = time.monotonic()
         self._validate_params()
         data = self._validate(X, y, True, *of_rows)
         recipe = self._recipe()
         recipe.check(data)
         if getattr(self, "max_time", None) is not None:
-            recipe = replace(recipe, deadline=now.earlier(-self.max_time))
+            recipe = replace(recipe, deadline=Deadline(began + self.max_time))
         self._fit(recipe, data)
         return self
 
@@ -294,10 +294,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self._set_history(history, run.plan)
         self._fitted_parameters = representations(self, self._shape_parameters)
         fitted = self._fitted(run.plan, history)
-        fitted = fitted._replace(objective=run.objective, data=data, places=run.places)
+        fitted = fitted._replace(
+            objective=run.objective,
+            data=data,
+            places=run.places,
+            budget=budget_of(run, history),
+        )
         self._set_attributes(recipe, fitted)
-        if run.deadline is not None:
-            self._set_budget(budget_of(run, history, self.max_time))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
@@ -317,13 +320,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self._own_attributes = tuple(found)
         for message in recipe.warnings(fitted):
             warn(message, ConvergenceWarning)
-
-    def _set_budget(self, budget: dict[str, Any]) -> None:
-        """Say what there was time for."""
-        self.budget_ = budget
-        self._own_attributes += ("budget_",)
-        if not budget["is_enough"]:
-            warn(shortage(budget), ConvergenceWarning)
 
     def _set_history(self, history: History, plan: Plan) -> None:
         """Say what training has done so far; callbacks find it here after every epoch."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from ..training.deadline import Clock
+from ..data.deadline import Clock
 from ..training.loop import Trainer
 
-PATIENCE = 10.0  # seconds before the line appears
+SILENT_SECONDS = 10.0  # seconds before the line appears
 PAUSE = 0.3  # seconds between two of its states
 
 
@@ -40,7 +40,7 @@ class ProgressLine:
 
     def __post_init__(self) -> None:
         self.began = self.clock()
-        self.due = self.began + PATIENCE
+        self.due = self.began + SILENT_SECONDS
 
     def __call__(self, trainer: Trainer) -> None:
         """Show where training is, unless that was said a moment ago."""

@@ -12,19 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..objectives.base import Objective
 from ..objectives.closing import SURE
 from ..posteriors.base import Posterior
+from ..recipes.budget import Budget, members_in_time
 from ..recipes.recipe import Plan, Problem, Recipe, Sizes
 from ..training.checkpoint import Checkpoint
-from ..training.deadline import Clock, Deadline
 from ..training.loop import History, Trainer, copy_of
 from ..training.optimizers import make_optimizer
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
-LEAST_SHARE = 1 / 3  # of the steps that each network makes, or there are fewer
-FEWEST = 2  # networks that there are for lack of time, if there are several
 
 
 class Run(NamedTuple):
@@ -85,15 +84,14 @@ def begin_in_time(
     n_members = saved_members(checkpoint, problem.X.device)
     if n_members is None:
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
-    plan = recipe.plan_of(sizes, n_members)
-    if plan.folds != problem.plan.folds:
+    if n_members < all_members:
+        plan = recipe.plan_of(sizes, n_members)
         problem.generator.set_state(state)  # so that networks are those of a fit that asks for them
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
         problem = problem._replace(plan=plan, rows=replace(problem.rows, fold=fold))
         run = begin(recipe, problem, checkpoint)
         per_step *= plan.folds.n_folds / all_members
-    left, clock = deadline.left(), deadline.clock
-    closing = run.objective.hurry(run.X, run.rows, clock, left, n_steps(run) * per_step)
+    closing = run.objective.hurry(run.X, run.rows, deadline, n_steps(run) * per_step)
     return run._replace(deadline=deadline.earlier(SURE * closing), all_members=all_members)
 
 
@@ -101,17 +99,6 @@ def n_steps(run: Run) -> int:
     """Return the steps of a run that nothing ends before."""
     n_rows = len(run.minibatch_source()[0])
     return run.plan.max_iter * -(-n_rows // run.plan.batch_size)
-
-
-def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
-    """Return how many members predict best if there is time for so many steps of all of them.
-
-    Fewer are trained for longer, as a step takes in proportion to them: each for a quarter of the
-    steps at least. *Measured* on six tables of 1,000 rows: eight of a sixteenth of the steps are
-    worse than two of a quarter by .1 nats, four of a quarter better than eight of an eighth by .06.
-    """
-    affordable = int(n_members * n_affordable / (LEAST_SHARE * n_wanted))
-    return min(n_members, max(affordable, FEWEST))
 
 
 def seconds_per_step(run: Run, clock: Clock) -> float:
@@ -156,26 +143,11 @@ def saved_members(checkpoint: Checkpoint | None, device: torch.device) -> int | 
     return None
 
 
-def budget_of(run: Run, history: History, max_time: float) -> dict[str, Any]:
-    """Return what there was time for, and what there is with ample time."""
+def budget_of(run: Run, history: History) -> Budget | None:
+    """Return what there was time for, and what there is with ample time; None without a limit."""
+    if run.deadline is None:
+        return None
     n_members, closing_pass = run.plan.folds.n_folds, run.objective.closing_pass
     is_cut = history.status == "deadline" or n_members < run.all_members or closing_pass != "full"
-    return {
-        "max_time": max_time,
-        "n_steps": history.n_steps,
-        "all_steps": n_steps(run),
-        "n_estimators": n_members,
-        "all_estimators": run.all_members,
-        "closing_pass": closing_pass,
-        "is_enough": not is_cut,
-    }
-
-
-def shortage(budget: dict[str, Any]) -> str:
-    """Return what a user should know of a budget that was not enough."""
-    enough = "max_time={max_time:g} was enough for {n_steps} of {all_steps} steps"
-    if budget["all_estimators"] > 1:
-        enough += " of {n_estimators} of {all_estimators} networks"
-    if budget["closing_pass"] == "none":
-        enough += ", without the closing pass over all rows"
-    return f"{enough.format(**budget)}: give more time for better predictions."
+    done, wanted = history.n_steps, n_steps(run)
+    return Budget(done, wanted, n_members, run.all_members, closing_pass, not is_cut)

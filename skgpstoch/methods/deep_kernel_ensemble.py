@@ -16,6 +16,7 @@ sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -25,6 +26,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
+from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data, Rows
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
@@ -74,6 +76,7 @@ WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
 PATIENCE = 0.25  # of the epochs without an improvement: on none of 21 tables one came after them
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
+LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 LEAST_OF_SEVERAL = 50  # rows for which there are several networks
 MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no member sees
 
@@ -161,7 +164,7 @@ class EnsembleRecipe(Recipe):
         Of the features, or on them, and the noise.
     network : Network or None
         Below it.
-    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
+    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise, max_time
         See :class:`DeepKernelEnsembleRegressor`.
     """
 
@@ -176,6 +179,7 @@ class EnsembleRecipe(Recipe):
     beta: float = 1.0
     calibrates: bool = True
     scales_noise: bool = False
+    max_time: float = math.inf
 
     @property
     def scales_target(self) -> bool:
@@ -204,8 +208,10 @@ class EnsembleRecipe(Recipe):
         return replace(plan, beta=self.beta)
 
     def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
-        is_ours = self.n_estimators == "auto"
-        return replace(self, n_estimators=n_members).plan(sizes) if is_ours else self.plan(sizes)
+        if self.n_estimators != "auto":
+            return self.plan(sizes)
+        least = LEAST_OF_CLASSES if self.likelihood.for_classes_only else 1
+        return replace(self, n_estimators=max(n_members, least)).plan(sizes)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
@@ -274,21 +280,41 @@ class EnsembleRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         model = fitted.posterior.model
-        held_out = fitted.of_rows(cast(EnsembleObjective, fitted.objective).held_out.numpy())
         found = {
             "likelihood_": model.likelihood,
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
-            "held_out_log_density_": fitted.in_units(held_out, 1.0),
+            "held_out_": held_out_predictions(fitted),
+            "budget_": None if fitted.budget is None else fitted.budget._asdict(),
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        if fitted.budget is not None and not fitted.budget.is_enough:
+            yield fitted.budget.shortage(self.max_time)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
         if not model.likelihood.has_bound:
             raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
         return float(optimal_q(model, X, rows).value)
+
+
+def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
+    """Return what was predicted for rows of the user by what has not seen them, in their units."""
+    found, data = cast(EnsembleObjective, fitted.objective).held_out, cast(Data, fitted.data)
+    if found is None:
+        return None
+    rows, places = fitted.among_first(len(found.log_density))
+    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
+    offset, scale = fitted.y_scaling
+    log_density = fitted.in_units(log_density, 1.0)
+    if not mean.shape[1]:  # classes
+        return HeldOutPredictions(rows, log_density, mean, std, latent_std, mean, cdf)
+    mean = mean * scale + offset
+    error = data.y[rows] - mean
+    return HeldOutPredictions(rows, log_density, error, std * scale, latent_std * scale, mean, cdf)
 
 
 def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
@@ -364,7 +390,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     ----------
     posterior_ : torch.nn.Module
         The mixture of the members' posteriors, in float64 on the CPU.
-    budget_ : dict
+    budget_ : dict or None
         With `max_time`: "n_steps" and "n_estimators" that there was time for, "all_steps" and
         "all_estimators" of a fit without it, "closing_pass" ("full", "short", or "none" if the last
         layers are as training left them), and "is_enough", whether nothing was cut.
@@ -375,12 +401,12 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     validation_scores_ : list of float or None
         Loss of held-out rows at each evaluation, per row, the mean over members; of the scaled y
         where it is scaled.
-    held_out_log_density_ : ndarray of shape (n_samples,)
-        log p(yᵢ | xᵢ), in the units of y, or of its class, by predictions that have not seen the
-        row. Of rows that no network was trained on it is the calibrated mixture's, before they
-        rejoin; of rows of a fold it is that of the one calibrated network that was blind to it,
-        which a mixture surpasses. NaN for rows that all networks were trained on and for those of
-        weight 0. Equal rows share one value.
+    held_out_ : HeldOutPredictions or None
+        Predictions for rows that were held out, by networks that have not seen them: numbers of the
+        rows (`rows`), `log_density` in the units of y, or of its class, and of numbers `mean`,
+        `error`, `std`, `latent_std` and `cdf`. Rows that no network was trained on are predicted by
+        the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
+        that was blind to it, which a mixture surpasses. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..data.deadline import Deadline
 from ..data.devices import all_hold
 from ..data.rows import Rows
 from ..posteriors.base import Posterior
@@ -102,12 +103,10 @@ class Objective(nn.Module):
     def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Choices that are left when the best iterate is, before the closing pass."""
 
-    def hurry(
-        self, X: Tensor, rows: Rows, clock: Callable[[], float], seconds: float, wanted: float
-    ) -> float:
-        """Choose a closing pass for which there is time; the seconds that it will take.
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        """Choose a closing pass that ends in time; the seconds that it will take.
 
-        There are `seconds` for training, which wants as many as `wanted`, and for this pass.
+        Before the deadline there is also training, which would take the seconds `wanted`.
         """
         return 0.0
 

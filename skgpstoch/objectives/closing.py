@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-Clock = Callable[[], float]
+from ..data.deadline import Clock
 
 BLOCKS = (256, 1024)  # rows of which a pass is timed
 N_LOSSES = 300  # that a calibration computes; *measured*: 150 to 300
-MOST_CLOSING = 0.4  # of the time, for a closing pass that keeps training from its end
+MOST_CLOSING = 0.3  # of the time, for a closing pass that keeps training from its end
+GRACE = 0.3  # seconds that it may always take, as a few steps alone are worse than no steps
 SURE = 1.2  # times what the closing pass is expected to take is left for it
 
 
@@ -55,7 +56,8 @@ class ClosingCost(NamedTuple):
         """
         if wanted + SURE * self.of(CLOSINGS["full"]) <= seconds or not self.of_weights:
             return "full"
-        return "short" if SURE * self.of(CLOSINGS["short"]) <= MOST_CLOSING * seconds else "none"
+        affordable = max(MOST_CLOSING * seconds, GRACE)
+        return "short" if SURE * self.of(CLOSINGS["short"]) <= affordable else "none"
 
 
 def seconds_of(action: Callable[[], object], clock: Clock) -> float:

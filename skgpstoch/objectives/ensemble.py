@@ -28,10 +28,12 @@ from ..calibration.held_out import (
     USUAL,
     Calibration,
     HeldOut,
+    Predicted,
     most_suitable,
     scaled,
     stretched,
 )
+from ..data.deadline import Clock, Deadline
 from ..data.rows import UNSEEN, Rows
 from ..features.network import NetworkFeatures
 from ..likelihoods.classes import Bernoulli, Categorical
@@ -42,7 +44,7 @@ from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
 from .base import Objective
-from .closing import CLOSINGS, N_LOSSES, Clock, ClosingCost, extrapolated, seconds_of
+from .closing import CLOSINGS, GRACE, N_LOSSES, ClosingCost, extrapolated, seconds_of
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -78,7 +80,8 @@ class EnsembleObjective(Objective):
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
     spread: Spread | None = None  # of the mixture, likewise
-    held_out: Tensor  # log p of rows by what has not seen them, (N,), once it is calibrated
+    held_out: Predicted | None = None  # the first rows, by what has not seen them
+    deadline: Deadline | None = None  # of the closing pass
 
     def __init__(
         self,
@@ -253,7 +256,7 @@ class EnsembleObjective(Objective):
                 judged = self.judged(*self.unseen(X[:n], rows[:n]))
                 self.calibration = judged.best(usual)
             self.spread = judged.spread(self.calibration)
-        self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
+        self.held_out = self.held_out_predictions(X, rows, of_folds)
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
@@ -268,22 +271,21 @@ class EnsembleObjective(Objective):
         held_out = rows.to(torch.float64)
         return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
 
-    def held_out_log_density(
+    def held_out_predictions(
         self, X: Tensor, rows: Rows, of_folds: tuple[Rows, Marginals, Tensor | None] | None
-    ) -> Tensor:
-        """log p(yᵢ) by what has not seen row i, (N,); NaN if all members have.
+    ) -> Predicted | None:
+        """What is predicted for the first rows by what has not seen them.
 
-        Of rows that no member sees it is the mixture's; of a fold that of the member that is blind
-        to it, alone. Calibrated as the mixture is.
+        Rows that no member sees are predicted by the mixture; those of a fold by the member that is
+        blind to it, alone. Calibrated as the mixture is.
         """
-        found = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=X.device)
         if of_folds is None:
-            return found
-        n, choice = rows.n_unseen, self.calibration
-        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice, self.spread)
+            return None
+        n, parts = rows.n_unseen, [self.judged(*of_folds)]
         if n:
-            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice, self.spread)
-        return found
+            parts.insert(0, self.judged(*self.unseen(X[:n], rows[:n])))
+        found = [part.predictions(self.calibration, self.spread) for part in parts]
+        return Predicted(*(torch.cat(columns).cpu() for columns in zip(*found, strict=True)))
 
     def n_judges(self, rows: Rows) -> int:
         """How many rows predictions are calibrated by; they come first."""
@@ -321,9 +323,10 @@ class EnsembleObjective(Objective):
         )
 
     @torch.no_grad()
-    def hurry(self, X: Tensor, rows: Rows, clock: Clock, seconds: float, wanted: float) -> float:
-        cost = self.closing_cost(X, rows, clock)
-        self.closing_pass = cost.choose(seconds, wanted)
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        cost = self.closing_cost(X, rows, deadline.clock)
+        self.closing_pass = cost.choose(deadline.left(), wanted)
+        self.deadline = deadline.earlier(-GRACE)
         return cost.of(CLOSINGS[self.closing_pass])
 
     def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
@@ -374,8 +377,8 @@ class EnsembleObjective(Objective):
         known = SparseModel(
             features, model.likelihood, mean, None, model.loss, model.beta, model.scale
         )
-        kept, max_iter = q if is_kept else None, CLOSINGS[self.closing_pass].max_iter
-        return optimal_q(known, phi, rows, start, kept, CLOSING_TOL, max_iter)
+        limits = CLOSING_TOL, CLOSINGS[self.closing_pass].max_iter, self.deadline
+        return optimal_q(known, phi, rows, start, q if is_kept else None, *limits)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

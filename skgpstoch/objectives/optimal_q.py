@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..data.deadline import Deadline
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..models.sparse import Solution, SparseModel, likelihood_of
@@ -35,6 +36,7 @@ def optimal_q(
     like: WeightMoments | None = None,
     tol: float = 1e-6,
     max_iter: int = 50,
+    deadline: Deadline | None = None,
 ) -> Solution:
     """The best q(w) for all rows; without gradient.
 
@@ -52,11 +54,13 @@ def optimal_q(
         Iterations end where a step gains less, in nats per row.
     max_iter : int, default=50
         Iterations at most.
+    deadline : Deadline or None, default=None
+        When iterations end wherever they are.
     """
     if model.is_conjugate:
         found = conjugate(model, X, rows)
     else:
-        found = iterate(model, X, rows, start, like, tol, max_iter)
+        found = iterate(model, X, rows, start, like, tol, max_iter, deadline)
     return found._replace(value=found.value - model.penalty())
 
 
@@ -121,6 +125,7 @@ def iterate(
     like: WeightMoments | None,
     tol: float,
     max_iter: int,
+    deadline: Deadline | None = None,
 ) -> Solution:
     """Natural-gradient or Newton steps of all rows, each of which is an improvement."""
 
@@ -131,7 +136,7 @@ def iterate(
         return model.moments(sites, like)
 
     prior = model.zero_sites()
-    limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter)
+    limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter, deadline)
     try:
         found, is_stuck = damped_newton(look, moments, start or prior, *limits)
     except NotPositiveDefiniteError:
@@ -150,6 +155,7 @@ def damped_newton(
     tol: float,
     rounding: float,
     max_iter: int,
+    deadline: Deadline | None = None,
 ) -> tuple[Solution, bool]:
     """Where steps from some sites lead, and whether they ended for want of an improvement.
 
@@ -170,10 +176,14 @@ def damped_newton(
         improvement.
     max_iter : int
         Steps at most.
+    deadline : Deadline or None, default=None
+        When steps end wherever they are.
     """
     current, exact, step, q = start, False, 1.0, moments(start)
     value, goal = survey(q, exact)
     for _ in range(max_iter):
+        if deadline is not None and deadline.left() <= 0.0:
+            break
         candidate = current.lerp(goal, step)
         try:
             found = moments(candidate)

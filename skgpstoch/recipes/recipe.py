@@ -22,6 +22,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
+from ..data.deadline import Deadline
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
@@ -29,9 +30,9 @@ from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
-from ..training.deadline import Deadline
 from ..training.loop import History
 from ..training.optimizers import Schedule, constant
+from .budget import Budget
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
@@ -300,14 +301,14 @@ class Fitted(NamedTuple):
     objective: Objective | None = None
     data: Data | None = None  # as it was given, rows of weight 0 included
     places: np.ndarray | None = None  # which row of training each row of a weight became
+    budget: Budget | None = None  # what there was time for, if that was limited
 
-    def of_rows(self, values: np.ndarray) -> np.ndarray:
-        """Return values of rows of training for each row as it was given; NaN of no weight."""
-        data = cast(Data, self.data)
-        found = np.full(len(data), np.nan)
-        counts = slice(None) if data.weight is None else data.weight > 0.0
-        found[counts] = values[self.places]
-        return found
+    def among_first(self, n_first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return which given rows became one of the first rows of training, and which of these."""
+        data, places = cast(Data, self.data), cast(np.ndarray, self.places)
+        given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
+        is_first = places < n_first
+        return given[is_first], places[is_first]
 
     def in_units(self, log_density: Any, n_rows: float) -> Any:
         """Return the log density of n_rows rows of the scaled y for y in the user's units."""

@@ -14,18 +14,18 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..data.deadline import Allowance, Deadline
 from ..data.devices import seed_rng
 from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import Checkpoint, same_form, summary
-from .deadline import Allowance, Deadline
 from .global_rng import global_rng
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
-LEAST_STEPS = 5  # however little time there is
+HURRIED_STEPS = 5  # however little time there is
 
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
@@ -107,14 +107,14 @@ class Trainer:
         """Where the run is, in steps of `n_steps`: by its steps or by its time, the later."""
         if self.allowance is None:
             return self.step
-        share = min(self.allowance.share(), self.step / LEAST_STEPS)
+        share = min(self.allowance.share(), self.step / HURRIED_STEPS)
         return max(self.step, share * self.n_steps)
 
     def is_late(self) -> bool:
         """Whether the time is up."""
         return (
             self.allowance is not None
-            and self.step >= LEAST_STEPS
+            and self.step >= HURRIED_STEPS
             and self.allowance.share() >= 1.0
         )
 
@@ -130,7 +130,7 @@ class Trainer:
             self.score_start()
         self.safe = self.state_dict()
         while self.history.status == "running":
-            if self.history.n_iter >= self.max_iter:
+            if self.step >= self.n_steps:
                 self.history.status = "max_iter"
             elif self.should_stop() or self.objective.has_converged():
                 self.history.status = "converged"

@@ -18,6 +18,7 @@ NOT_OF_RECIPES = {
     "verbose": "prints",
     "device": "where to compute",
     "checkpoint_dir": "where to save",
+    "max_time": "when to end",
     "warm_start": "where a fit begins",
     "n_jobs": "processes that fit what recipes say",
     "refit": "whether a choice of beta is followed by another fit",

@@ -11,6 +11,9 @@ Clock = Callable[[], float]
 """Seconds since any fixed time; they never go back."""
 
 
+LEAST_SECONDS = 1e-3
+
+
 class Deadline(NamedTuple):
     """A time that something has to end at.
 
@@ -25,11 +28,6 @@ class Deadline(NamedTuple):
     end: float
     clock: Clock = time.monotonic
 
-    @classmethod
-    def after(cls, seconds: float, clock: Clock = time.monotonic) -> Deadline:
-        """Return the deadline in so many seconds."""
-        return cls(clock() + seconds, clock)
-
     def left(self) -> float:
         """Return the seconds that are left; less than 0 if it has passed."""
         return self.end - self.clock()
@@ -37,6 +35,11 @@ class Deadline(NamedTuple):
     def earlier(self, seconds: float) -> Deadline:
         """Return a deadline this much earlier, to leave time for what comes after it."""
         return self._replace(end=self.end - seconds)
+
+
+def seconds_left(deadline: Deadline | None) -> float | None:
+    """Return what is left as the `max_time` of another fit, which is positive; None for none."""
+    return None if deadline is None else max(deadline.left(), LEAST_SECONDS)
 
 
 @dataclass

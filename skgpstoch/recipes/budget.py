@@ -1,0 +1,54 @@
+"""What there is time for, and what was made of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LEAST_SHARE = 1 / 3  # of the steps that each network makes, or there are fewer networks
+
+
+def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
+    """Return how many members predict best if there is time for so many steps of all of them.
+
+    Fewer are trained for longer, as a step takes in proportion to them: each for a third of the
+    steps at least. *Measured* in the same time, nats per row: on four tables of 8,000 rows one
+    network of an eighth of the steps is better than three of a sixteenth by .17, one of a quarter
+    better than three of an eighth by .14, and three of a half than one of all by .02; on six tables
+    of 1,000 rows two of a quarter are better than eight of a sixteenth by .40, and four of a half
+    better than eight of a quarter by .09.
+    """
+    affordable = int(n_members * n_affordable / (LEAST_SHARE * n_wanted))
+    return min(n_members, max(affordable, 1))
+
+
+class Budget(NamedTuple):
+    """What a fit had time for.
+
+    Parameters
+    ----------
+    n_steps, n_estimators : int
+        What it did.
+    all_steps, all_estimators : int
+        What it does with ample time.
+    closing_pass : {"full", "short", "none"}
+        How thorough the closing pass was; "none": last layers are as training left them.
+    is_enough : bool
+        Whether nothing was cut.
+    """
+
+    n_steps: int
+    all_steps: int
+    n_estimators: int
+    all_estimators: int
+    closing_pass: str
+    is_enough: bool
+
+    def shortage(self, max_time: float) -> str:
+        """Return what a user should know of a budget that was not enough."""
+        enough = f"{self.n_steps} of {self.all_steps} steps"
+        if self.all_estimators > 1:
+            enough += f" of {self.n_estimators} of {self.all_estimators} networks"
+        if self.closing_pass == "none":
+            enough += ", without the closing pass over all rows"
+        asked = f"{float(f'{max_time:.3g}'):g}"
+        return f"max_time={asked} was enough for {enough}: give more time for better predictions."

@@ -238,7 +238,6 @@ class EnsembleObjective(Objective):
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. As all this changes the best m_k, twice.
         """
-        of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if n and self.calibrates and self.is_calibrated:
             usual = USUAL
@@ -247,10 +246,11 @@ class EnsembleObjective(Objective):
             closes = self.closes(rows)
             for _ in range(ROUNDS if closes else 1):
                 for k in range(len(self.folds)) if closes else ():
-                    found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                    own = self.seen(rows)[k].nonzero()[:, 0]
+                    found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
                 self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
-        self.held_out = self.held_out_log_density(X, rows, of_folds).cpu()
+        self.held_out = self.held_out_log_density(X, rows).cpu()
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
@@ -265,19 +265,17 @@ class EnsembleObjective(Objective):
         held_out = rows.to(torch.float64)
         return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
 
-    def held_out_log_density(
-        self, X: Tensor, rows: Rows, of_folds: tuple[Rows, Marginals, Tensor | None] | None
-    ) -> Tensor:
+    def held_out_log_density(self, X: Tensor, rows: Rows) -> Tensor:
         """log p(yᵢ) by what has not seen row i, (N,); NaN if all members have.
 
         Of rows that no member sees it is the mixture's; of a fold that of the member that is blind
         to it, alone. Calibrated as the mixture is.
         """
         found = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=X.device)
-        if of_folds is None:
+        if rows.fold is None:
             return found
         n, choice = rows.n_unseen, self.calibration
-        found[n : n + rows.n_held_out] = self.judged(*of_folds).log_density(choice)
+        found[n : n + rows.n_held_out] = self.judged(*self.blind(X, rows)).log_density(choice)
         if n:
             found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
         return found

@@ -51,7 +51,8 @@ START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features that are not learned, up to which S of one function has correlations
 MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
-ROUNDS = 2  # of m_k and the calibration, each given the other
+ROUNDS = 2  # of m_k and the calibration, each given the other, at most
+SETTLED = 0.3  # a change of the log scale of deviations after which the best m_k is the same
 ENSEMBLE_CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes
 
 
@@ -236,7 +237,7 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; and the share and the size of outliers. As all this changes the best m_k, twice.
+        too; and the share and the size of outliers. If that changes the best m_k, once more.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if n and self.calibrates and self.is_calibrated:
@@ -249,7 +250,10 @@ class EnsembleObjective(Objective):
                     own = self.seen(rows)[k].nonzero()[:, 0]
                     found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
+                before = self.calibration.log_scale
                 self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
+                if abs(self.calibration.log_scale - before) < SETTLED:
+                    break
         self.held_out = self.held_out_log_density(X, rows).cpu()
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:

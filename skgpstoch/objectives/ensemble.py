@@ -52,7 +52,7 @@ MOST_FULL = 512  # features that are not learned, up to which S of one function 
 MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 ROUNDS = 2  # of m_k and the calibration, each given the other, at most
-SETTLED = 0.3  # a change of the log scale of deviations after which the best m_k is the same
+LEAST_CHANGE = 0.3  # a change of the log scale of deviations after which the best m_k is the same
 ENSEMBLE_CLOSING: dict[str, Any] = {"tol": 1e-3, "max_iter": 12}  # nats per row; passes
 
 
@@ -252,7 +252,7 @@ class EnsembleObjective(Objective):
                     self.means[k] = found.q.mean
                 before = self.calibration.log_scale
                 self.calibration = self.judged(*self.unseen(X[:n], rows[:n])).best(usual)
-                if abs(self.calibration.log_scale - before) < SETTLED:
+                if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
                     break
         self.held_out = self.held_out_log_density(X, rows).cpu()
 

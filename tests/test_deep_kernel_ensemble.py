@@ -247,7 +247,7 @@ def test_members_minimise_what_they_should():
     found = objective(X[4:], rows[4:], g)
     gradients = torch.autograd.grad(found, parameters, allow_unused=True, materialize_grads=True)
 
-    Z, R, a = features.members(X[4:]), objective.roots[:, 0].tril(), scale.weights
+    Z, R, a = features.members(X[4:]), objective.roots[:, 0].diag_embed(), scale.weights
     mu, v = (Z @ objective.means)[..., 0] + mean.value, (Z @ R).square().sum(-1)
     noise = likelihood.noise_variance * scale(Z)[..., 0] ** 2
     log_p = -0.5 * ((2 * math.pi * (v + noise)).log() + (y[4:, 0] - mu).square() / (v + noise))

@@ -74,7 +74,9 @@ LAYERS = (128, 128)
 N_WAVES = 8
 WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
-PATIENCE = 0.25  # of the epochs without an improvement: on none of 21 tables one came after them
+PATIENCE_SHARE = (
+    0.25  # of the epochs without an improvement: on none of 21 tables one came after them
+)
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
 LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 LEAST_OF_SEVERAL = 50  # rows for which there are several networks
@@ -133,7 +135,7 @@ def ensemble_plan(
     if of_classes:
         n_steps = max(n_steps // 2, 300)
     max_iter = epochs(n_steps, n_trained, b) if t.max_iter == "auto" else int(t.max_iter)
-    patience = math.ceil(PATIENCE * max_iter) if t.early_stopping else math.inf
+    patience = math.ceil(PATIENCE_SHARE * max_iter) if t.early_stopping else math.inf
     return Plan(
         solver="adam",
         dtype=t.dtype,

@@ -55,6 +55,7 @@ MOST_FULL = 512  # features that are not learned, up to which S of one function 
 MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 CLOSING_TOL = 1e-3  # nats per row
+LEAST_CHANGE = 0.3  # a change of the log scale of deviations after which the best m_k is the same
 
 
 class EnsembleObjective(Objective):
@@ -240,10 +241,9 @@ class EnsembleObjective(Objective):
         all f; how far the members' means are apart, as their mean has a smaller error than each,
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; and the share and the size of outliers. As all this changes the best m_k, twice. At
+        too; and the share and the size of outliers. If that changes the best m_k, once more. At
         last, how much deviations of the mixture vary between rows.
         """
-        of_folds = None if rows.fold is None else self.blind(X, rows)  # before they join, below
         if n := self.n_judges(rows):
             usual = USUAL
             if self.has_confidence:  # that of the mixture is near those of members, by their folds
@@ -251,12 +251,16 @@ class EnsembleObjective(Objective):
             closes = self.closes(rows)
             for _ in range(CLOSINGS[self.closing_pass].rounds if closes else 1):
                 for k in range(len(self.folds)) if closes else ():
-                    found = self.closed(self.member(k), self.q(k), X[n:], rows[n:])
+                    own = self.seen(rows)[k].nonzero()[:, 0]
+                    found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
+                before = self.calibration.log_scale
                 judged = self.judged(*self.unseen(X[:n], rows[:n]))
                 self.calibration = judged.best(usual)
+                if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
+                    break
             self.spread = judged.spread(self.calibration)
-        self.held_out = self.held_out_predictions(X, rows, of_folds)
+        self.held_out = self.held_out_predictions(X, rows)
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
@@ -271,17 +275,15 @@ class EnsembleObjective(Objective):
         held_out = rows.to(torch.float64)
         return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
 
-    def held_out_predictions(
-        self, X: Tensor, rows: Rows, of_folds: tuple[Rows, Marginals, Tensor | None] | None
-    ) -> Predicted | None:
-        """What is predicted for the first rows by what has not seen them.
+    def held_out_predictions(self, X: Tensor, rows: Rows) -> Predicted | None:
+        """What is predicted for the first rows by what has not seen them; None if all are seen.
 
         Rows that no member sees are predicted by the mixture; those of a fold by the member that is
         blind to it, alone. Calibrated as the mixture is.
         """
-        if of_folds is None:
+        if rows.fold is None:
             return None
-        n, parts = rows.n_unseen, [self.judged(*of_folds)]
+        n, parts = rows.n_unseen, [self.judged(*self.blind(X, rows))]
         if n:
             parts.insert(0, self.judged(*self.unseen(X[:n], rows[:n])))
         found = [part.predictions(self.calibration, self.spread) for part in parts]

@@ -21,6 +21,7 @@ from ..data.rows import Rows
 from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
+from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals
 from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
@@ -31,6 +32,8 @@ LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may sta
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
 START_DISAGREEMENT = 0.5  # of searches: there is no slope at 0
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
+SKEW_PRIOR = 0.1  # standard deviation of ε around 0
+MOST_SKEW = 1.0
 
 
 class Calibration(NamedTuple):
@@ -124,11 +127,14 @@ class HeldOut(NamedTuple):
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())
 
-    def log_density(self, choice: Calibration, spread: Spread | None = None) -> Tensor:
+    def log_density(
+        self, choice: Calibration, spread: Spread | None = None, skew: Tensor | None = None
+    ) -> Tensor:
         """log p(yᵢ) of each row with some changes, (N,)."""
         q, noise = self.mixture(choice)
         if spread is not None:
             q, noise = respread(q, noise, spread)
+        noise = noise if skew is None else Skewed(noise, skew)
         return cast(Tensor, noise.log_predictive(self.rows.y, q))
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
@@ -154,6 +160,21 @@ class HeldOut(NamedTuple):
 
         found = best_spread(log_density, y, m, s, weight)
         return found._replace(factor=torch.from_numpy(found.factor).to(mean))
+
+    def skew(self, choice: Calibration, spread: Spread | None) -> Tensor | None:
+        """How skew the distributions of y are, with some changes: ε of each output, (P,)."""
+        if not (self.has_spread and isinstance(self.likelihood, SharedStudentT)):
+            return None
+
+        def loss(skew: np.ndarray) -> float:
+            log_p = self.log_density(choice, spread, torch.from_numpy(skew))
+            prior = 0.5 * np.square(skew / SKEW_PRIOR).sum()
+            return float(prior) - float(self.rows.weighted(log_p).sum())
+
+        start = np.zeros(self.rows.y.shape[1])
+        limits, options = [(-MOST_SKEW, MOST_SKEW)] * len(start), {"eps": 1e-6}
+        found = minimize(loss, start, method="L-BFGS-B", bounds=limits, options=options)
+        return torch.from_numpy(found.x if found.fun < loss(start) else start)
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""

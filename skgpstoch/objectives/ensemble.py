@@ -76,6 +76,7 @@ class EnsembleObjective(Objective):
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
     spread: Spread | None = None  # of the mixture, likewise
+    skew: Tensor | None = None  # of the mixture's y, (P,), likewise
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class EnsembleObjective(Objective):
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. As all this changes the best m_k, twice. At
-        last, how much deviations of the mixture vary between rows.
+        last, how much deviations of the mixture vary between rows, and how skew it is.
         """
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         if not (n and self.calibrates and self.is_calibrated):
@@ -228,6 +229,7 @@ class EnsembleObjective(Objective):
             judged = HeldOut(*predicted)
             self.calibration = judged.best(usual)
         self.spread = judged.spread(self.calibration)
+        self.skew = judged.skew(self.calibration, self.spread)
 
     @property
     def is_calibrated(self) -> bool:
@@ -256,7 +258,7 @@ class EnsembleObjective(Objective):
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
         choice = self.calibration
         return MixturePosterior(
-            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread
+            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread, self.skew
         )
 
     def closes(self, rows: Rows) -> bool:

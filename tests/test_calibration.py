@@ -34,6 +34,7 @@ from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.network import PeriodicInputs
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
+from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.dlm import split_rows
 from skgpstoch.models.mixture import MixturePosterior, Spread
@@ -289,6 +290,118 @@ def test_the_unit_of_y_changes_nothing_about_its_spread(outlying):
     query = np.linspace(-3, 3, 7)[:, None]
     a, b = (model.predict_interval(query) for model in models)
     assert_allclose(8.0 * a + 1024.0, b, rtol=1e-5)
+
+
+# ---- skew --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    """Three components in two rows of two outputs, with outliers, and their skew predictions."""
+    g = torch.Generator().manual_seed(3)
+    mean, root = torch.randn(2, 3, 2, 2, generator=g, dtype=torch.float64)
+    base = SharedStudentT(torch.tensor([0.3, 0.5]).double(), torch.tensor([5.0, 9.0]).double())
+    base.outliers = (0.1, 2.0)
+    base.requires_grad_(False)
+    return Marginals(mean, root.square()), Skewed(base, torch.tensor([0.4, -0.7]).double())
+
+
+def test_skewness_is_a_map_and_its_inverse(mixture):
+    q, skewed = mixture
+    y = torch.linspace(-1e4, 1e4, 2001, dtype=torch.float64)[:, None, None]
+    for of_rows in (skewed.map(q), Skewed(skewed.symmetric, torch.zeros(2).double()).map(q)):
+        mapped = of_rows(y)
+        assert (mapped.diff(dim=0) > 0.0).all()
+        assert_close(of_rows.inverse(mapped), y.expand_as(mapped), rtol=1e-7, atol=1e-7)
+    assert_close(mapped, y.expand_as(mapped), rtol=1e-7, atol=1e-7)  # a skewness of 0
+
+
+@pytest.mark.parametrize("j", [0, 1])
+def test_skew_densities_are_proper_and_keep_their_moments(mixture, j):
+    q, skewed = mixture
+    alone = Marginals(*(part[..., j : j + 1] for part in q))
+    base = SharedStudentT(skewed.symmetric.scale[[j]], skewed.symmetric.df[[j]])
+    base.outliers = skewed.symmetric.outliers
+    base.requires_grad_(False)
+    of_one = Skewed(base, skewed.skew[[j]])
+    grid = torch.linspace(-14.0, 14.0, 20_001, dtype=torch.float64).sinh()
+    rows = Marginals(*(part[:, :1].expand(-1, len(grid), -1) for part in alone))
+    p, y = of_one.log_predictive(grid[:, None], rows).exp().numpy(), grid.numpy()
+    assert_allclose(trapezoid(p, y), 1.0, atol=1e-6)
+    cdf = of_one.cdf(grid[:, None], rows).mean(0)[:, 0].numpy()
+    assert_allclose(cumulative_trapezoid(p, y, initial=0.0), cdf, atol=1e-5)
+    mean, var = (part[0, 0].item() for part in of_one.moments(alone).mixture_moments())
+    assert_allclose(trapezoid(p * y, y), mean, atol=1e-3)
+    assert_allclose(trapezoid(p * (y - mean) ** 2, y), var, rtol=5e-3)
+    third = trapezoid(p * np.arctan((y - mean) / np.sqrt(var)) ** 3, y)
+    same = base.log_predictive(grid[:, None], rows).exp().numpy()
+    before = trapezoid(same * np.arctan((y - mean) / np.sqrt(var)) ** 3, y)
+    assert (third > before + 0.005) if j == 0 else (third < before - 0.005)
+
+
+def test_skew_quantiles_are_the_inverse_of_the_distribution(mixture):
+    q, skewed = mixture
+    for probability in (0.001, 0.3, 0.975):
+        y = skewed.quantile(q, probability)
+        assert_close(skewed.cdf(y, q).mean(0), torch.full_like(y, probability), rtol=1e-8, atol=0.0)
+    # Of both outputs, as they are drawn from one member: the marginals are those of the parts.
+    joint = skewed.log_predictive(y, q)
+    assert joint.shape == (2,)
+    unskewed = Skewed(skewed.symmetric, torch.zeros(2).double())
+    assert_close(unskewed.log_predictive(y, q), skewed.symmetric.log_predictive(y, q))
+
+
+def skew_rows(n, skew):
+    """Rows with these skewnesses of y, and what two members say of them."""
+    g = torch.Generator().manual_seed(4)
+    shape = (n, len(skew))
+    mean, root = torch.randn(2, *shape, generator=g, dtype=torch.float64)
+    q = Marginals(mean.repeat(2, 1, 1), root.square().repeat(2, 1, 1))
+    base = SharedStudentT(torch.ones(len(skew)).double(), 8.0 * torch.ones(len(skew)).double())
+    base.requires_grad_(False)
+    f = mean + root * torch.randn(shape, generator=g, dtype=torch.float64)
+    y = Skewed(base, torch.tensor(skew).double()).map(q)(base.sample_around(f, mean, g))
+    return HeldOut(Rows(y), q, base, True)
+
+
+def test_skewness_is_found():
+    held_out = skew_rows(6000, [0.5, -0.3])
+    assert_allclose(held_out.skew(UNCHANGED, None), [0.5, -0.3], atol=0.05)
+    mirrored = held_out._replace(
+        rows=Rows(-held_out.rows.y), q=held_out.q._replace(mean=-held_out.q.mean)
+    )
+    found = held_out.skew(UNCHANGED, None)
+    assert_allclose(mirrored.skew(UNCHANGED, None), -found, atol=1e-4)
+    assert abs(skew_rows(6000, [0.0]).skew(UNCHANGED, None).item()) < 0.05
+    assert 0.0 < skew_rows(20, [0.5]).skew(UNCHANGED, None).item() < 0.25
+    gaussian = held_out._replace(likelihood=Gaussian(torch.ones(2)))
+    assert gaussian.skew(UNCHANGED, None) is None
+
+
+def test_skew_predictions_are_of_one_distribution(outlying):
+    plain = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0).fit(*outlying)
+    model, parts = copy.copy(plain), plain.posterior_.parts
+    spread = Spread(torch.tensor([1.2]).double(), 1.3)
+    plain.posterior_ = MixturePosterior(parts, 0.8, 0.3, spread)
+    model.posterior_ = MixturePosterior(parts, 0.8, 0.3, spread, torch.tensor([0.6]).double())
+    X = np.linspace(-3.0, 3.0, 5)[:, None]
+    for a, b in zip(plain.predict(X, True), model.predict(X, True), strict=True):
+        assert_allclose(a, b, rtol=1e-12)
+    (_, a), (_, b) = (m.predict(X, return_cov=True) for m in (plain, model))
+    assert_allclose(a, b, rtol=1e-12)
+    mean, std = model.predict(X, return_std=True)
+    draws, ends = model.sample_y(X, 20_000, random_state=0), model.predict_interval(X, 0.8)
+    assert_allclose(draws.mean(1), mean, atol=0.03 * std.max())
+    assert_allclose((draws[..., None] < ends[:, None]).mean(1), [[0.1, 0.9]] * 5, atol=0.01)
+    assert_allclose(model.predictive_cdf(X, ends[:, 1]), 0.9, atol=1e-9)
+    latent = [m.predict_interval(X, 0.8, latent=True) for m in (plain, model)]
+    assert_array_equal(*latent)
+    again = pickle.loads(pickle.dumps(model))
+    alone = [again.predict_interval(row[None], 0.8)[0] for row in X]
+    assert_allclose(alone, ends, rtol=1e-9)
+    step = 1e-5
+    p = (model.predictive_cdf(X, mean + step) - model.predictive_cdf(X, mean - step)) / (2.0 * step)
+    assert_allclose(model.log_predictive_density(X, mean), np.log(p), rtol=1e-5, atol=1e-5)
 
 
 # ---- classes -----------------------------------------------------------------------------------

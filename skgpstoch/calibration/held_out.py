@@ -21,6 +21,7 @@ from ..data.rows import Rows
 from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
+from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals
 from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
@@ -31,6 +32,8 @@ LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may sta
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
 START_DISAGREEMENT = 0.5  # of searches: there is no slope at 0
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
+SKEW_PRIOR = 0.1  # standard deviation of ε around 0
+MOST_SKEW = 1.0
 
 
 class Calibration(NamedTuple):
@@ -139,12 +142,14 @@ class HeldOut(NamedTuple):
         q, noise = self.mixture(choice)
         return cast(Tensor, noise.log_predictive(self.rows.y, q))
 
-    def predictions(self, choice: Calibration, spread: Spread | None) -> Predicted:
+    def predictions(
+        self, choice: Calibration, spread: Spread | None, skew: Tensor | None
+    ) -> Predicted:
         """What is predicted with all changes."""
-        q, noise = self.mixture(choice)
+        (q, noise), y = self.mixture(choice), self.rows.y
         if spread is not None:
             q, noise = respread(q, noise, spread)
-        y = self.rows.y
+        noise = noise if skew is None else Skewed(noise, skew)
         log_density = noise.log_predictive(y, q)
         if self.centre is not None:
             return Predicted(log_density, *[y.new_empty(len(y), 0)] * 4)
@@ -177,6 +182,21 @@ class HeldOut(NamedTuple):
 
         found = best_spread(log_density, y, m, s, weight)
         return found._replace(factor=torch.from_numpy(found.factor).to(mean))
+
+    def skew(self, choice: Calibration, spread: Spread | None) -> Tensor | None:
+        """How skew the distributions of y are, with some changes: ε of each output, (P,)."""
+        if not (self.has_spread and isinstance(self.likelihood, SharedStudentT)):
+            return None
+
+        def loss(skew: np.ndarray) -> float:
+            log_p = self.log_density(choice, spread, torch.from_numpy(skew))
+            prior = 0.5 * np.square(skew / SKEW_PRIOR).sum()
+            return float(prior) - float(self.rows.weighted(log_p).sum())
+
+        start = np.zeros(self.rows.y.shape[1])
+        limits, options = [(-MOST_SKEW, MOST_SKEW)] * len(start), {"eps": 1e-6}
+        found = minimize(loss, start, method="L-BFGS-B", bounds=limits, options=options)
+        return torch.from_numpy(found.x if found.fun < loss(start) else start)
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""

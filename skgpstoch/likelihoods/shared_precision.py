@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 from torch import Tensor
 
 from ..data.devices import constants, is_host
@@ -15,6 +16,8 @@ from ..maths.gaussian import Marginals, inverse
 from .base import Gradients, check_probability, in_type_of, mixture_log_mean, named
 from .heavy_tailed import StudentT
 from .rejection import Draws
+
+N_NODES = 24  # of expectations; means and variances of t₃ are right to 1e-7
 
 
 @named("shared_student_t")
@@ -118,6 +121,17 @@ class SharedStudentT(StudentT):
             p = log_p.softmax(0)
         return in_type_of(q, value, (p * d_mean).sum(0), (p * d_var).sum(0))
 
+    def expectation(self, function: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:
+        """E g(Y) of smooth functions g, (…, N, P) → (G, …, N, P), by quadrature: (G, N, P)."""
+        log_share, V = self._kinds(q)
+        share, size = log_share.exp(), V.sqrt()  # (J, 1, 1, 1), (J, S, N, P)
+        nodes, weights = constants(t_nodes, tuple(self.df.tolist()), like=V)
+        parts = [
+            weight * (share * function(q.mean + t * size)).sum(1).mean(1)
+            for t, weight in zip(nodes, weights, strict=True)
+        ]
+        return torch.stack(parts).sum(0)
+
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Of t_ν at (y − μ)/√(v + s²)."""
         log_share, V = self._kinds(q)
@@ -156,6 +170,13 @@ class SharedStudentT(StudentT):
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
         raise ValueError(f"gradient='product' is not for {self!r}; use gradient='exact'.")
+
+
+def t_nodes(df: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes of t_ν for several ν, (Q, P), and weights (Q,): quantiles at nodes of a normal."""
+    z, weight = np.polynomial.hermite_e.hermegauss(N_NODES)
+    t = -np.sign(z)[:, None] * stdtrit(df, ndtr(-np.abs(z))[:, None])
+    return t, weight / weight.sum()
 
 
 def log_shares(share: float) -> np.ndarray:

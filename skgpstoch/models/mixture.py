@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
+from ..likelihoods.shared_precision import SharedStudentT
+from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals, standard_normal
 from ..posteriors.base import Posterior
 from .sparse import SparseModel, SparsePosterior
@@ -44,10 +46,13 @@ class MixturePosterior(Posterior):
         What these deviations are multiplied by to be one of f, of every member.
     spread : Spread or None, default=None
         What the mixture's deviations from its mean, f's and those of the noise, are multiplied by.
+    skew : Tensor of shape (P,) or None, default=None
+        How skew the predictive distributions of y are: see :mod:`skgpstoch.likelihoods.skewed`.
     """
 
     members: nn.ModuleList
     factor: Tensor | None
+    skew: Tensor | None
 
     def __init__(
         self,
@@ -55,10 +60,12 @@ class MixturePosterior(Posterior):
         mean_shrinkage: float = 1.0,
         disagreement_scale: float = 0.0,
         spread: Spread | None = None,
+        skew: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.register_buffer("factor", None if spread is None else spread.factor)
         self.exponent = 1.0 if spread is None else spread.exponent
+        self.register_buffer("skew", skew)
         self.mean_shrinkage = mean_shrinkage
         self.disagreement_scale = disagreement_scale
         self.members = nn.ModuleList(members)
@@ -93,7 +100,10 @@ class MixturePosterior(Posterior):
         q, likelihood = self._mixed(X)
         if self.spread is not None:
             q, likelihood = respread(q, cast(AdditiveNoise, likelihood), self.spread)
-        return q, likelihood.of(rows)
+        likelihood = likelihood.of(rows)
+        if self.skew is not None:
+            likelihood = Skewed(cast(SharedStudentT, likelihood), self.skew)
+        return q, likelihood
 
     def _mixed(self, X: Tensor) -> tuple[Marginals, Likelihood]:
         """The mixture before deviations are spread; known errors are none of the model's."""
@@ -139,12 +149,16 @@ class MixturePosterior(Posterior):
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         if not isinstance(self.likelihood, AdditiveNoise):  # y is drawn given f
             return super().sample_y(X, rows, n_samples, generator)
-        return self._drawn(X, rows, n_samples, generator)
+        draws = self._drawn(X, rows, n_samples, generator)
+        if self.skew is None:
+            return draws
+        q, likelihood = self.predictive(X, rows)
+        return cast(Skewed, likelihood).map(q)(draws)
 
     def _drawn(
         self, X: Tensor, rows: Rows | None, n_samples: int, generator: torch.Generator
     ) -> Tensor:
-        """Joint draws of f or, of these rows, of y."""
+        """Joint draws of f or, of these rows, of y before it is made skew."""
         means = torch.cat([part.marginals(X).mean for part in self.parts])
         K, _, P = means.shape
         centre, ratio, device = means.mean(0), self._ratio(X), generator.device

@@ -83,6 +83,7 @@ class EnsembleObjective(Objective):
     spread: Spread | None = None  # of the mixture, likewise
     held_out: Predicted | None = None  # the first rows, by what has not seen them
     deadline: Deadline | None = None  # of the closing pass
+    skew: Tensor | None = None  # of the mixture's y, (P,), likewise
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class EnsembleObjective(Objective):
         and what these distances say of that error; tails, where these are learned, as errors of
         rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
         too; and the share and the size of outliers. If that changes the best m_k, once more. At
-        last, how much deviations of the mixture vary between rows.
+        last, how much deviations of the mixture vary between rows, and how skew it is.
         """
         if n := self.n_judges(rows):
             usual = USUAL
@@ -260,6 +261,7 @@ class EnsembleObjective(Objective):
                 if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
                     break
             self.spread = judged.spread(self.calibration)
+            self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
@@ -286,7 +288,8 @@ class EnsembleObjective(Objective):
         n, parts = rows.n_unseen, [self.judged(*self.blind(X, rows))]
         if n:
             parts.insert(0, self.judged(*self.unseen(X[:n], rows[:n])))
-        found = [part.predictions(self.calibration, self.spread) for part in parts]
+        changes = self.calibration, self.spread, self.skew
+        found = [part.predictions(*changes) for part in parts]
         return Predicted(*(torch.cat(columns).cpu() for columns in zip(*found, strict=True)))
 
     def n_judges(self, rows: Rows) -> int:
@@ -321,7 +324,7 @@ class EnsembleObjective(Objective):
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
         choice = self.calibration
         return MixturePosterior(
-            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread
+            members, choice.mean_shrinkage, choice.disagreement_scale, self.spread, self.skew
         )
 
     @torch.no_grad()

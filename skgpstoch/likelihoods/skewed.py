@@ -1,0 +1,109 @@
+"""Predictive distributions of a symmetric likelihood, made skew with the same mean and variance.
+
+With the mean m and the standard deviation s of the mixture at a row, and U = (Y − m)/s,
+
+    Y' = m + s·T(U),   T(u) = (sinh(arcsinh u + ε) − c)/b,
+
+the sinh-arcsinh map of Jones & Pewsey, "Sinh-arcsinh distributions", Biometrika 2009; c and b are
+such that T(U) has the mean 0 and the variance 1, too. As sinh(arcsinh u + ε) = Cu + S√(1 + u²)
+with C = cosh ε and S = sinh ε,
+
+    c = S·h,   b² = C² + S²(2 − h²) + 2CSk,   h = E√(1 + U²),   k = E U√(1 + U²).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..maths.gaussian import Marginals
+from .real import AdditiveNoise
+from .shared_precision import SharedStudentT
+
+
+class SkewMap(NamedTuple):
+    """y → m + s·T((y − m)/s) of each row, an increasing function; all (N, P), and C and S (P,)."""
+
+    mean: Tensor  # m
+    std: Tensor  # s
+    C: Tensor
+    S: Tensor
+    shift: Tensor  # c
+    scale: Tensor  # b
+
+    def __call__(self, y: Tensor) -> Tensor:
+        u = (y - self.mean) / self.std
+        w = self.C * u + self.S * (1.0 + u.square()).sqrt()
+        return self.mean + self.std * (w - self.shift) / self.scale
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """T⁻¹, with −ε for ε."""
+        w = self.shift + self.scale * (y - self.mean) / self.std
+        return self.mean + self.std * (self.C * w - self.S * (1.0 + w.square()).sqrt())
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """log T'((y − m)/s)."""
+        u = (y - self.mean) / self.std
+        return (self.C + self.S * u / (1.0 + u.square()).sqrt()).log() - self.scale.log()
+
+
+class Skewed(AdditiveNoise):
+    """A likelihood whose predictions of y, not those of f, are skew.
+
+    Joint covariances stay those of Y, and are exact on their diagonal only.
+
+    Parameters
+    ----------
+    symmetric : SharedStudentT
+        Of Y.
+    skew : Tensor of shape (P,)
+        ε of each output; more is a longer tail above the mean.
+    """
+
+    has_bound = False
+
+    def __init__(self, symmetric: SharedStudentT, skew: Tensor) -> None:
+        super().__init__()
+        self.symmetric = symmetric
+        self.skew = skew
+
+    def map(self, q: Marginals) -> SkewMap:
+        """From Y to Y' at each row."""
+        mean, var = self.symmetric.moments(q).mixture_moments()
+        std, C, S = var.sqrt(), self.skew.to(var).cosh(), self.skew.to(var).sinh()
+
+        def roots(y: Tensor) -> Tensor:
+            """√(1 + U²) and U√(1 + U²)."""
+            u = (y - mean) / std
+            root = (1.0 + u.square()).sqrt()
+            return torch.stack([root, u * root])
+
+        h, k = self.symmetric.expectation(roots, q)
+        b = (C.square() + S.square() * (2.0 - h.square()) + 2.0 * C * S * k).sqrt()
+        return SkewMap(mean, std, C, S, S * h, b)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """As those of Y."""
+        return self.symmetric.moments(q)
+
+    @property
+    def joint_factor(self) -> Tensor:
+        """As that of Y."""
+        return self.symmetric.joint_factor
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """log p(T⁻¹(y)) − log T'(T⁻¹(y)), summed over outputs."""
+        skewed = self.map(q)
+        before = skewed.inverse(y)
+        return self.symmetric.log_predictive(before, q) - skewed.log_slope(before).sum(-1)
+
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        """That of Y at T⁻¹(y)."""
+        return self.symmetric.cdf(self.map(q).inverse(y), q)
+
+    @torch.no_grad()
+    def quantile(self, q: Marginals, probability: float) -> Tensor:
+        """T of that of Y."""
+        return self.map(q)(self.symmetric.quantile(q, probability)).to(q.mean.dtype)

@@ -34,7 +34,7 @@ def people():
     """A frame with all that users have, and a target that depends on it."""
     rng = np.random.default_rng(0)
     n = 200
-    town = np.array([f"town {j}" for j in range(15)])[rng.integers(15, size=n)]
+    town = np.array([f"town {j}" for j in range(25)])[rng.integers(25, size=n)]
     frame = pd.DataFrame(
         {
             "age": rng.normal(40.0, 10.0, n),
@@ -135,6 +135,23 @@ def test_dates_have_the_periods_that_they_hold(freq, periods):
     encoder = TableEncoder()
     assert encoder.fit_transform(X, np.arange(float(n))).shape[1] == 1 + 2 * len(periods)
     assert list(encoder.encoders[0].periods) == periods
+
+
+def test_ordered_categories_are_numbers_in_their_order():
+    size = pd.Categorical(["big", "small", None, "huge"], ["small", "big", "huge"], ordered=True)
+    X = pd.DataFrame({"size": size})
+    encoder = TableEncoder()
+    assert_array_equal(encoder.fit_transform(X, np.arange(4.0)), [[1, 0], [0, 0], [1, 1], [2, 0]])
+    assert_array_equal(encoder.transform(X.astype(object)), encoder.transform(X))
+
+
+def test_levels_of_many_rows_have_columns_beside_the_mean():
+    X = pd.DataFrame({"a": np.tile([f"{j}" for j in range(12)], 12)})
+    y = np.random.default_rng(0).normal(size=144)
+    assert encoded(X, y).shape == (144, 13)
+    assert encoded(X[:100], y[:100]).shape == (100, 1)
+    with_weight = encoded(X, y, np.where(np.arange(144) < 100, 1.0, 0.0))
+    assert with_weight.shape == (144, 1)
 
 
 def test_constant_and_empty_columns_are_left_out(people):
@@ -325,7 +342,7 @@ def test_a_whole_group_of_equal_rows_is_in_no_fold():
     X = pd.DataFrame({"a": np.repeat([f"{j:02}" for j in range(12)], 40)})
     y = np.tile(np.repeat([0, 1], [10, 30]), 12)
     y[:40] = np.repeat([0, 1], [30, 10])
-    Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))
+    Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))[:, 0]
     assert np.all(Z[40:] < 0.35)  # of the rarer class
     assert np.all(Z[:40] > 0.55)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -42,6 +42,22 @@ class OneHot:
         if self.width == 1:
             return np.where(codes == UNSEEN_LEVEL, 0.5, codes)
         return (codes == np.arange(self.width)).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several encoders of a column, whose columns stand beside each other."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return sum(part.width for part in self.parts)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Encode a column (n,): (n, width)."""
+        return np.hstack([part(values) for part in self.parts])
 
 
 # ---- target statistics ---------------------------------------------------------------------------

@@ -80,8 +80,9 @@ def column_of(name: str, column: Any) -> Column:
         return of_numbers(name, column.cast(nw.Float64).to_numpy())
     if dtype in (nw.String, nw.Categorical):
         return of_categories(name, listed(column))
-    if isinstance(dtype, nw.Enum):
-        return of_categories(name, listed(column), tuple(dtype.categories))
+    if isinstance(dtype, nw.Enum):  # of polars a fixed set of names, in any order
+        order = () if column.implementation.is_polars() else tuple(dtype.categories)
+        return of_categories(name, listed(column), order)
     if dtype == nw.Datetime:
         clock = column.dt.replace_time_zone(None).to_numpy()
         return of_array(name, clock)._replace(time_zone=getattr(dtype, "time_zone", None))

@@ -1,12 +1,14 @@
-"""Columns of numbers and dates, as models see them."""
+"""Columns of numbers, dates and ordered levels, as models see them."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from .arrays import Scaling, ruled_by_few
+from .columns import Column
 from .messages import warn
 
 PERIODS = (1.0, 7.0, 365.2425)  # days
@@ -114,6 +116,35 @@ class Dates:
             angle = 2.0 * np.pi * (values / period)
             waves += [np.nan_to_num(np.sin(angle)), np.nan_to_num(np.cos(angle))]
         return np.hstack([self.days(values), *(wave[:, None] for wave in waves)])
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Levels of an ordered category as the numbers of their places."""
+
+    places: dict[Hashable, int]
+    numbers: Numbers
+
+    @classmethod
+    def fit(cls, column: Column, weight: np.ndarray | None) -> Ordered:
+        """Return the encoder of a column (n,) of rows that have a weight."""
+        places = {level: place for place, level in enumerate(column.order)}
+        values = places_of(column.values, places)
+        return cls(places, Numbers.fit(column.name, values, weight))
+
+    @property
+    def width(self) -> int:
+        """How many columns it makes."""
+        return self.numbers.width
+
+    def __call__(self, labels: np.ndarray) -> np.ndarray:
+        """Encode labels (n,), those that have no place as missing: (n, width)."""
+        return self.numbers(places_of(labels, self.places))
+
+
+def places_of(labels: np.ndarray, places: dict[Hashable, int]) -> np.ndarray:
+    """Return the place of the level of each row, (n,), NaN where it has none."""
+    return np.array([places.get(label, np.nan) for label in labels.tolist()])
 
 
 def has_nan(values: np.ndarray) -> bool:

@@ -10,7 +10,7 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
 from .arrays import Scaling, readable, row_blocks
-from .categories import OneHot, TargetMeans, Targets, codes_of, levels_of
+from .categories import Joined, OneHot, TargetMeans, Targets, codes_of, levels_of
 from .columns import (
     DATE,
     EMPTY,
@@ -22,10 +22,12 @@ from .columns import (
     refuse_infinite,
 )
 from .messages import warn
-from .numeric import Dates, Numbers
+from .numeric import Dates, Numbers, Ordered
 from .rows import LEADING_COLUMNS
 
-MOST_ONE_HOT = 10  # levels that have a column each
+MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
+MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
+ROWS_PER_LEVEL = 10.0  # for that: of 5 it cost .03 nats (mpg), of 17 and 65 it won .15 (txhousing)
 MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
 
 
@@ -97,10 +99,13 @@ class TableEncoder:
 
     An array of finite numbers that vary, none of them with heavy tails, passes as it is. Booleans
     are 0 and 1. Numbers have their median where they are missing, and a column says where. Dates
-    are days, with sine and cosine of the periods that they hold. Categories of up to ten levels
-    have a column for each; of more, a column says what the target is at the level, which training
-    rows are told by other rows. A missing level is a level; one that training rows did not have is
-    none of the first, and has the mean of the second. Constant columns are left out.
+    are days, with sine and cosine of the periods that they hold. Ordered categories are numbers.
+    Others of up to ten levels have a column for each; of more, a column says what the target is at
+    the level, which training rows are told by other rows, and up to 50 levels with ten rows each
+    have both. A missing level is a level; one that training rows did not have is none of the
+    first, and has the mean of the second. Constant columns are left out. Numbers with tails so
+    heavy that a few rows make their variance become their inverse hyperbolic sine, by median and
+    quantiles.
 
     Parameters
     ----------
@@ -145,7 +150,7 @@ class TableEncoder:
             for j, encoder, own in zip(many, means, found, strict=True):
                 self.encoders[j] = encoder
                 told[j] = encoder(columns[j].values)
-                told[j][counts] = own
+                told[j][counts, : own.shape[1]] = own
         return self._encoded(X, columns, told)
 
     def transform(self, X: Any) -> np.ndarray:
@@ -217,6 +222,8 @@ def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
         return Dates.fit(column.name, column.values, weight)
     if column.kind != LEVEL:
         return Numbers.fit(column.name, column.values, weight)
+    if column.order:  # .07 to .15 nats better than one-hot (diamonds, n = 1,000 and 3,000)
+        return Ordered.fit(column, weight)
     levels = levels_of(column.values)
     return OneHot(levels) if len(levels) <= MOST_ONE_HOT else None
 
@@ -254,4 +261,14 @@ def target_means(
         TargetMeans.fit(columns[j].values, found, targets)
         for j, found in zip(many, levels, strict=True)
     ]
-    return [encoder for encoder, _ in fits], [encoded for _, encoded in fits]
+    n_rows = targets.weight.sum()
+    encoders = [beside_one_hot(means, n_rows) for means, _ in fits]
+    return encoders, [encoded for _, encoded in fits]
+
+
+def beside_one_hot(means: TargetMeans, n_rows: float) -> Any:
+    """Return means with a column for each level beside them, if rows can tell levels apart."""
+    n_levels = len(means.levels)
+    if n_levels > MOST_BESIDE or n_rows < ROWS_PER_LEVEL * n_levels:
+        return means
+    return Joined((means, OneHot(means.levels)))

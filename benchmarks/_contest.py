@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, tasks: Iterable[Task], registry: Registry, sco
 
 
 def contestant(make: Callable[[int], Any], seed: int, data: Data, score: Score) -> Row:
-    """The scores and times of one fit; of a method that fails, its error."""
+    """The scores of one fit, and what it took."""
     with Clock() as clock:
         model = make(seed).fit(data.X_train, data.y_train)
     with Clock() as scoring:
@@ -123,9 +123,14 @@ def show(row: Row) -> None:
 
 # --- who won --------------------------------------------------------------------------------------
 def read_rows(args: argparse.Namespace) -> pd.DataFrame:
-    """All rows of the CSVs; those of ``--before`` as the model "before"."""
+    """All rows of the CSVs; those of ``--before`` as the model "before".
+
+    Without a row of ours there is nothing to compare.
+    """
     paths = [path for path in dict.fromkeys((args.csv, *args.against)) if path.exists()]
     rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    if args.ours not in set(rows.model):
+        raise SystemExit(f"no comparison: no row of {args.ours} in {', '.join(map(str, paths))}")
     if args.before:
         before = pd.read_csv(args.before)
         before = before[before.model == args.ours].assign(model="before")

@@ -84,8 +84,12 @@ def tasks(args: argparse.Namespace) -> Iterator[Task]:
 
 
 def by_size(rows: pd.DataFrame, ours: str) -> pd.DataFrame:
-    """Means over sets and seeds of tasks that all models have, for each n and model."""
+    """Means over sets and seeds of tasks that ours and all rivals of the bars have, by n and model.
+
+    "spread" is the standard deviation over seeds, a mean over sets.
+    """
     keys = ["set", "n", "seed"]
+    rows = rows[rows.model.isin([ours, "before", *RIVALS])]
     complete = rows.groupby(keys).model.nunique() == rows.model.nunique()
     rows = rows.set_index(keys)[complete.reindex(rows.set_index(keys).index)].reset_index()
     rows = rows.assign(scaled_s=rows.cpu_s * rows.gflops / REFERENCE_GFLOPS)

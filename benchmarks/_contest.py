@@ -139,6 +139,12 @@ def read_rows(args: argparse.Namespace) -> pd.DataFrame:
     return rows.drop_duplicates([*keys, "model"], keep="first")
 
 
+def matched(rows: pd.DataFrame, ours: str) -> pd.DataFrame:
+    """The rows of tasks that ours has a row of, so that means are over the same tasks."""
+    keys = [name for name in TASK_COLUMNS if name in rows]
+    return rows.merge(rows.loc[rows.model == ours, keys], on=keys)
+
+
 def rivalry(
     rows: pd.DataFrame, ours: str, measures: Sequence[str], by: Sequence[str] = ()
 ) -> pd.DataFrame:

@@ -39,6 +39,7 @@ from _contest import (
     check_models,
     contest_parser,
     density_score,
+    matched,
     print_summary,
     read_rows,
     rivals_in,
@@ -114,7 +115,7 @@ def main() -> None:
     check_models(arguments, args, registry)
     if not args.summary:
         run(args, tasks(args), registry, density_score)
-    rows = read_rows(args)
+    rows = matched(read_rows(args), args.ours)
     print_summary(rows, args.ours, MEASURES)
     verdict(rows, args.ours)
 

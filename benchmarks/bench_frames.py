@@ -26,6 +26,7 @@ from _contest import (
     check_models,
     contest_parser,
     density_score,
+    matched,
     print_summary,
     read_rows,
     run,
@@ -53,7 +54,7 @@ def main() -> None:
     check_models(arguments, args, FRAME_REGRESSORS)
     if not args.summary:
         run(args, tasks(args), FRAME_REGRESSORS, density_score)
-    rows = read_rows(args)
+    rows = matched(read_rows(args), args.ours)
     print_summary(rows, args.ours, MEASURES)
     verdict(rows, args.ours)
 

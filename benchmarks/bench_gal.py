@@ -29,6 +29,7 @@ from _contest import (
     check_models,
     contest_parser,
     density_score,
+    matched,
     print_summary,
     print_table,
     read_rows,
@@ -98,7 +99,7 @@ def main() -> None:
     check_models(arguments, args, registry)
     if not args.summary:
         run(args, tasks(args), registry, density_score)
-    rows = read_rows(args)
+    rows = matched(read_rows(args), args.ours)
     for measure in ("nlpd", "rmse", "crps"):
         print_table(f"{measure}, mean ± standard error (splits)", means(rows, measure), index=True)
     print_summary(rows, args.ours, ("nlpd", "crps", "rmse"))

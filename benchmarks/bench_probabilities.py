@@ -26,7 +26,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from _common import Array, Row, add_data
-from _contest import Data, Task, check_models, contest_parser, print_summary, read_rows, run
+from _contest import (
+    Data,
+    Task,
+    check_models,
+    contest_parser,
+    matched,
+    print_summary,
+    read_rows,
+    run,
+)
 from _rivals import CLASSIFIERS, OUR_CLASSIFIERS
 from _tables import CLASSIFICATION, SEED, Choice, classification
 from bench_classification import class_scores
@@ -99,7 +108,7 @@ def main() -> None:
     check_models(arguments, args, registry)
     if not args.summary:
         run(args, tasks(args), registry, score)
-    rows = read_rows(args)
+    rows = matched(read_rows(args), args.ours)
     print_summary(rows, args.ours, ("log_loss", "brier", "ece"))
     verdict(rows, args.ours)
 

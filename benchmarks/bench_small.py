@@ -32,6 +32,7 @@ from _contest import (
     check_models,
     contest_parser,
     density_score,
+    matched,
     print_summary,
     print_table,
     read_rows,
@@ -131,7 +132,7 @@ def main() -> None:
     check_models(arguments, args, registry)
     if not args.summary:
         run(args, tasks(args), registry, density_score)
-    rows = read_rows(args)
+    rows = matched(read_rows(args), args.ours)
     print_summary(rows, args.ours, ("nlpd", "crps", "rmse"), ("n",))
     means = by_size(rows, args.ours)
     print_table("Means over sets and seeds that all models have", means, index=True)

@@ -4,8 +4,9 @@ Twelve tables, those of bench_density.py and Friedman's; the default with ``max_
 20 and 40 s of the clock, beside rivals that take as long as they take. A budget is kept if the fit
 took at most 10 % and 1 s more. NLPD (nats per row), CRPS and RMSE of the standardised target.
 
-The first fit of a process pays for imports; with ``--cold`` each fit of ours is in a process of its
-own.
+Rivals may come from the CSV of bench_density.py, if ``--rows``, ``--flights`` and ``--spare`` were
+the same. The first fit of a process pays for imports; with ``--cold`` each fit of ours is in a
+process of its own.
 
     python benchmarks/bench_anytime.py --data DIR
     python benchmarks/bench_anytime.py --data DIR --models auto --csv a.csv --against b.csv
@@ -44,7 +45,7 @@ MODELS = ("auto", *RIVALS)
 
 def tasks(args: argparse.Namespace, budgets: list[int]) -> Iterator[Task]:
     """All sets, for a rival once (a budget of 0 is none), for ours with every budget."""
-    choice = Choice(args.data, 0, args.rows, args.flights)
+    choice = Choice(args.data, 0, args.rows, args.flights, args.spare)
     for budget in budgets:
         for name in args.sets:
             task = {"set": name, "rows": args.rows, "budget": budget}
@@ -81,7 +82,8 @@ def curve(rows: pd.DataFrame, ours: str) -> pd.DataFrame:
     mine, rivals = rows[rows.model == ours], rows[rows.model != ours]
     found = []
     for row in mine.sort_values(["set", "budget"]).itertuples():
-        finished = rivals[(rivals["set"] == row.set) & (rivals.cpu_s <= row.budget)]
+        same = (rivals["set"] == row.set) & (rivals.rows == row.rows)
+        finished = rivals[same & (rivals.cpu_s <= row.budget)]
         best = finished.loc[finished.nlpd.idxmin()] if len(finished) else None
         found.append(
             {
@@ -115,6 +117,7 @@ def main() -> None:
     add = arguments.add_argument
     add("--rows", type=int, default=12_000, help="training rows of the large sets; 0: all")
     add("--flights", type=int, default=12_000, help="training rows of flights; 0: all 294,611")
+    add("--spare", type=int, default=0, help="rows that are not trained on, to test")
     add("--budgets", nargs="+", type=int, default=list(BUDGETS), help="seconds")
     add("--cold", action="store_true", help="a process for each fit of ours")
     add("--seed", type=int, default=SEED, help="random_state of every method")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -74,22 +75,29 @@ class Split(NamedTuple):
 
 
 def load_split(
-    data: Path, name: str, split: int = 0, standardize_y: bool = True, rows: int = 0
+    data: Path,
+    name: str,
+    split: int = 0,
+    standardize_y: bool = True,
+    rows: int = 0,
+    spare: int = 0,
 ) -> Split:
     """Read ``data/uci/name`` as float32 and split it by column ``split`` of its test mask.
 
-    Of the training rows, at most ``rows`` are drawn; 0 is all of them.
+    Of the training rows, at most ``rows`` are drawn; 0 is all of them. Of those that are not drawn,
+    at most ``spare`` are tested as well.
     """
-    test = _read(data, name, "test_mask")[:, split].astype(bool)
-    train = np.flatnonzero(~test)
+    mask = read_table(data, name, "test_mask")[:, split].astype(bool)
+    train, test = np.flatnonzero(~mask), np.flatnonzero(mask)
     if 0 < rows < len(train):
-        train = train[np.random.default_rng(0).permutation(len(train))[:rows]]
-    return split_table(_read(data, name, "data"), train, test, standardize_y)
+        drawn = train[np.random.default_rng(0).permutation(len(train))]
+        train, test = drawn[:rows], np.concatenate([test, drawn[rows:][:spare]])
+    return split_table(read_table(data, name), train, test, standardize_y)
 
 
 def load_random_split(data: Path, name: str, seed: int, train: float, test: float) -> Split:
     """Read ``data/uci/name`` as float32: random shares of its rows, y standardised as well."""
-    table = _read(data, name, "data")
+    table = read_table(data, name)
     n = len(table)
     rows = np.random.default_rng(seed).permutation(n)
     return split_table(table, rows[: round(train * n)], rows[n - round(test * n) :])
@@ -105,7 +113,8 @@ def split_table(
     return Split(X[train], y[train], X[test], y[test])
 
 
-def _read(data: Path, name: str, file: str) -> Array:
+def read_table(data: Path, name: str, file: str = "data") -> Array:
+    """``data/uci/name/file.csv.gz``."""
     return np.loadtxt(data / "uci" / name / f"{file}.csv.gz", delimiter=",", ndmin=2)
 
 
@@ -199,16 +208,30 @@ def gaussian_scores(y: Array, mean: Array, std: Array | float) -> Scores:
 
 # --- results --------------------------------------------------------------------------------------
 def environment(*rivals: str) -> Row:
-    """The date, the machine, the thread count and the versions: columns of every row."""
+    """The date, the machine, its speed, the threads and the versions: columns of every row."""
     packages = ("numpy", "scikit-learn", "torch", "gpytorch", "skgpstoch", *rivals)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": _cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "gflops": gflops(),
         "python": platform.python_version(),
         **{package: _version(package) for package in packages},
     }
+
+
+@functools.cache
+def gflops() -> float:
+    """Billions of float32 operations a second of one thread: the best of ten 1,024³ products."""
+    n_threads, size = torch.get_num_threads(), 1024
+    A, clocks = torch.ones(size, size), [Clock() for _ in range(10)]
+    torch.set_num_threads(1)
+    for clock in clocks:
+        with clock:
+            A @ A
+    torch.set_num_threads(n_threads)
+    return round(2e-9 * size**3 / min(clock.wall for clock in clocks), 1)
 
 
 def _cpu_model() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Protocol, Self
 
@@ -11,7 +12,7 @@ from _common import Array
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.special import expit
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import RegressorMixin
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
@@ -44,10 +45,10 @@ class ConstantVariance:
 
     def fit(self, X: Array, y: Array) -> Self:
         X_fit, X_held, y_fit, y_held = train_test_split(X, y, test_size=0.1, random_state=self.seed)
-        self.regressor_ = clone(self.regressor).fit(X_fit, y_fit)
+        self.regressor_ = copy.deepcopy(self.regressor).fit(X_fit, y_fit)
         self.std_ = float(np.sqrt(np.mean((self.regressor_.predict(X_held) - y_held) ** 2)))
         if self.refit:
-            self.regressor_ = clone(self.regressor).fit(X, y)
+            self.regressor_ = copy.deepcopy(self.regressor).fit(X, y)
         return self
 
     @property

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from _common import Array, Split, load_split
+from _common import Array, Split, load_split, split_table
 from bench_counts_robust import ABALONE_ROWS, load_abalone
 from numpy.typing import NDArray
 from sklearn import datasets
@@ -21,14 +21,14 @@ SEED = 0  # of every draw of rows
 LARGE = ("kin40k", "bike", "elevators", "protein", "pol")
 SMALL = ("concrete", "energy", "airfoil", "wine")
 REGRESSION = (*LARGE, *SMALL, "abalone", "flights")
+LARGE_ROWS, MADE_TEST_ROWS = 12_000, 2_000
 SKLEARN = {
     "breast_cancer": datasets.load_breast_cancer,
     "digits": datasets.load_digits,
     "wine": datasets.load_wine,
     "iris": datasets.load_iris,
 }
-CLASSIFICATION = (*SKLEARN, "abalone", "flights", "elevators", "protein")
-FLIGHTS = {"regression": 60_000, "classification": 20_000}  # training rows
+CLASSIFICATION = (*SKLEARN, "abalone", "flights", "elevators", "protein", "kin40k", "five")
 LATE = 15  # minutes
 RINGS = (8, 10)  # the most of the first two classes of abalone
 
@@ -39,7 +39,8 @@ class Choice(NamedTuple):
     data: Path
     split: int
     rows: int  # of the large UCI sets, for training; 0: all
-    all_flights: bool
+    flights: int  # their training rows; 0: all 294,611
+    spare: int = 0  # rows of the large UCI sets to test beside the split's: some not trained on
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -47,10 +48,43 @@ def regression(name: str, choice: Choice) -> tuple[Split, float]:
     """Rows with a standardised target, and the unit that scores are to be reported in."""
     if name in LARGE + SMALL:
         rows = choice.rows if name in LARGE else 0
-        return load_split(choice.data, name, choice.split, rows=rows), 1.0
+        return load_split(choice.data, name, choice.split, rows=rows, spare=choice.spare), 1.0
+    if name in MADE:
+        return _made(name, choice.rows or LARGE_ROWS), 1.0
     if name == "abalone":
-        return _standardized(load_abalone(choice.data, SEED, *ABALONE_ROWS))[0], 1.0
-    return _standardized(flights(0 if choice.all_flights else FLIGHTS["regression"]))
+        return _standardized(load_abalone(choice.data, choice.split, *ABALONE_ROWS))[0], 1.0
+    return _standardized(flights(choice.flights))
+
+
+def friedman1(n: int) -> tuple[Array, Array]:
+    """Friedman's function: 5 of 10 inputs are relevant."""
+    return datasets.make_friedman1(n, noise=1.0, random_state=SEED)
+
+
+def smooth(n: int) -> tuple[Array, Array]:
+    """A smooth function of 20 inputs with little noise."""
+    rng = np.random.default_rng(SEED)
+    X, w = rng.standard_normal((n, 20)), rng.standard_normal((20, 2)) / np.sqrt(20)
+    f = np.sin(3.0 * X @ w[:, 0]) + 0.5 * (X @ w[:, 1])
+    return X, f + 0.05 * rng.standard_normal(n)
+
+
+def sparse(n: int) -> tuple[Array, Array]:
+    """32 inputs, 4 of them relevant."""
+    rng = np.random.default_rng(SEED)
+    X = rng.standard_normal((n, 32))
+    f = np.sin(2.0 * X[:, 0]) * X[:, 1] + np.abs(X[:, 2]) + 0.5 * X[:, 3]
+    return X, f + 0.25 * rng.standard_normal(n)
+
+
+MADE = {"friedman1": friedman1, "smooth": smooth, "sparse": sparse}
+
+
+def _made(name: str, n: int) -> Split:
+    """n training rows of a table that is made, in standard units."""
+    X, y = MADE[name](n + MADE_TEST_ROWS)
+    table, rows = np.column_stack([X, y]), np.arange(len(y))
+    return split_table(table, rows[:n], rows[n:])
 
 
 def _standardized(data: Split) -> tuple[Split, float]:
@@ -64,20 +98,28 @@ def _standardized(data: Split) -> tuple[Split, float]:
 def classification(name: str, choice: Choice) -> Split:
     """Rows whose targets are classes 0, …, C − 1."""
     if name in SKLEARN:
-        return _sklearn_split(SKLEARN[name])
+        return _sklearn_split(SKLEARN[name], choice.split)
     if name == "abalone":
-        return _binned(load_abalone(choice.data, SEED, *ABALONE_ROWS), RINGS)
+        return _binned(load_abalone(choice.data, choice.split, *ABALONE_ROWS), RINGS)
     if name == "flights":
-        n_rows = 0 if choice.all_flights else FLIGHTS["classification"]
-        return _binned(flights(n_rows), (LATE,))
+        return _binned(flights(choice.flights), (LATE,))
+    if name == "five":
+        return _sklearn_split(_five, choice.split)
     data = load_split(choice.data, name, choice.split, rows=choice.rows)
     return _binned(data, np.quantile(data.y_train, [1 / 3, 2 / 3]))
 
 
-def _sklearn_split(load: Callable[..., tuple[Array, NDArray[np.int64]]]) -> Split:
+def _five(return_X_y: bool) -> tuple[Array, NDArray[np.int64]]:
+    """Five classes in 20 dimensions, of which 10 tell something."""
+    return datasets.make_classification(
+        3_750, n_informative=10, n_redundant=0, n_classes=5, random_state=SEED
+    )
+
+
+def _sklearn_split(load: Callable[..., tuple[Array, NDArray[np.int64]]], split: int) -> Split:
     """80 % and 20 %, stratified, with standardised inputs."""
     X, y = load(return_X_y=True)
-    parts = train_test_split(X, y, test_size=0.2, stratify=y, random_state=SEED)
+    parts = train_test_split(X, y, test_size=0.2, stratify=y, random_state=split)
     X_train, X_test, y_train, y_test = parts
     scaler = StandardScaler().fit(X_train)
     inputs = (scaler.transform(part).astype(np.float32) for part in (X_train, X_test))

@@ -44,12 +44,17 @@ ABALONE_ROWS = (3_759, 418)  # 90 % and 10 %
 
 
 # --- counts ---------------------------------------------------------------------------------------
-def load_abalone(data: Path, seed: int, n_train: int, n_test: int) -> Split:
-    """Random rows: counts, and standardised inputs, with the sex as three of them."""
+def read_abalone(data: Path) -> tuple[Array, Array]:
+    """All rows in their own units, with the sex as three inputs; and the rings."""
     table = np.genfromtxt(data / "abalone.csv", delimiter=",", skip_header=1, dtype=str)
     sex = np.char.strip(table[:, 0], '"')
     X = np.column_stack([sex[:, None] == ["M", "F", "I"], table[:, 1:-1].astype(float)])
-    y = table[:, -1].astype(float)
+    return X, table[:, -1].astype(float)
+
+
+def load_abalone(data: Path, seed: int, n_train: int, n_test: int) -> Split:
+    """Random rows: counts, and standardised inputs."""
+    X, y = read_abalone(data)
     rows = np.random.default_rng(seed).permutation(len(y))
     train, test = rows[:n_train], rows[n_train : n_train + n_test]
     X = (X - X[train].mean(0)) / X[train].std(0)

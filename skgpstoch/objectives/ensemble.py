@@ -275,8 +275,9 @@ class EnsembleObjective(Objective):
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
         cost = self.closing_cost(X, rows, deadline.clock)
         self.closing = cost.choose(deadline.left(), wanted)
-        self.deadline = deadline.earlier(-GRACE)
-        return cost.of(self.closing)
+        seconds, now = cost.of(self.closing), deadline.clock()
+        self.deadline = deadline._replace(end=max(deadline.end, now + seconds) + GRACE)
+        return seconds
 
     def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
         """Measure the parts of the closing pass on a few rows."""

@@ -34,8 +34,6 @@ from skgpstoch import (
 from skgpstoch.ensembles import automatic
 from skgpstoch.ensembles.stacking import stacking_weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:max_time=0")
-
 
 def sparse(**params):
     return SVGPRegressor(n_inducing=10, max_iter=2, random_state=0, **params)

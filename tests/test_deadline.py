@@ -15,7 +15,7 @@ from skgpstoch import DeepKernelEnsembleClassifier, DeepKernelEnsembleRegressor
 from skgpstoch.data.deadline import Allowance, Deadline, seconds_left
 from skgpstoch.data.rows import Rows
 from skgpstoch.objectives.base import Objective
-from skgpstoch.objectives.closing import CLOSINGS, SURE, ClosingCost, extrapolated
+from skgpstoch.objectives.closing import FULL, SURE, Closing, ClosingCost, extrapolated
 from skgpstoch.objectives.optimal_q import damped_newton
 from skgpstoch.recipes.budget import members_in_time
 from skgpstoch.training import checkpoint as checkpoints
@@ -214,13 +214,16 @@ def test_fewer_networks_are_trained_where_there_is_little_time():
 
 def test_the_closing_pass_is_as_thorough_as_time_allows():
     cost = ClosingCost(of_weights=1.0, of_calibration=0.5)
-    full, short = (SURE * cost.of(CLOSINGS[name]) for name in ("full", "short"))
-    assert full > short > cost.of(CLOSINGS["none"]) == 0.5
-    assert cost.choose(10.0 + full, 10.0) == "full"
-    assert cost.choose(9.9 + full, 10.0) == "short"
-    assert cost.choose(3.0, 10.0) == "none"
-    assert ClosingCost(0.05, 0.05).choose(-1.0, 10.0) == "short"
-    assert ClosingCost(0.0, 5.0).choose(1.0, 10.0) == "full"  # there is nothing to leave out
+    full = SURE * cost.of(FULL)
+    assert cost.choose(10.0 + full, 10.0) == FULL
+    assert cost.choose(9.9 + full, 10.0) == Closing("short")
+    assert cost.choose(2.5, 0.01).name == "short"
+    assert cost.choose(5.0, 10.0) == Closing("none")
+    assert cost.of(FULL) > cost.of(Closing("short")) > cost.of(Closing("none"))
+    assert ClosingCost(0.05, 0.05).choose(-1.0, 10.0) == Closing("short")
+    hurried = ClosingCost(0.0, 10.0).choose(20.0, 40.0)  # of many rows, some judge
+    assert 0.2 < hurried.judging < 0.3
+    assert ClosingCost(0.0, 10.0).of(hurried) == 10.0 * hurried.judging
 
 
 def test_seconds_of_many_rows_follow_from_those_of_few():

@@ -137,19 +137,27 @@ class HeldOut(NamedTuple):
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())
 
-    def log_density(self, choice: Calibration) -> Tensor:
+    def log_density(
+        self, choice: Calibration, spread: Spread | None = None, skew: Tensor | None = None
+    ) -> Tensor:
         """log p(yᵢ) of each row with some changes, (N,)."""
-        q, noise = self.mixture(choice)
+        q, noise = self.changed(choice, spread, skew)
         return cast(Tensor, noise.log_predictive(self.rows.y, q))
+
+    def changed(
+        self, choice: Calibration, spread: Spread | None, skew: Tensor | None
+    ) -> tuple[Marginals, Any]:
+        """q(f) and the noise with all changes."""
+        q, noise = self.mixture(choice)
+        if spread is not None:
+            q, noise = respread(q, noise, spread)
+        return q, noise if skew is None else Skewed(noise, skew)
 
     def predictions(
         self, choice: Calibration, spread: Spread | None, skew: Tensor | None
     ) -> Predicted:
         """What is predicted with all changes."""
-        (q, noise), y = self.mixture(choice), self.rows.y
-        if spread is not None:
-            q, noise = respread(q, noise, spread)
-        noise = noise if skew is None else Skewed(noise, skew)
+        (q, noise), y = self.changed(choice, spread, skew), self.rows.y
         log_density = noise.log_predictive(y, q)
         if self.centre is not None:
             return Predicted(log_density, *[y.new_empty(len(y), 0)] * 4)

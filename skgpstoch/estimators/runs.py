@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..objectives.base import Objective
-from ..objectives.closing import SURE
+from ..objectives.closing import FULL, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
 from ..recipes.recipe import Plan, Problem, Recipe, Sizes
@@ -147,7 +147,7 @@ def budget_of(run: Run, history: History) -> Budget | None:
     """Return what there was time for, and what there is with ample time; None without a limit."""
     if run.deadline is None:
         return None
-    n_members, closing_pass = run.plan.folds.n_folds, run.objective.closing_pass
-    is_cut = history.status == "deadline" or n_members < run.all_members or closing_pass != "full"
+    n_members, closing = run.plan.folds.n_folds, run.objective.closing
+    is_cut = history.status == "deadline" or n_members < run.all_members or closing != FULL
     done, wanted = history.n_steps, n_steps(run)
-    return Budget(done, wanted, n_members, run.all_members, closing_pass, not is_cut)
+    return Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)

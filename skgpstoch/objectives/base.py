@@ -14,6 +14,7 @@ from ..data.deadline import Deadline
 from ..data.devices import all_hold
 from ..data.rows import Rows
 from ..posteriors.base import Posterior
+from .closing import FULL, Closing
 
 
 class Objective(nn.Module):
@@ -39,8 +40,8 @@ class Objective(nn.Module):
     rest_rate: float = 1.0
     """Of the learning rate, for all others."""
 
-    closing_pass: str = "full"
-    """How thorough the closing pass is: "full", "short" or "none"; :meth:`hurry` chooses."""
+    closing: Closing = FULL
+    """How thorough the closing pass is; :meth:`hurry` chooses."""
 
     @property
     def predicts_otherwise(self) -> bool:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from ..data.deadline import Clock
 
-BLOCKS = (256, 1024)  # rows of which a pass is timed
-N_LOSSES = 300  # that a calibration computes; *measured*: 150 to 300
-MOST_CLOSING = 0.3  # of the time, for a closing pass that keeps training from its end
+BLOCKS = (128, 1024)  # rows for which a pass is timed
+N_LOSSES = 6  # that a calibration computes, times the square of how many numbers are free
+MOST_CLOSING = 0.3  # of the time, for finding q(w) if that keeps training from its end
+MOST_CALIBRATION = 0.15  # of the time, likewise
+LEAST_JUDGES = 300  # rows that a calibration goes by, if there are as many
 GRACE = 0.3  # seconds that it may always take, as a few steps alone are worse than no steps
 SURE = 1.2  # times what the closing pass is expected to take is left for it
 
@@ -19,18 +21,30 @@ class Closing(NamedTuple):
 
     Parameters
     ----------
-    rounds : int
-        Of q(w) and the calibration, each given the other; 0: q(w) stays as training leaves it.
-    max_iter : int
-        Newton's steps of a q(w).
+    name : {"full", "short", "none"}
+        What it is called; with "none" q(w) stays as training leaves it.
+    judging : float, default=1.0
+        Share of the rows for it that a calibration goes by.
     """
 
-    rounds: int
-    max_iter: int
+    name: str
+    judging: float = 1.0
+
+    @property
+    def rounds(self) -> int:
+        """Of q(w) and the calibration, each given the other.
+
+        *Measured* on six tables: one is as good as two (to .001 nats), none is worse by .05.
+        """
+        return {"full": 2, "short": 1, "none": 0}[self.name]
+
+    @property
+    def max_iter(self) -> int:
+        """Newton's steps of a q(w)."""
+        return 12 if self.name == "full" else 6
 
 
-CLOSINGS = {"full": Closing(2, 12), "short": Closing(1, 6), "none": Closing(0, 0)}
-"""*Measured* on six tables: one round is as good as two (to .001 nats), none is worse by .05."""
+FULL = Closing("full")
 
 
 class ClosingCost(NamedTuple):
@@ -42,10 +56,12 @@ class ClosingCost(NamedTuple):
     def of(self, closing: Closing) -> float:
         """Return the seconds of a closing pass."""
         passes = closing.rounds + 1 if closing.rounds else 0
-        return passes * self.of_weights + max(closing.rounds, 1) * self.of_calibration
+        n_calibrations = max(closing.rounds, 1) if self.of_weights else 1
+        calibration = n_calibrations * closing.judging * self.of_calibration
+        return passes * self.of_weights + calibration
 
-    def choose(self, seconds: float, wanted: float) -> str:
-        """Return the name of the closing pass for which there is time.
+    def choose(self, seconds: float, wanted: float) -> Closing:
+        """Return the closing pass for which there is time.
 
         Parameters
         ----------
@@ -54,25 +70,32 @@ class ClosingCost(NamedTuple):
         wanted : float
             What training would take.
         """
-        if wanted + SURE * self.of(CLOSINGS["full"]) <= seconds or not self.of_weights:
-            return "full"
-        affordable = max(MOST_CLOSING * seconds, GRACE)
-        return "short" if SURE * self.of(CLOSINGS["short"]) <= affordable else "none"
+        if wanted + SURE * self.of(FULL) <= seconds:
+            return FULL
+        affordable = max(MOST_CALIBRATION * seconds, GRACE)
+        judging = min(1.0, affordable / max(SURE * self.of_calibration, 1e-9))
+        solving = SURE * 2 * self.of_weights
+        is_solved = solving <= max(MOST_CLOSING * seconds, GRACE, seconds - wanted)
+        return Closing("short" if is_solved else "none", judging)
 
 
 def seconds_of(action: Callable[[], object], clock: Clock) -> float:
-    """Measure what something takes that has been done once."""
-    action()
+    """Measure what something takes."""
     start = clock()
     action()
     return clock() - start
 
 
 def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
-    """Return the seconds for so many rows from those for the rows of two blocks."""
+    """Return the seconds for so many rows from those for the rows of two blocks.
+
+    The first block is measured twice: once to make kernels.
+    """
     few, many = (min(n, n_rows) for n in BLOCKS)
+    seconds(few)
+    at_few = seconds(few)
+    if n_rows == few:
+        return at_few
     at_many = seconds(many)
-    if n_rows <= many:
-        return at_many
-    per_row = max(at_many - seconds(few), 0.0) / (many - few)
+    per_row = max(at_many - at_few, 0.0) / (many - few)
     return at_many + (n_rows - many) * per_row

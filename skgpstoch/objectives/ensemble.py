@@ -44,7 +44,7 @@ from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
 from .base import Objective
-from .closing import CLOSINGS, GRACE, N_LOSSES, ClosingCost, extrapolated, seconds_of
+from .closing import BLOCKS, GRACE, LEAST_JUDGES, N_LOSSES, ClosingCost, extrapolated, seconds_of
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -248,21 +248,35 @@ class EnsembleObjective(Objective):
         if n := self.n_judges(rows):
             usual = USUAL
             if self.has_confidence:  # that of the mixture is near those of members, by their folds
-                usual = most_suitable(self.fold_losses(X, rows, CONFIDENCES)[0])
+                usual = most_suitable(self.fold_losses(*self.judging(X, rows), CONFIDENCES)[0])
+            m = max(min(n, LEAST_JUDGES), round(self.closing.judging * n))
             closes = self.closes(rows)
-            for _ in range(CLOSINGS[self.closing_pass].rounds if closes else 1):
+            for _ in range(self.closing.rounds if closes else 1):
                 for k in range(len(self.folds)) if closes else ():
                     own = self.seen(rows)[k].nonzero()[:, 0]
                     found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
                 before = self.calibration.log_scale
-                judged = self.judged(*self.unseen(X[:n], rows[:n]))
+                judged = self.judged(*self.unseen(X[:m], rows[:m]))
                 self.calibration = judged.best(usual)
                 if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
                     break
             self.spread = judged.spread(self.calibration)
             self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
+
+    def judging(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """The rows of folds by which confidence is judged, in no time but what there is."""
+        if self.closing.judging == 1.0:
+            return X, rows
+        return self.thinned(X, rows, round(self.closing.judging * rows.n_held_out))
+
+    def thinned(self, X: Tensor, rows: Rows, n_rows: int) -> tuple[Tensor, Rows]:
+        """About so many of the rows that folds hold out, evenly of all; `LEAST_JUDGES` at least."""
+        every = max(1, rows.n_held_out // max(n_rows, LEAST_JUDGES))
+        held_out = rows.n_unseen + torch.arange(rows.n_held_out, device=X.device)
+        few = held_out.unflatten(0, (len(self.folds), -1))[:, ::every].flatten()
+        return X[few], rows[few]
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
@@ -330,9 +344,10 @@ class EnsembleObjective(Objective):
     @torch.no_grad()
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
         cost = self.closing_cost(X, rows, deadline.clock)
-        self.closing_pass = cost.choose(deadline.left(), wanted)
-        self.deadline = deadline.earlier(-GRACE)
-        return cost.of(CLOSINGS[self.closing_pass])
+        self.closing = cost.choose(deadline.left(), wanted)
+        seconds, now = cost.of(self.closing), deadline.clock()
+        self.deadline = deadline._replace(end=max(deadline.end, now + seconds) + GRACE)
+        return seconds
 
     def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
         """Measure the parts of the closing pass on a few rows."""
@@ -346,17 +361,30 @@ class EnsembleObjective(Objective):
             of_weights = K * extrapolated(solve, len(rows))
         if n:
             predicted = self.judged(*self.unseen(X[:n], rows[:n]))
-            of_calibration = N_LOSSES * seconds_of(lambda: predicted.loss(USUAL), clock)
+            predicted.loss(USUAL)  # the first one makes kernels
+            n_losses = N_LOSSES * sum(predicted.free) ** 2
+            of_calibration = n_losses * seconds_of(lambda: predicted.loss(USUAL), clock)
         if n and self.has_confidence:
-            share = len(CONFIDENCES) / len(LOG_SCALES)
-            of_calibration += share * seconds_of(lambda: self.evaluate(X, rows), clock)
+            of_calibration += self.confidence_seconds(X, rows, clock)
         return ClosingCost(of_weights, of_calibration)
+
+    def confidence_seconds(self, X: Tensor, rows: Rows, clock: Clock) -> float:
+        """Measure what it takes to judge confidences by all folds, on some of their rows."""
+        few = self.thinned(X, rows, BLOCKS[-1])
+
+        def seconds(scales: Sequence[float]) -> float:
+            return seconds_of(lambda: self.fold_losses(*few, scales), clock)
+
+        seconds((0.0,))
+        once, often = seconds((0.0,)), seconds(LOG_SCALES)
+        per_scale = max(often - once, 0.0) / (len(LOG_SCALES) - 1)
+        return (once + len(CONFIDENCES) * per_scale) * rows.n_held_out / len(few[0])
 
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""
         P, n = len(self.model.mean.value), len(rows)
         few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
-        few = few and self.closing_pass != "none"
+        few = few and self.closing.rounds > 0
         return few or not (self.is_calibrated or self.model.covariance == "gradient")
 
     @torch.no_grad()
@@ -382,7 +410,7 @@ class EnsembleObjective(Objective):
         known = SparseModel(
             features, model.likelihood, mean, None, model.loss, model.beta, model.scale
         )
-        limits = CLOSING_TOL, CLOSINGS[self.closing_pass].max_iter, self.deadline
+        limits = CLOSING_TOL, self.closing.max_iter, self.deadline
         return optimal_q(known, phi, rows, start, q if is_kept else None, *limits)
 
     def member(self, k: int) -> SparseModel:

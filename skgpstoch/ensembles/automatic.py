@@ -48,6 +48,7 @@ TOO_FEW_ROWS = 10  # to learn a kernel from
 FEWEST_FOR_NETWORKS = 100  # rows, of fewer than which a process predicts as well, and sooner
 FEWEST_FOR_CLASSES = 50
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
+MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEW_STEPS = 100  # of a process for few rows of classes
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
 LEAST_WEIGHT = 0.05  # below which a model is not worth the time of its predictions
@@ -490,6 +491,12 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
                 f"not 0, has one class: {self.classes_.tolist()}."
+            )
+        if len(self.classes_) > MOST_CLASSES:
+            raise ValueError(
+                f"y has {len(self.classes_)} classes, but {type(self).__name__} takes "
+                f"{MOST_CLASSES} at most: if they are numbers, use AutoGaussianProcessRegressor; "
+                "if not, join rare ones, or predict what they have in common first."
             )
         return self._encoded(X, y, weight, self.classes_)
 

@@ -11,8 +11,10 @@ from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal, norm, t
 from sklearn.base import clone
 from sklearn.datasets import make_friedman1
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skgpstoch import GaussianProcessRegressor
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
@@ -279,6 +281,25 @@ def test_what_cannot_be_fitted(table):
 def test_a_constant_target_is_predicted(table):
     model = ExactProcessRegressor(random_state=0).fit(table[0], np.full(80, 3.0))
     assert_allclose(model.predict(table[0]), 3.0)
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found for dimension")
+def test_few_rows_are_predicted_better_than_by_the_best_hyper_parameters():
+    """And as certain as is right, on average over tables."""
+    new = make_friedman1(500, n_features=8, noise=2.0, random_state=100)
+    kernel = ConstantKernel() * RBF(np.ones(8)) + WhiteKernel()
+    gains, inside = [], []
+    for seed in range(5):
+        X, y = make_friedman1(50, n_features=8, noise=2.0, random_state=seed)
+        model = ExactProcessRegressor(random_state=0).fit(X, y)
+        best = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+        own, other = (m.log_predictive_density(*new).mean() for m in (model, best))
+        gains.append(own - other)
+        low, high = model.predict_interval(new[0]).T
+        inside.append(np.mean((low < new[1]) & (new[1] < high)))
+    assert np.mean(gains) > 0.1
+    assert 0.91 < np.mean(inside) < 0.99
+    assert min(inside) > 0.85
 
 
 # ---- mixtures ----------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ PROCESSES = ("rbf", "matern")
 FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
 PRIOR_ROWS = 0.5  # that speak for each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
-SETTLING_ROUNDS = 3  # of searches, in which precisions and hyper-parameters settle
+SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
 
 class FittedKernel(NamedTuple):

@@ -420,7 +420,7 @@ def tailed(**params):
 def test_densities_of_rows_that_were_not_seen(funnel):
     X, y = (a[:200] for a in funnel)
     model = tailed(max_iter=30).fit(X, y)
-    held_out = model.held_out_log_density_
+    held_out = model.held_out_.log_densities(200)
     plan = model._recipe().plan(Sizes(200, 200))
     n_known = plan.folds.n_unseen + 3 * plan.folds.size
     assert held_out.shape == (200,)
@@ -430,20 +430,22 @@ def test_densities_of_rows_that_were_not_seen(funnel):
     assert -0.1 < (seen - held_out)[known].mean() < 0.5
     assert np.corrcoef(seen[known], held_out[known])[0, 1] > 0.7
     in_other_units = tailed(max_iter=30).fit(X, 10.0 * y + 3.0)
-    assert_allclose(in_other_units.held_out_log_density_, held_out - math.log(10.0), atol=1e-4)
+    assert_allclose(
+        in_other_units.held_out_.log_densities(200), held_out - math.log(10.0), atol=1e-4
+    )
 
 
 def test_densities_are_in_the_order_of_the_rows(funnel):
     """Whatever it is; of equal rows they are the same, of rows of weight 0 there are none."""
     X, y = (a[:150] for a in funnel)
-    expected = tailed(max_iter=4).fit(X, y).held_out_log_density_
+    expected = tailed(max_iter=4).fit(X, y).held_out_.log_densities(150)
     order = np.random.default_rng(0).permutation(150)
-    found = tailed(max_iter=4).fit(X[order], y[order]).held_out_log_density_
+    found = tailed(max_iter=4).fit(X[order], y[order]).held_out_.log_densities(150)
     assert_array_equal(found, expected[order])
     weight = np.repeat([0.0, 2.0, 1.0], 50)
-    weighted = tailed(max_iter=4).fit(X, y, sample_weight=weight).held_out_log_density_
+    weighted = tailed(max_iter=4).fit(X, y, sample_weight=weight).held_out_.log_densities(150)
     twice = np.r_[50:100, 50:150]
-    found = tailed(max_iter=4).fit(X[twice], y[twice]).held_out_log_density_
+    found = tailed(max_iter=4).fit(X[twice], y[twice]).held_out_.log_densities(150)
     assert np.isnan(weighted[:50]).all()
     assert np.isfinite(weighted[50:]).any()
     assert_array_equal(found, weighted[twice])
@@ -475,12 +477,12 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
 def test_there_are_no_such_densities_without_folds(funnel):
     X, y = (a[:100] for a in funnel)
     model = finite(early_stopping=False, max_iter=2).fit(X, y)
-    assert np.isnan(model.held_out_log_density_).all()
+    assert model.held_out_ is None
     alone = finite(n_estimators=1, max_iter=5).fit(X, y)
-    assert np.isfinite(alone.held_out_log_density_).sum() == 10
+    assert len(alone.held_out_.rows) == 10
     labels = np.digitize(X[:, 0], [-1.0, 1.0])
-    found = DeepKernelEnsembleClassifier(**QUICK).fit(X, labels).held_out_log_density_
-    assert np.nanmax(found) <= 0.0
+    found = DeepKernelEnsembleClassifier(**QUICK).fit(X, labels).held_out_
+    assert found.log_density.max() <= 0.0
 
 
 # ---- the sparse family -------------------------------------------------------------------------

@@ -155,11 +155,11 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
     """About those of new rows, and exactly as much less as the unit is smaller."""
     X, y = table
     new = make_friedman1(1000, n_features=6, noise=1.0, random_state=1)
-    assert fitted.held_out_log_density_.shape == y.shape
+    assert fitted.held_out_.log_density.shape == y.shape
     expected = fitted.log_predictive_density(*new).mean()
-    assert_allclose(fitted.held_out_log_density_.mean(), expected, atol=0.35)
-    scaled = clone(fitted).fit(X, 4.0 * y - 1.0).held_out_log_density_
-    assert_allclose(scaled, fitted.held_out_log_density_ - np.log(4.0), atol=1e-6)
+    assert_allclose(fitted.held_out_.log_density.mean(), expected, atol=0.35)
+    scaled = clone(fitted).fit(X, 4.0 * y - 1.0).held_out_.log_density
+    assert_allclose(scaled, fitted.held_out_.log_density - np.log(4.0), atol=1e-6)
 
 
 # ---- the estimator -----------------------------------------------------------------------------
@@ -177,9 +177,9 @@ def test_a_row_of_weight_two_is_the_row_twice(table):
     order = np.random.default_rng(0).permutation(np.arange(40).repeat(weight))
     repeated = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
     assert_array_equal(weighted.predict(X, return_std=True), repeated.predict(X, return_std=True))
-    held_out = weighted.held_out_log_density_
+    held_out = weighted.held_out_.log_densities(len(X))
     assert_array_equal(np.isnan(held_out), weight == 0)
-    assert_array_equal(held_out[order], repeated.held_out_log_density_)
+    assert_array_equal(held_out[order], repeated.held_out_.log_density)
 
 
 def test_units_change_nothing(fitted, table):
@@ -195,7 +195,7 @@ def test_units_change_nothing(fitted, table):
 def test_the_same_seed_gives_the_same_model(fitted, table):
     again = clone(fitted).fit(*table)
     assert_array_equal(again.predict(table[0]), fitted.predict(table[0]))
-    assert_array_equal(again.held_out_log_density_, fitted.held_out_log_density_)
+    assert_array_equal(again.held_out_.log_density, fitted.held_out_.log_density)
     copy = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(copy.sample_y(table[0], 3), fitted.sample_y(table[0], 3))
 
@@ -242,7 +242,7 @@ def test_two_outputs_are_two_processes(fitted, table):
     assert both.predict_interval(X).shape == (80, 2, 2)
     assert both.predictive_cdf(X, np.column_stack([y, other])).shape == (80, 2)
     assert both.sample_y(X, 3).shape == (80, 2, 3)
-    assert both.held_out_log_density_.shape == (80,)
+    assert both.held_out_.log_density.shape == (80,)
     assert_allclose(both.predict(X)[:, 0], fitted.predict(X), atol=0.5)
     one = clone(fitted).fit(X, y[:, None])
     assert_allclose(one.predict(X)[:, 0], fitted.predict(X), rtol=1e-12)
@@ -255,7 +255,7 @@ def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table)
     order = np.random.default_rng(0).permutation(80)
     again = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
     assert_array_equal(model.predict(X), again.predict(X))
-    assert_array_equal(model.held_out_log_density_[order], again.held_out_log_density_)
+    assert_array_equal(model.held_out_.log_density[order], again.held_out_.log_density)
 
 
 def test_floors_are_of_few_rows(monkeypatch, table):

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from .arrays import Scaling
+
 
 class HeldOutPredictions(NamedTuple):
     """What was predicted for m of the rows, each by a model that has not seen it.
@@ -42,6 +44,29 @@ class HeldOutPredictions(NamedTuple):
         """Return those of some rows, all of which have predictions."""
         where = np.searchsorted(self.rows, rows)
         return HeldOutPredictions(*(column[where] for column in self))
+
+    def log_densities(self, n_rows: int) -> np.ndarray:
+        """Return the log density of each row of the fit, (n_rows,); NaN where there is none."""
+        densities = np.full(n_rows, np.nan)
+        densities[self.rows] = self.log_density
+        return densities
+
+    def in_units(self, y_scaling: Scaling) -> HeldOutPredictions:
+        """Return the same for y in its own units."""
+        offset, scale = y_scaling
+        return self._replace(
+            log_density=self.log_density - np.log(scale).sum(),
+            error=self.error * scale,
+            std=self.std * scale,
+            latent_std=self.latent_std * scale,
+            mean=self.mean * scale + offset,
+        )
+
+
+def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:
+    """Return the predictions of several independent outputs of the same rows."""
+    rows, log_density, *columns = zip(*outputs, strict=True)
+    return HeldOutPredictions(rows[0], np.sum(log_density, 0), *(np.hstack(c) for c in columns))
 
 
 def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:

@@ -70,10 +70,8 @@ class Judged(NamedTuple):
 
     def held_out(self, n_rows: int) -> np.ndarray:
         """Return log densities of rows that it has not seen, (n,); NaN of others."""
-        densities = np.full(n_rows, np.nan)
-        if (found := getattr(self.model, "held_out_", None)) is not None:
-            densities[found.rows] = found.log_density
-        return densities
+        found = getattr(self.model, "held_out_", None)
+        return np.full(n_rows, np.nan) if found is None else found.log_densities(n_rows)
 
     def score(self, data: Data) -> float:
         """Return the mean of these or, if there are none, the bound on the evidence per row."""

@@ -8,15 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.devices import HOST, block_elements, map_blocks, prediction_device, resolve_device
-from ..data.held_out import HeldOutPredictions
-from ..data.rows import Data, Rows, digests
+from ..data.held_out import HeldOutPredictions, joint, mixture_of
+from ..data.rows import Data, Rows
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.regressor import Regressor
@@ -51,7 +50,7 @@ class FittedKernel(NamedTuple):
 
     draws: list[Process]
     tails: Tails
-    held_out: np.ndarray
+    held_out: HeldOutPredictions
 
 
 class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -79,10 +78,11 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What was mixed.
     weights_ : ndarray of shape (n_kernels,)
         Of the mixture.
-    held_out_log_density_ : ndarray of shape (n_samples,)
-        log p(yᵢ | the others) of the rows of the fit, in nats for y in its own units: of a row of
-        weight w, one copy is left out; of a row of weight 0 it is NaN. Weights and tails are those
-        of all rows.
+    held_out_ : HeldOutPredictions
+        Predictions for the rows of the fit that have a weight, each from the others: numbers of the
+        rows (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
+        `latent_std` and `cdf`. Of a row of weight w, one copy is left out. Weights of kernels, and
+        tails, are those of all rows.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -141,7 +141,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         self._validate_params()
         data = self._validated(X, y, sample_weight)
-        rows = data.counted().merged()
+        rows, places = data.counted().merging()
         self.kernels_ = self._chosen(len(rows))
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
@@ -153,16 +153,12 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             [fit_kernel(KERNEL_SHAPES[name], output, searched, normals) for output in outputs]
             for name in self.kernels_
         ]
-        densities = np.stack([sum(f.held_out for f in of_kernel) for of_kernel in fitted], 1)
-        densities -= np.log(self._y_scaling.scale).sum()
+        held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
+        densities = np.stack([each.log_density for each in held_out], 1)
         self.weights_ = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
-        mixed = logsumexp(densities, axis=1, b=self.weights_)
-        self.held_out_log_density_ = of_given_rows(mixed, rows, data)
-        judged = np.flatnonzero(np.isfinite(self.held_out_log_density_))
-        unknown = np.full((len(judged), data.y.shape[1]), np.nan)
-        self.held_out_ = HeldOutPredictions(
-            judged, self.held_out_log_density_[judged], *[unknown] * 5
-        )
+        mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
+        given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
+        self.held_out_ = mixed.of(places)._replace(rows=given)
         self._processes = [[f.draws for f in of_kernel] for of_kernel in fitted]
         self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
         return self
@@ -331,7 +327,8 @@ def fit_kernel(
     found = zip(*(process.left_out(rows) for process in processes), strict=True)
     left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))
     tails = calibrated(left_out, rows.weight.cpu().numpy())
-    held_out = left_out.log_density(tails)
+    noise = np.array([float(process.theta.noise) for process in processes])
+    held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise)
     return FittedKernel([process.to(HOST) for process in processes], tails, held_out)
 
 
@@ -396,11 +393,3 @@ def student_draws(
 def shape_of(processes: list[list[list[Process]]]) -> tuple[int, int, int]:
     """Numbers of kernels, outputs and draws."""
     return len(processes), len(processes[0]), len(processes[0][0])
-
-
-def of_given_rows(values: np.ndarray, rows: Data, given: Data) -> np.ndarray:
-    """Return values of distinct rows for each row that was given, (n,): NaN if it has no weight."""
-    known, asked = (np.array(digests([data.X, data.y], slice(None))) for data in (rows, given))
-    order = np.argsort(known)
-    each = values[order[np.searchsorted(known, asked, sorter=order).clip(max=len(known) - 1)]]
-    return each if given.weight is None else np.where(given.weight > 0.0, each, np.nan)

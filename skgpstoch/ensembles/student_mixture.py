@@ -20,6 +20,7 @@ import torch
 from scipy.special import gammaln, logsumexp, stdtr, stdtrit
 from torch import Tensor
 
+from ..data.held_out import HeldOutPredictions
 from ..maths.gaussian import inverse
 from ..training.exact_search import Limits, Search
 
@@ -121,6 +122,22 @@ class LeftOut(NamedTuple):
         scale = math.exp(tails.log_factor) * np.sqrt(self.var)
         each = log_student_t(self.residual, scale, tails.df)
         return np.asarray(logsumexp(self.log_share() + each, axis=0))
+
+    def predictions(self, tails: Tails, y: np.ndarray, noise: np.ndarray) -> HeldOutPredictions:
+        """Return what is predicted for y (N,), where draws have a variance of the noise (S,)."""
+        share, factor = np.exp(self.log_share()), math.exp(tails.log_factor)
+        error = (share * self.residual).sum(0)
+        apart = np.square(self.residual - error)
+        widened = factor**2 * tails.df / (tails.df - 2.0)
+
+        def std(var: np.ndarray) -> np.ndarray:
+            return np.sqrt((share * (widened * var + apart)).sum(0))
+
+        latent_var = np.maximum(self.var - noise[:, None], 0.0)
+        cdf = (share * stdtr(tails.df, self.residual / (factor * np.sqrt(self.var)))).sum(0)
+        columns = (error, std(self.var), std(latent_var), y - error, cdf)
+        rows, log_density = np.arange(len(y)), self.log_density(tails)
+        return HeldOutPredictions(rows, log_density, *(column[:, None] for column in columns))
 
 
 class TailPosterior:

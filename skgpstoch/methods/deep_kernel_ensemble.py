@@ -310,13 +310,12 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
         return None
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
-    offset, scale = fitted.y_scaling
-    log_density = fitted.in_units(log_density, 1.0)
     if not mean.shape[1]:  # classes
         return HeldOutPredictions(rows, log_density, mean, std, latent_std, mean, cdf)
-    mean = mean * scale + offset
-    error = data.y[rows] - mean
-    return HeldOutPredictions(rows, log_density, error, std * scale, latent_std * scale, mean, cdf)
+    offset, scale = fitted.y_scaling
+    error = (data.y[rows] - offset) / scale - mean
+    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
+    return scaled.in_units(fitted.y_scaling)
 
 
 def can_vary(likelihood: Likelihood, loss: Loss) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -36,8 +36,10 @@ from ..estimators.validation import as_floats, check_weight
 from ..methods.deep_kernel_ensemble import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    ensemble_plan,
 )
 from ..methods.svgp import SVGPClassifier
+from ..recipes.recipe import Training
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
 from .process import ExactProcessRegressor
@@ -51,14 +53,27 @@ MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEW_STEPS = 100  # of a process for few rows of classes
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
-LEAST_WEIGHT = 0.05  # below which a model is not worth the time of its predictions
+LEAST_WEIGHT = 0.1  # below which a model is not worth the time of its predictions
+SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
+SCOUTED = 0.25  # of the epochs: *measured*, what has no weight then has none in the end
 
 
 class Candidate(NamedTuple):
-    """A model to be tried: its name, and what makes it, given the seconds that are left."""
+    """A model to be tried.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    make : callable
+        Makes it, given the seconds that are left.
+    scout : callable or None, default=None
+        Makes a cheap one, which tells if there is any use in the model itself.
+    """
 
     name: str
     make: Callable[[float | None], Any]
+    scout: Callable[[float | None], Any] | None = None
 
 
 class Judged(NamedTuple):
@@ -83,13 +98,26 @@ class Judged(NamedTuple):
         return float(np.average(densities[judged], weights=weight))
 
 
-def fitted(fit: Fit, candidate: Candidate, data: Data, left: float | None) -> Judged:
-    """Fit a candidate in the seconds that are left."""
-    began, of_rows = time.perf_counter(), {}
-    if data.weight is not None:
-        of_rows["sample_weight"] = data.weight
-    model = fit(candidate.make(left), data.X, data.y, **of_rows)
-    return Judged(candidate.name, model, time.perf_counter() - began)
+def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
+    """Fit a model."""
+    began = time.perf_counter()
+    of_rows = {} if data.weight is None else {"sample_weight": data.weight}
+    return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
+
+
+def race(
+    candidates: list[Candidate], fits: Fits, data: Data, deadline: Deadline | None
+) -> list[Judged]:
+    """Fit models in turn; of one whose scout has no weight beside those before, the scout alone."""
+    found: list[Judged] = []
+    for name, make, scout in candidates:
+        if found and scout is not None:
+            tried = fitted(fits.next(f"{name}, a few"), name, scout(seconds_left(deadline)), data)
+            if not weights_of([*found, tried], data)[-1]:
+                found.append(tried)
+                continue
+        found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
+    return found
 
 
 def weights_of(found: list[Judged], data: Data) -> np.ndarray:
@@ -156,14 +184,17 @@ class AutomaticParameters:
     }
 
 
-def of_networks(estimator: Any, p: AutomaticParameters, **params: Any) -> Candidate:
+def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: Any) -> Candidate:
     """Return an ensemble of networks, to be trained in the time that is left."""
-    shared = {
-        "device": p.device,
-        "verbose": p.verbose,
-        "random_state": resolve_seed(p.random_state),
-    }
-    return Candidate("networks", lambda left: estimator(max_time=left, **shared, **params))
+    seed = resolve_seed(p.random_state)
+    model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
+    n_epochs = ensemble_plan(Training.of(model), len(data)).max_iter
+    fewer = {"n_estimators": SCOUTS, "max_iter": max(1, round(SCOUTED * n_epochs))}
+
+    def make(left: float | None) -> Any:
+        return clone(model).set_params(max_time=left)
+
+    return Candidate("networks", make, lambda left: make(left).set_params(**fewer))
 
 
 def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -210,11 +241,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         warn_of_few_rows(data.n_effective)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         candidates = self._candidates(data)
-        fits = Fits(self, X, y, len(candidates))
-        found = [
-            fitted(fits.next(candidate.name), candidate, data, seconds_left(deadline))
-            for candidate in candidates
-        ]
+        fits = Fits(self, X, y, 2 * len(candidates))
+        found = race(candidates, fits, data, deadline)
         weights = weights_of(found, data)
         self.scores_ = {
             "model": [each.name for each in found],
@@ -224,7 +252,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         }
         kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
         self.estimators_ = {each.name: each.model for each in kept}
-        self.budget_ = getattr(found[-1].model, "budget_", None)
+        self.budget_ = getattr(kept[-1].model, "budget_", None)
         self._combine(kept, weights[weights > 0.0], data)
         fits.on_end()
         return self
@@ -363,13 +391,13 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     def _candidates(self, data: Data) -> list[Candidate]:
         n = data.size
         if self.target == "count":
-            return [of_networks(DeepKernelEnsembleRegressor, self, likelihood="poisson")]
+            return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
         found = []
         if n <= MOST_FOR_PROCESS:
             process = ExactProcessRegressor(device=self.device, random_state=self.random_state)
             found.append(Candidate("process", lambda left: process))
         if n >= FEWEST_FOR_NETWORKS:
-            found.append(of_networks(DeepKernelEnsembleRegressor, self))
+            found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
         return found
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
@@ -500,7 +528,7 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
 
     def _candidates(self, data: Data) -> list[Candidate]:
         if data.size >= FEWEST_FOR_CLASSES:
-            return [of_networks(DeepKernelEnsembleClassifier, self)]
+            return [of_networks(DeepKernelEnsembleClassifier, self, data)]
         shared = {"device": self.device, "random_state": self.random_state}
         process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
         return [Candidate("process", lambda left: process)]

@@ -121,7 +121,7 @@ class HeldOut(NamedTuple):
     def has_spread(self) -> bool:
         """Whether deviations of the mixture can be spread: those of the noise are learned, too."""
         is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
-        return len(self.q.mean) > 1 and is_noise
+        return len(self.q.mean) > 1 and is_noise and self.likelihood.scales_by_row
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""

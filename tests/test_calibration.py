@@ -172,11 +172,21 @@ def test_a_row_of_weight_two_is_two_rows_to_the_exponent():
     assert_close(a, b, rtol=1e-4, atol=0.0)
 
 
+class EverywhereTheSame(Gaussian):
+    """Noise that does not ask for the scales of rows."""
+
+    @property
+    def noise_variance(self):
+        return self.log_noise.exp()
+
+
 def test_one_member_has_no_exponent():
     """Its posterior is no mixture that deviations could be spread in."""
     held_out = flat(20, 1.0)
     one = held_out._replace(q=Marginals(*(a[:1] for a in held_out.q)))
     fixed = held_out._replace(learns_noise=False)
+    same = held_out._replace(likelihood=EverywhereTheSame())
+    assert same.spread(UNCHANGED) is None
     assert [each.spread(UNCHANGED) is None for each in (held_out, one, fixed)] == [
         False,
         True,

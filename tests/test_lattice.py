@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression
 
 from skgpstoch.ensembles import lattice as room
 from skgpstoch.ensembles.lattice import Lattice, OnLattice, grid_of, lattice_of
-from skgpstoch.ensembles.mixture import Normals
+from skgpstoch.ensembles.mixture import MixtureRegressor, Normals, Parts
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.standard_normal((1000, 2))
@@ -206,3 +206,23 @@ def test_the_batch_changes_nothing(monkeypatch):
     monkeypatch.setattr(room, "PAIRS_AT_A_TIME", 64)
     for a, b in zip(whole, (again.predict_atoms(QUERY), *again.predict(QUERY, True)), strict=True):
         assert_allclose(a, b, rtol=1e-12)
+
+
+class Mixture(MixtureRegressor):
+    """Of models that are fitted."""
+
+    def __init__(self, models):
+        self.models = models
+
+    def _parts(self, X):
+        return Parts([1.0 / len(self.models)] * len(self.models), self.models), X
+
+
+def test_models_on_a_lattice_are_parts_of_mixtures():
+    alone, both = Mixture([MODEL]), Mixture([MODEL, OnLattice(LINE, UNEVEN)])
+    for a, b in zip(MODEL.predict(QUERY, True), alone.predict(QUERY, True), strict=True):
+        assert_array_equal(a, b)
+    assert_allclose(both.predict_std(QUERY), alone.predict_std(QUERY), rtol=1e-9)
+    assert_allclose(both.predict_interval(QUERY), LINE.predict_interval(QUERY, 0.95), rtol=1e-6)
+    draws = both.sample_y(QUERY, 2000, random_state=0)
+    assert_allclose(np.isin(draws, UNEVEN.atoms).mean(), 0.95, atol=0.01)

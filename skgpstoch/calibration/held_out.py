@@ -26,7 +26,7 @@ from ..maths.gaussian import Marginals
 from ..models.mixture import Spread, drawn_together, respread
 from ..models.sparse import RowScale, Solution, SparsePosterior
 from ..posteriors.blocks import moments_of
-from .spread import best_spread
+from .spread import argmin, best_spread
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
@@ -131,7 +131,7 @@ class HeldOut(NamedTuple):
     def has_spread(self) -> bool:
         """Whether deviations of the mixture can be spread: those of the noise are learned, too."""
         is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
-        return len(self.q.mean) > 1 and is_noise
+        return len(self.q.mean) > 1 and is_noise and self.likelihood.scales_by_row
 
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
@@ -202,9 +202,7 @@ class HeldOut(NamedTuple):
             return float(prior) - float(self.rows.weighted(log_p).sum())
 
         start = np.zeros(self.rows.y.shape[1])
-        limits, options = [(-MOST_SKEW, MOST_SKEW)] * len(start), {"eps": 1e-6}
-        found = minimize(loss, start, method="L-BFGS-B", bounds=limits, options=options)
-        return torch.from_numpy(found.x if found.fun < loss(start) else start)
+        return torch.from_numpy(argmin(loss, start, [(-MOST_SKEW, MOST_SKEW)] * len(start)))
 
     def best(self, usual: Calibration = USUAL) -> Calibration:
         """The changes with which the loss is least, and what they cost."""

@@ -11,7 +11,7 @@ has the density p(m + (y − m)/r)/r: a distribution of the same shape, whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.optimize import minimize
@@ -51,7 +51,7 @@ def best_spread(
         r(s), for each output.
     """
     share = np.ones(len(y)) if weight is None else weight
-    log_std = np.log(std)
+    log_std = np.log(np.maximum(std, np.finfo(np.float64).tiny))
     centre = share @ log_std / share.sum()  # log s̄, (P,)
 
     def loss(x: np.ndarray) -> float:
@@ -60,7 +60,18 @@ def best_spread(
         prior = (x[0] / scale_prior) ** 2 + ((x[1] - 1.0) / exponent_prior) ** 2
         return float(0.5 * prior - share @ log_p)
 
-    start, options = np.array([0.0, 1.0]), {"eps": 1e-6}
-    found = minimize(loss, start, method="L-BFGS-B", bounds=SPREAD_LIMITS, options=options)
-    log_c, exponent = found.x if found.fun < loss(start) else start
+    log_c, exponent = argmin(loss, np.array([0.0, 1.0]), SPREAD_LIMITS)
     return Spread(np.exp(log_c - (exponent - 1.0) * centre), float(exponent))
+
+
+def argmin(
+    loss: Callable[[np.ndarray], float],
+    start: np.ndarray,
+    limits: Sequence[tuple[float, float]],
+) -> np.ndarray:
+    """Return where a loss in nats is least; the start where it is not finite."""
+    if not np.isfinite(first := loss(start)):
+        return start
+    options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
+    found = minimize(loss, start, method="L-BFGS-B", bounds=limits, options=options)
+    return np.asarray(found.x) if found.fun < first else start

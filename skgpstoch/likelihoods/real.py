@@ -31,6 +31,13 @@ class AdditiveNoise(Likelihood):
         """A scale (P,), or a power of it, of these rows."""
         return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
 
+    @property
+    def scales_by_row(self) -> bool:
+        """Whether its scale is multiplied by `times_ratio`, so that it can differ between rows."""
+        level = self.noise_variance
+        doubled = self.scaled(level.new_full((1, 1), 2.0)).noise_variance
+        return not torch.equal(level, doubled.reshape(level.shape))
+
     def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of y for each f ~ q, where q has this mean."""
         return self.sample(f, generator)

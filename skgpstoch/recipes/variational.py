@@ -370,19 +370,13 @@ def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
             "noise='input' needs additive noise, and a loss that depends on it, got "
             f"{likelihood!r} and {loss!r}."
         )
-    if torch.equal(likelihood.noise_variance, at_twice_the_scale(likelihood)):
+    if not likelihood.scales_by_row:
         raise ValueError(
             f"noise='input' needs noise whose scale differs between rows, but {likelihood!r} does "
             "not multiply its own by `times_ratio`."
         )
     if loss.is_noisy() and loss.get_params().get("gradient") == "product":
         raise ValueError("noise='input' needs another gradient than 'product'.")
-
-
-def at_twice_the_scale(likelihood: AdditiveNoise) -> Tensor:
-    """Return the variance of noise whose scale is doubled, (P,)."""
-    level = likelihood.noise_variance
-    return likelihood.scaled(level.new_full((1, 1), 2.0)).noise_variance.reshape(level.shape)
 
 
 def choose_solver(

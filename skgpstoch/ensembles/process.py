@@ -34,7 +34,7 @@ from .stacking import stacking_weights
 from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
 
 SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
-DRAWS_OF_ROWS = ((200, 16), (600, 8))  # of hyper-parameters, up to so many rows; of more, one
+DRAWS_OF_ROWS = ((200, 16), (400, 8))  # of hyper-parameters, up to so many rows; of more, one
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
 GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
@@ -57,8 +57,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Exact Gaussian processes of up to some thousand rows, mixed for their density.
 
     A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
-    every input. Hyper-parameters have priors, and are averaged over if there are up to 600 rows;
-    400 rows say what they are, and all rows what the function is. Tails and scale of the
+    every input. Hyper-parameters have priors, and are averaged over if there are up to 400 rows;
+    beyond, 400 rows say what they are, and all rows what the function is. Tails and scale of the
     predictive distribution, and the weights of the kernels, come from densities of rows that were
     left out, in closed form. Targets that no other row makes likely count for less.
 
@@ -322,7 +322,7 @@ def fit_kernel(
     rows = rows._replace(precision=precision)
     draws = [z]
     if len(normals) > 1:
-        draws = list(laplace_draws(LogPosterior(shape, some), z, normals[:, : len(z)]))
+        draws = list(laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)]))
     processes = [Process.given(shape, of_draw, rows) for of_draw in draws]
     found = zip(*(process.left_out(rows) for process in processes), strict=True)
     left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))

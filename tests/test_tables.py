@@ -256,6 +256,15 @@ def test_cells_that_are_neither_numbers_nor_levels(values, found):
         encoded(X, np.arange(2.0))
 
 
+def test_nested_types():
+    X = pl.DataFrame({"bad": [{"a": 1}, {"a": 2}], "good": [1.0, 2.0]})
+    with pytest.raises(TypeError, match=r"Column 'bad' of X holds Struct"):
+        encoded(X, np.arange(2.0))
+    X = pd.DataFrame({"bad": [[1], [2]]})
+    with pytest.raises(TypeError, match=r"Column 'bad' of X is one of categories, .* holds list"):
+        encoded(X, np.arange(2.0), categorical_features=["bad"])
+
+
 def test_levels_of_several_kinds():
     X = pd.DataFrame({"bad": pd.Series([1, "a"], dtype=object)})
     with pytest.raises(TypeError, match=r"Column 'bad' .* it holds int, str\. Convert it"):
@@ -386,6 +395,13 @@ def test_robust_scaling_where_a_row_rules():
     moved = Scaling.robust(-7.0 * A + 1.0)
     assert_allclose(moved.offset, -7.0 * scaling.offset + 1.0)
     assert_allclose(moved.scale, 7.0 * scaling.scale)
+
+
+def test_the_largest_numbers_have_a_scaling():
+    A = np.array([-1.7e308, 1.7e308, 0.0, 1e308, -1e308] * 4)[:, None]
+    scaling = Scaling.robust(A)
+    assert np.isfinite(scaling.scale).all()
+    assert encoded(A, A[:, 0] / 1e300).shape == (20, 1)
 
 
 def test_inputs_with_heavy_tails_are_tamed_whatever_their_unit():

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
-from .arrays import Scaling, readable, row_blocks
+from .arrays import Scaling, all_finite, readable, row_blocks
 from .categories import Joined, OneHot, TargetMeans, Targets, codes_of, levels_of
 from .columns import (
     DATE,
@@ -17,8 +17,8 @@ from .columns import (
     LEVEL,
     Column,
     columns_of,
-    is_frame,
     is_table,
+    names_of,
     refuse_infinite,
 )
 from .messages import warn
@@ -57,7 +57,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 def refuse_infinity(X: np.ndarray) -> None:
     """Raise a ValueError that names a column of X (n, d) where it is infinite."""
     for rows in row_blocks(len(X)):
-        if not np.isfinite(X[rows].sum(dtype=np.float64)):
+        if not all_finite(X[rows]):
             for j, column in enumerate(X[rows].T):
                 refuse_infinite(str(j), column)
 
@@ -182,8 +182,7 @@ class TableEncoder:
 
     def _first_read(self, X: Any) -> list[Column]:
         """Return the columns of training rows, and note what they hold."""
-        names = list(X.columns) if is_frame(X) else None
-        mask = category_mask(self.categorical_features, names, X.shape[1])
+        mask = category_mask(self.categorical_features, names_of(X), X.shape[1])
         columns = columns_of(X, mask)
         for column, asked in zip(columns, mask if mask is not None else (), strict=False):
             if column.kind == LEVEL and not asked:

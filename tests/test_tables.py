@@ -143,6 +143,8 @@ def test_ordered_categories_are_numbers_in_their_order():
     encoder = TableEncoder()
     assert_array_equal(encoder.fit_transform(X, np.arange(4.0)), [[1, 0], [0, 0], [1, 1], [2, 0]])
     assert_array_equal(encoder.transform(X.astype(object)), encoder.transform(X))
+    full = X.drop(index=2)
+    assert_array_equal(encoded(full, np.arange(3.0))[:, 0], [1, 0, 2])
 
 
 def test_levels_of_many_rows_have_columns_beside_the_mean():

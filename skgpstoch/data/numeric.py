@@ -144,4 +144,4 @@ class Ordered:
 
 def places_of(labels: np.ndarray, places: dict[Hashable, int]) -> np.ndarray:
     """Return the place of the level of each row, (n,), NaN where it has none."""
-    return np.array([places.get(label, np.nan) for label in labels.tolist()])
+    return np.array([places.get(label, np.nan) for label in labels.tolist()], dtype=np.float64)

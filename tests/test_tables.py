@@ -148,12 +148,12 @@ def test_ordered_categories_are_numbers_in_their_order():
 
 
 def test_levels_of_many_rows_have_columns_beside_the_mean():
-    X = pd.DataFrame({"a": np.tile([f"{j}" for j in range(12)], 12)})
-    y = np.random.default_rng(0).normal(size=144)
-    assert encoded(X, y).shape == (144, 13)
+    X = pd.DataFrame({"a": np.tile([f"{j}" for j in range(12)], 15)})
+    y = np.random.default_rng(0).normal(size=180)
+    assert encoded(X, y).shape == (180, 13)
     assert encoded(X[:100], y[:100]).shape == (100, 1)
-    with_weight = encoded(X, y, np.where(np.arange(144) < 100, 1.0, 0.0))
-    assert with_weight.shape == (144, 1)
+    with_weight = encoded(X, y, np.where(np.arange(180) < 100, 1.0, 0.0))
+    assert with_weight.shape == (180, 1)
 
 
 def test_constant_and_empty_columns_are_left_out(people):

@@ -143,15 +143,17 @@ def test_ordered_categories_are_numbers_in_their_order():
     encoder = TableEncoder()
     assert_array_equal(encoder.fit_transform(X, np.arange(4.0)), [[1, 0], [0, 0], [1, 1], [2, 0]])
     assert_array_equal(encoder.transform(X.astype(object)), encoder.transform(X))
+    full = X.drop(index=2)
+    assert_array_equal(encoded(full, np.arange(3.0))[:, 0], [1, 0, 2])
 
 
 def test_levels_of_many_rows_have_columns_beside_the_mean():
-    X = pd.DataFrame({"a": np.tile([f"{j}" for j in range(12)], 12)})
-    y = np.random.default_rng(0).normal(size=144)
-    assert encoded(X, y).shape == (144, 13)
+    X = pd.DataFrame({"a": np.tile([f"{j}" for j in range(12)], 15)})
+    y = np.random.default_rng(0).normal(size=180)
+    assert encoded(X, y).shape == (180, 13)
     assert encoded(X[:100], y[:100]).shape == (100, 1)
-    with_weight = encoded(X, y, np.where(np.arange(144) < 100, 1.0, 0.0))
-    assert with_weight.shape == (144, 1)
+    with_weight = encoded(X, y, np.where(np.arange(180) < 100, 1.0, 0.0))
+    assert with_weight.shape == (180, 1)
 
 
 def test_constant_and_empty_columns_are_left_out(people):
@@ -254,6 +256,15 @@ def test_cells_that_are_neither_numbers_nor_levels(values, found):
     X = pd.DataFrame({"good": [1.0, 2.0], "bad": pd.Series(values, dtype=object)})
     with pytest.raises(TypeError, match=rf"Column 'bad' of X holds {found}, but its argument must"):
         encoded(X, np.arange(2.0))
+
+
+def test_nested_types():
+    X = pl.DataFrame({"bad": [{"a": 1}, {"a": 2}], "good": [1.0, 2.0]})
+    with pytest.raises(TypeError, match=r"Column 'bad' of X holds Struct"):
+        encoded(X, np.arange(2.0))
+    X = pd.DataFrame({"bad": [[1], [2]]})
+    with pytest.raises(TypeError, match=r"Column 'bad' of X is one of categories, .* holds list"):
+        encoded(X, np.arange(2.0), categorical_features=["bad"])
 
 
 def test_levels_of_several_kinds():
@@ -386,6 +397,13 @@ def test_robust_scaling_where_a_row_rules():
     moved = Scaling.robust(-7.0 * A + 1.0)
     assert_allclose(moved.offset, -7.0 * scaling.offset + 1.0)
     assert_allclose(moved.scale, 7.0 * scaling.scale)
+
+
+def test_the_largest_numbers_have_a_scaling():
+    A = np.array([-1.7e308, 1.7e308, 0.0, 1e308, -1e308] * 4)[:, None]
+    scaling = Scaling.robust(A)
+    assert np.isfinite(scaling.scale).all()
+    assert encoded(A, A[:, 0] / 1e300).shape == (20, 1)
 
 
 def test_inputs_with_heavy_tails_are_tamed_whatever_their_unit():

@@ -64,7 +64,8 @@ class Scaling(NamedTuple):
         levels = (OUTER, 0.5, 1.0 - OUTER)
         found = np.array([quantiles(column, levels, weight) for column in A.T])  # (d, 3)
         low, middle, high = found.T.astype(np.float64)
-        return cls(middle, (high - low) / (2.0 * OUTER_NORMAL))
+        width = 2.0 * OUTER_NORMAL
+        return cls(middle, high / width - low / width)  # which does not overflow
 
     @classmethod
     def robust(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
@@ -95,7 +96,7 @@ class Scaling(NamedTuple):
 def ruled_by_few(standard: Scaling, quantile: Scaling) -> np.ndarray:
     """Tell of which columns a few rows make the moments, by both scalings: (d,)."""
     differs = quantile.scale > 10 * np.finfo(np.float64).eps * np.abs(quantile.offset)
-    return differs & (standard.scale > RULED * quantile.scale)
+    return differs & (standard.scale / RULED > quantile.scale)
 
 
 def quantiles(
@@ -118,6 +119,12 @@ def quantiles(
         low = np.searchsorted(below, at * (1 - rounding), "left")
         high = np.searchsorted(below, at * (1 + rounding), "right").clip(0, len(a) - 1)
     return 0.5 * ordered[low] + 0.5 * ordered[high]
+
+
+def all_finite(a: np.ndarray) -> bool:
+    """Tell whether all numbers are finite, in one pass; False too if their sum overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(a.sum(dtype=np.float64)))
 
 
 def readable(values: Any) -> Any:

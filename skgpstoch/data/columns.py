@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
+from .arrays import all_finite
+
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
 DAY = np.timedelta64(1, "D")
 EPOCH = np.datetime64("1970-01-01")
@@ -44,6 +46,11 @@ class Column(NamedTuple):
 def is_frame(X: Any) -> bool:
     """Tell whether X is a data frame, of pandas, polars or another library that narwhals knows."""
     return bool(nw.dependencies.is_into_dataframe(X))
+
+
+def names_of(X: Any) -> list | None:
+    """Return the names of columns, None of an array."""
+    return list(nw.from_native(X, eager_only=True).columns) if is_frame(X) else None
 
 
 def is_table(X: Any) -> bool:
@@ -86,7 +93,10 @@ def column_of(name: str, column: Any) -> Column:
     if dtype == nw.Datetime:
         clock = column.dt.replace_time_zone(None).to_numpy()
         return of_array(name, clock)._replace(time_zone=getattr(dtype, "time_zone", None))
-    return of_array(name, column.to_numpy())
+    a = column.to_numpy()
+    if a.ndim > 1:
+        raise TypeError(unreadable(name, str(dtype)))
+    return of_array(name, a)
 
 
 def listed(column: Any) -> list:
@@ -113,7 +123,7 @@ def of_numbers(name: str, a: np.ndarray) -> Column:
 
 def refuse_infinite(name: str, a: np.ndarray) -> None:
     """Raise a ValueError if a column (n,) of numbers has infinite ones."""
-    if not np.isfinite(a.sum(dtype=np.float64)) and np.isinf(a).any():
+    if not all_finite(a) and np.isinf(a).any():
         raise ValueError(
             f"Column {name} of X contains infinity. Replace it, as by NaN, which stands for a "
             "missing value."
@@ -143,7 +153,12 @@ def of_objects(name: str, a: np.ndarray) -> Column:
     if are(timedelta):
         return of_array(name, a.astype("timedelta64[us]"))
     found = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise TypeError(
+    raise TypeError(unreadable(name, found))
+
+
+def unreadable(name: str, found: str) -> str:
+    """Say that a column holds what no model can read."""
+    return (
         f"Column {name} of X holds {found}, but its argument must be a string or a number in each "
         "row, or a date, and all of one kind. Convert it: to numbers, to a column with a date "
         "type, to strings, which are categories, or to several columns."
@@ -158,8 +173,8 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
     TypeError
         If they cannot be sorted, or are no levels, such as lists.
     """
-    levels = np.empty(len(values), dtype=object)
-    levels[:] = [None if is_missing(value) else value for value in values]
+    known = (None if is_missing(value) else value for value in values)
+    levels = np.fromiter(known, dtype=object, count=len(values))
     try:
         sorted({value for value in levels if value is not None})
     except TypeError:

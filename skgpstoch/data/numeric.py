@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Scaling, ruled_by_few
+from .arrays import Scaling, all_finite, ruled_by_few
 from .columns import Column
 from .messages import warn
 
@@ -62,7 +62,7 @@ class Numbers:
 
     def keeps(self, values: np.ndarray) -> bool:
         """Tell whether a column stays as it is."""
-        return self.varies and not self.flags and self.scaling is None and not has_nan(values)
+        return self.varies and not self.flags and self.scaling is None and all_finite(values)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""
@@ -144,9 +144,4 @@ class Ordered:
 
 def places_of(labels: np.ndarray, places: dict[Hashable, int]) -> np.ndarray:
     """Return the place of the level of each row, (n,), NaN where it has none."""
-    return np.array([places.get(label, np.nan) for label in labels.tolist()])
-
-
-def has_nan(values: np.ndarray) -> bool:
-    """Tell whether a number is missing, in one pass."""
-    return bool(np.isnan(values.sum(dtype=np.float64)))
+    return np.array([places.get(label, np.nan) for label in labels.tolist()], dtype=np.float64)

@@ -383,7 +383,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     max_time : float or None, default=None
         Seconds that `fit` may take, from its call to its return. Steps are measured, and the
         learning rate anneals towards the end of the time; where there is little there are fewer
-        networks (if their number is "auto"), fewer steps, five at least, and a shorter closing
+        networks (if their number is "auto"), fewer steps, twenty at least, and a shorter closing
         pass. A warning and `budget_` say what was cut. Results then depend on the speed of the
         machine; with ample time they are those without a limit.
 

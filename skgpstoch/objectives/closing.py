@@ -89,13 +89,11 @@ def seconds_of(action: Callable[[], object], clock: Clock) -> float:
 def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
     """Return the seconds for so many rows from those for the rows of two blocks.
 
-    The first block is measured twice: once to make kernels.
+    Each is measured twice, as the first one makes kernels, and other work may come between.
     """
     few, many = (min(n, n_rows) for n in BLOCKS)
-    seconds(few)
-    at_few = seconds(few)
-    if n_rows == few:
+    at_few, at_many = (min(seconds(n), seconds(n)) for n in (few, many))
+    if few == many:
         return at_few
-    at_many = seconds(many)
     per_row = max(at_many - at_few, 0.0) / (many - few)
     return at_many + (n_rows - many) * per_row

@@ -25,7 +25,7 @@ from .global_rng import global_rng
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
-HURRIED_STEPS = 5  # however little time there is
+HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
 
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
@@ -420,7 +420,7 @@ def train(
         Where to resume from and save to.
     deadline : Deadline or None, default=None
         When to end: the schedule comes to its end by then, as steps are measured to go.
-        A resumed run has what is left of its seconds. There are five steps at least.
+        A resumed run has what is left of its seconds. There are twenty steps at least.
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,

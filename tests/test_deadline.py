@@ -283,11 +283,13 @@ SMALL = {"hidden_layer_sizes": (8,), "max_iter": 60, "random_state": 0, "max_tim
 
 @pytest.mark.parametrize("cls", [DeepKernelEnsembleRegressor, DeepKernelEnsembleClassifier])
 def test_what_was_cut_is_said_and_recorded(cls):
-    with pytest.warns(ConvergenceWarning, match=r"max_time=50 was enough for \d+ of 60 steps") as w:
+    with pytest.warns(
+        ConvergenceWarning, match=r"max_time=50 was enough for \d+ of 120 steps"
+    ) as w:
         model = fit_by(cls(**SMALL), 0.9, tick=0.1)
     assert len(w) == 1
     budget = model.budget_
-    assert budget["n_steps"] < budget["all_steps"] == 60
+    assert budget["n_steps"] < budget["all_steps"] == 120
     assert budget["n_estimators"] < budget["all_estimators"] == 8
     assert budget["closing_pass"] != "full"
     assert not budget["is_enough"]
@@ -301,7 +303,7 @@ def test_with_ample_time_a_fit_is_what_it_is_without_a_limit():
     X, y = table()
     model = fit_by(DeepKernelEnsembleRegressor(**SMALL), 1e6, tick=0.1)
     assert model.budget_["is_enough"]
-    assert model.budget_["n_steps"] == 60
+    assert model.budget_["n_steps"] == 120
     free = DeepKernelEnsembleRegressor(**{**SMALL, "max_time": None}).fit(X, y)
     assert_array_equal(model.predict_std(X), free.predict_std(X))
     assert free.budget_ is None

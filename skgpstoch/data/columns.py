@@ -8,7 +8,6 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
 
-import narwhals.stable.v2 as nw
 import numpy as np
 
 from .arrays import all_finite
@@ -43,14 +42,33 @@ class Column(NamedTuple):
     order: tuple = ()
 
 
+def narwhals() -> Any:
+    """Return the module that reads frames of any library, which scikit-learn 1.9 comes with.
+
+    Raises
+    ------
+    ImportError
+        If it is not there.
+    """
+    try:
+        import narwhals.stable.v2 as nw
+    except ImportError as error:
+        raise ImportError(
+            "Data frames need narwhals, which scikit-learn brings from 1.9 on. You can install it "
+            "with `pip install narwhals`; or give an array of numbers."
+        ) from error
+    return nw
+
+
 def is_frame(X: Any) -> bool:
     """Tell whether X is a data frame, of pandas, polars or another library that narwhals knows."""
-    return bool(nw.dependencies.is_into_dataframe(X))
+    may_be = hasattr(X, "columns") or hasattr(X, "column_names")  # the latter of pyarrow
+    return may_be and bool(narwhals().dependencies.is_into_dataframe(X))
 
 
 def names_of(X: Any) -> list | None:
     """Return the names of columns, None of an array."""
-    return list(nw.from_native(X, eager_only=True).columns) if is_frame(X) else None
+    return list(narwhals().from_native(X, eager_only=True).columns) if is_frame(X) else None
 
 
 def is_table(X: Any) -> bool:
@@ -61,7 +79,7 @@ def is_table(X: Any) -> bool:
 def columns_of(X: Any, is_category: Iterable[bool] | None = None) -> list[Column]:
     """Return the columns of a frame, or of an array; those of `is_category` as categories."""
     if is_frame(X):
-        frame = nw.from_native(X, eager_only=True)
+        frame = narwhals().from_native(X, eager_only=True)
         names, columns = [repr(name) for name in frame.columns], list(frame.iter_columns())
     else:
         names, columns = [str(j) for j in range(X.shape[1])], list(X.T)
@@ -82,7 +100,7 @@ def column_of(name: str, column: Any) -> Column:
     """
     if isinstance(column, np.ndarray):
         return of_array(name, column)
-    dtype = column.dtype
+    dtype, nw = column.dtype, narwhals()
     if dtype.is_numeric() or dtype == nw.Boolean:
         return of_numbers(name, column.cast(nw.Float64).to_numpy())
     if dtype in (nw.String, nw.Categorical):

@@ -47,7 +47,7 @@ from .report import Report, report_tables
 from .stacking import kept_weights, stacking_weights
 
 TOO_FEW_ROWS = 10  # to learn a kernel from
-FEWEST_FOR_NETWORKS = 100  # rows, of fewer than which a process predicts as well, and sooner
+FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
 FEWEST_FOR_CLASSES = 50
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
@@ -308,7 +308,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     """The recommended default: calibrated predictive distributions on tables of any size.
 
     Tables are taken as they are: frames with categories, dates and missing values, columns and
-    targets with outliers. Up to 2,000 rows there are exact processes with several kernels; from 100
+    targets with outliers. Up to 2,000 rows there are exact processes with several kernels; from 200
     rows on, an ensemble of networks with Gaussian-process last layers, whose noise depends on the
     inputs and has the tails of the data, trained for the density of its predictions and calibrated
     by rows that it has not seen. What each predicts for rows that it has not seen gives the weights

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -55,7 +56,8 @@ FEW_STEPS = 100  # of a process for few rows of classes
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
 LEAST_WEIGHT = 0.1  # below which a model is not worth the time of its predictions
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
-SCOUTED = 0.25  # of the epochs: *measured*, what has no weight then has none in the end
+SCOUTED = 0.25  # of the epochs
+LEAST_GAIN = 0.003  # nats per row that scouts must add, or networks do not: *measured*, 32 tables
 
 
 class Candidate(NamedTuple):
@@ -107,27 +109,44 @@ def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
 
 def race(
     candidates: list[Candidate], fits: Fits, data: Data, deadline: Deadline | None
-) -> list[Judged]:
-    """Fit models in turn; of one whose scout has no weight beside those before, the scout alone."""
+) -> tuple[list[Judged], list[Judged]]:
+    """Fit models in turn; return those to be mixed, and scouts that no model has followed."""
     found: list[Judged] = []
+    given_up: list[Judged] = []
     for name, make, scout in candidates:
         if found and scout is not None:
             tried = fitted(fits.next(f"{name}, a few"), name, scout(seconds_left(deadline)), data)
-            if not weights_of([*found, tried], data)[-1]:
-                found.append(tried)
+            if gain_of(tried, found, data) < LEAST_GAIN:
+                given_up.append(tried)
                 continue
         found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
-    return found
+    return found, given_up
+
+
+def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return log densities (m, J) of rows that the last model has not seen, and their weights."""
+    densities = np.stack([model.held_out(len(data)) for model in found], 1)
+    rows = ~np.isnan(densities[:, -1])
+    return densities[rows], None if data.weight is None else data.weight[rows]
+
+
+def gain_of(tried: Judged, found: list[Judged], data: Data) -> float:
+    """Return what a model adds to the score of the mixture of others, in nats per row."""
+    densities, weight = held_out_densities([*found, tried], data)
+    scores = [
+        logsumexp(log_p, axis=1, b=stacking_weights(log_p, weight, PRIOR_ROWS))
+        for log_p in (densities, densities[:, :-1])
+    ]
+    return float(np.average(scores[0] - scores[1], weights=weight))
 
 
 def weights_of(found: list[Judged], data: Data) -> np.ndarray:
     """Return the weights of models in the mixture."""
     if len(found) == 1:
         return np.ones(1)
-    densities = np.stack([model.held_out(len(data)) for model in found], 1)
-    judged = np.isfinite(densities).any(1)
-    weight = None if data.weight is None else data.weight[judged]
-    return kept_weights(stacking_weights(densities[judged], weight, PRIOR_ROWS), LEAST_WEIGHT)
+    return kept_weights(
+        stacking_weights(*held_out_densities(found, data), PRIOR_ROWS), LEAST_WEIGHT
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -242,13 +261,13 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         candidates = self._candidates(data)
         fits = Fits(self, X, y, 2 * len(candidates))
-        found = race(candidates, fits, data, deadline)
-        weights = weights_of(found, data)
+        found, given_up = race(candidates, fits, data, deadline)
+        weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
-            "model": [each.name for each in found],
-            "score": [each.score(data) for each in found],
-            "weight": weights.tolist(),
-            "fit_time": [each.seconds for each in found],
+            "model": [each.name for each in judged],
+            "score": [each.score(data) for each in judged],
+            "weight": weights.tolist() + [0.0] * len(given_up),
+            "fit_time": [each.seconds for each in judged],
         }
         kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
         self.estimators_ = {each.name: each.model for each in kept}

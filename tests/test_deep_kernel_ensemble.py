@@ -26,10 +26,11 @@ from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.deep_kernel_ensemble import ensemble_plan, scale_rate
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.recipe import Problem, Sizes
+from skgpstoch.recipes.recipe import Plan, Problem, Sizes, Training
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -408,6 +409,30 @@ def test_groups_of_the_optimiser(funnel):
     assert network["weight_decay"] == model.weight_decay
     groups = [id(p) for group in (scales, network, rest) for p in group["params"]]
     assert sorted(groups) == sorted(id(p) for p in objective.parameters() if p.requires_grad)
+
+
+def test_scales_of_inputs_get_as_far_in_fewer_steps():
+    def steps_and_rate(n_rows):
+        plan = ensemble_plan(Training(early_stopping=True), n_rows)
+        n_batches = math.ceil((n_rows - plan.folds.n_untrained) / plan.batch_size)
+        return plan.max_iter * n_batches, scale_rate(plan, n_rows)
+
+    few, many = steps_and_rate(1000), steps_and_rate(12_000)
+    assert few[0] < many[0]
+    assert few[0] * few[1] == pytest.approx(many[0] * many[1])
+    hurried = Plan("adam", "float32", max_iter=1, batch_size=64)
+    assert scale_rate(hurried, 60) == 20.0
+
+
+def test_training_ends_where_folds_do_not_improve(funnel):
+    """After a quarter of the epochs, or those that are asked for; never without folds."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((200, 5)), rng.standard_normal(200)  # nothing to be learned
+    model = finite(max_iter=80, likelihood="shared_student_t", noise="input").fit(X, y)
+    assert model.n_iter_ - model.best_iter_ >= 20
+    assert model.n_iter_ < 80
+    assert clone(model).set_params(n_iter_no_change=4).fit(X, y).n_iter_ < model.n_iter_
+    assert clone(model).set_params(early_stopping=False).fit(X, y).n_iter_ == 80
 
 
 # ---- rows that have not been seen --------------------------------------------------------------

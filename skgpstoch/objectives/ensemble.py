@@ -49,7 +49,6 @@ from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
 
-SCALE_RATE = 20.0  # of inputs' scales, times that of layers: better than 6, RealMLP's, at 500 rows
 START_ROOT = 0.03  # of S at the start, with features of order 1
 MOST_FULL = 512  # features that are not learned, up to which S of one function has correlations
 MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
@@ -70,6 +69,8 @@ class EnsembleObjective(Objective):
         All rows: those of fold −2, which no member sees, come first, then the folds.
     weight_decay : float, default=0.0
         Decoupled decay of the network's parameters.
+    scale_rate : float, default=1.0
+        Of the networks' learning rate, for scales of inputs.
     noise_bounds : tuple of float, default=(1e-8, 1e2)
         The interval that σ² of a Gaussian likelihood is kept in.
     calibrates : bool, default=True
@@ -91,6 +92,7 @@ class EnsembleObjective(Objective):
         rows: Rows,
         *,
         weight_decay: float = 0.0,
+        scale_rate: float = 1.0,
         noise_bounds: tuple[float, float] = (1e-8, 1e2),
         calibrates: bool = True,
     ) -> None:
@@ -109,6 +111,7 @@ class EnsembleObjective(Objective):
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
         self.learns_noise = any(p.requires_grad for p in model.likelihood.parameters())
         self.weight_decay = weight_decay
+        self.scale_rate = scale_rate
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
@@ -128,7 +131,7 @@ class EnsembleObjective(Objective):
         is_scale = {id(p) for name, p in self.named_parameters() if name.endswith("input_scale")}
         scales = [p for p in network["params"] if id(p) in is_scale]
         network["params"] = [p for p in network["params"] if id(p) not in is_scale]
-        return [{"params": scales, "rate": SCALE_RATE * self.network_rate}, network, rest]
+        return [{"params": scales, "rate": self.scale_rate * self.network_rate}, network, rest]
 
     # ---- q(w) and q(f) of every member ---------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """Stacking of densities, and the estimators that choose for the user."""
 
-import functools
 import pickle
 
 import numpy as np
@@ -11,8 +10,7 @@ from scipy.integrate import trapezoid
 from scipy.optimize import minimize
 from scipy.stats import norm
 from shared import Names
-from sklearn.base import clone, is_regressor
-from sklearn.datasets import load_iris
+from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -24,14 +22,11 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
-    DeepKernelEnsembleClassifier,
-    DeepKernelEnsembleRegressor,
     DLMRegressor,
     GaussianProcessRegressor,
     StackedDensityRegressor,
     SVGPRegressor,
 )
-from skgpstoch.ensembles import automatic
 from skgpstoch.ensembles.stacking import stacking_weights
 
 
@@ -308,20 +303,6 @@ def test_models_without_callbacks_are_fitted_without(step):
     assert ("StackedDensityRegressor", "linear") in names.ended
 
 
-def test_callbacks_of_the_automatic_choice(step, monkeypatch):
-    pytest.importorskip("sklearn.callback")
-    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    names = Names()
-    model = AutoGaussianProcessRegressor(random_state=0).set_callbacks(names).fit(*step)
-    kinds = "AutoGaussianProcessRegressor", "StackedDensityRegressor"
-    assert names.begun[:2] == [(kind, "fit") for kind in kinds]
-    assert names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
-    assert ("DLMRegressor", "epoch") in names.ended
-    plain = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert_array_equal(model.predict(step[0]), plain.predict(step[0]))
-
-
 @pytest.mark.parametrize(
     ("models", "message"),
     [
@@ -353,53 +334,6 @@ def test_checks_of_one_variance(estimator, check):
     check(estimator)
 
 
-# ---- the ones to start with --------------------------------------------------------------------
-
-
-SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
-SMALL_OF_CLASSES = {
-    "hidden_layer_sizes": (8,),
-    "n_estimators": 1,
-    "max_iter": 20,
-    "learning_rate_init": 0.03,  # in as few steps
-}
-
-
-def small_networks(**params):
-    return DeepKernelEnsembleRegressor(**{**params, **SMALL})
-
-
-def small_networks_of_classes(**params):
-    return DeepKernelEnsembleClassifier(**{**SMALL_OF_CLASSES, **params})
-
-
-@parametrize_with_checks(
-    [AutoGaussianProcessRegressor(max_time=600), AutoGaussianProcessClassifier()]
-)
-def test_checks_of_automatic_estimators(estimator, check, monkeypatch, request):
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
-    of_few_rows = functools.partial(SVGPRegressor, max_iter=2)
-    monkeypatch.setattr(automatic, "SVGPRegressor", of_few_rows)
-    scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
-    if not scored:
-        request.getfixturevalue("few_iterations")
-        monkeypatch.setitem(SMALL, "max_iter", 1)
-        monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
-    monkeypatch.setattr(automatic, "FEW_STEPS", 3 if scored else 1)
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
-def test_checks_of_automatic_defaults(estimator, check):
-    check(estimator)
-
-
-def small_process(**params):
-    return DLMRegressor(**{**params, "n_inducing": 5, "max_iter": 20})
-
-
 @pytest.mark.parametrize(
     "model", [StackedDensityRegressor([("a", sparse())], cv=2), ConstantVarianceRegressor(Ridge())]
 )
@@ -413,111 +347,8 @@ def test_failed_fits_of_others_change_nothing(model, step):
     assert_array_equal(model.predict(X), before)
 
 
-@pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
-def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch):
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
-    X, y = step
-    model = cls(max_time=600, random_state=0).fit(X, y if is_regressor(cls()) else y > 0)
-    assert 590 < model.model_.max_time < 600
-    assert model.budget_ == model.model_.budget_
-    assert model.budget_["is_enough"]
-
-
-@pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
-def test_of_very_few_rows_there_is_a_warning(cls):
-    X = np.arange(10.0)[:, None]
-    y = np.arange(10) % 2
-    cls(random_state=0).fit(X, y)
-    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
-        cls(random_state=0).fit(X[:9], y[:9])
-
-
-def test_few_rows_have_a_stack(step, monkeypatch):
-    monkeypatch.setattr(automatic, "DLMRegressor", small_process)
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert set(model.scores_["model"]) == {"networks", "process"}
-    assert_allclose(sum(model.scores_["weight"]), 1.0)
-    frame = model.leaderboard_
-    assert list(frame["score"]) == sorted(frame["score"], reverse=True)
-    interval = model.predict_interval(step[0], 0.9)
-    assert_allclose(model.predictive_cdf(step[0], interval[:, 1]), 0.95, atol=1e-6)
-    assert model.sample_y(step[0][:3], 4).shape == (3, 4)
-    assert np.isfinite(model.log_predictive_density(*step)).all()
-
-
-def test_more_rows_have_networks_alone(step, monkeypatch):
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    monkeypatch.setattr(automatic, "STACKED_ROWS", 100)
-    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert isinstance(model.model_, DeepKernelEnsembleRegressor)
-    again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert_array_equal(model.predict(step[0]), again.predict(step[0]))
-
-
-def test_two_outputs(step):
-    X, y = step
-    model = AutoGaussianProcessRegressor(max_time=0.01, random_state=0)
-    model.fit(X, np.stack([y, -y], 1))
-    assert model.predict_interval(X).shape == (200, 2, 2)
-    assert model.predictive_cdf(X, np.stack([y, -y], 1)).shape == (200, 2)
-
-
-def test_classes_have_names(monkeypatch):
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
-    X, y = load_iris(return_X_y=True)
-    names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = AutoGaussianProcessClassifier(random_state=0).fit(X, names)
-    assert model.score(X, names) > 0.8
-    assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
-    of_labels = model.predict_log_proba(X)[np.arange(150), y]
-    assert_array_equal(model.log_predictive_density(X, y=names), of_labels)
-    with pytest.raises(ValueError, match="y has the class 'rosa'"):
-        model.log_predictive_density(X, np.full(150, "rosa"))
-
-
-def test_failed_fits_leave_things_as_they_were(step):
-    model = AutoGaussianProcessRegressor(max_time=0.01, random_state=0).fit(*step)
-    before = model.predict(step[0])
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(step[0], np.full(200, np.nan))
-    assert_array_equal(model.predict(step[0]), before)
-    with pytest.raises(ValueError, match="max_time"):
-        AutoGaussianProcessRegressor(max_time=-1).fit(*step)
-
-
 def test_errors_of_stacked_models_say_whose_they_are(step):
     models = [("near", ConstantVarianceRegressor(KNeighborsRegressor(1000)))]
     with pytest.raises(ValueError, match="n_neighbors") as caught:
         StackedDensityRegressor(models, cv=3).fit(*step)
     assert any("'near'" in note for note in caught.value.__notes__)
-
-
-def test_classes_without_weight_are_none_of_the_models(step):
-    X, y = step
-    labels = np.where(y > 1.0, "c", np.where(y > 0.0, "b", "a"))
-    model = AutoGaussianProcessClassifier(max_time=0.01, random_state=0)
-    model.fit(X, labels, sample_weight=(labels != "a").astype(float))
-    assert model.classes_.tolist() == ["b", "c"]
-    assert model.predict_proba(X).shape == (200, 2)
-    assert np.mean(model.predict(X)[labels != "a"] == labels[labels != "a"]) > 0.8
-    with pytest.raises(ValueError, match="sample_weight is not 0, has one class"):
-        model.fit(X, labels, sample_weight=(labels == "a").astype(float))
-
-
-def test_rows_that_are_all_the_same(monkeypatch):
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
-    X, labels = np.ones((60, 2)), np.arange(60) % 2
-    model = AutoGaussianProcessClassifier(random_state=0).fit(X, labels)
-    assert_allclose(model.predict_proba(X), 0.5, atol=0.1)
-
-
-def test_inputs_very_far_away(step):
-    X, y = step
-    models = [AutoGaussianProcessClassifier, AutoGaussianProcessRegressor]
-    for make, target in zip(models, (y > 0.0, y), strict=True):
-        model = make(max_time=0.01, random_state=0).fit(X, target)
-        names = ["predict_proba"] if make is models[0] else ["predict", "predict_std"]
-        for name in names:
-            assert np.isfinite(getattr(model, name)(X * 1e160)).all()

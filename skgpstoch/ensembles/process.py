@@ -20,6 +20,7 @@ from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
+from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from .process_evidence import (
     KERNEL_SHAPES,
@@ -227,7 +228,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X = validate_inputs(self, X, reset=False)
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
-        return self._x_scaling.tensor(X, torch.float64, device), processes
+        X = self._x_scaling.tensor(X, torch.float64, device)
+        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(N, P, ...) → the shape of the user's y."""

@@ -1,0 +1,390 @@
+"""The recommended defaults: what they try, what they keep, and what they say of it."""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from shared import Names
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_friedman1
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    SVGPClassifier,
+)
+from skgpstoch.ensembles import automatic
+from skgpstoch.ensembles.process import ExactProcessRegressor
+
+BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
+SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
+SMALL_OF_CLASSES = {
+    "hidden_layer_sizes": (8,),
+    "n_estimators": 1,
+    "max_iter": 20,
+    "learning_rate_init": 0.03,  # in as few steps
+}
+
+
+def small_networks(**params):
+    return DeepKernelEnsembleRegressor(**{**params, **SMALL})
+
+
+def small_networks_of_classes(**params):
+    return DeepKernelEnsembleClassifier(**{**SMALL_OF_CLASSES, **params})
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Networks of few units and steps."""
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
+    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
+
+
+@pytest.fixture(scope="module")
+def step():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    return X, np.sign(X[:, 0]) + 0.5 * X[:, 0] + 0.2 * rng.standard_normal(200)
+
+
+@pytest.fixture(scope="module")
+def few(step):
+    """A fit of a process alone."""
+    X, y = (a[:60] for a in step)
+    return AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def mixed(step):
+    """A fit of a process and networks, both of which count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
+        patch.setattr(automatic, "LEAST_GAIN", -np.inf)
+        patch.setattr(automatic, "LEAST_WEIGHT", 0.0)
+        return AutoGaussianProcessRegressor(random_state=0).fit(*step)
+
+
+# ---- scikit-learn ------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
+def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
+    scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
+    if not scored:
+        request.getfixturevalue("few_iterations")
+        monkeypatch.setitem(SMALL, "max_iter", 1)
+        monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
+        of_one = functools.partial(ExactProcessRegressor, kernels=["linear", "constant"])
+        monkeypatch.setattr(automatic, "ExactProcessRegressor", of_one)
+    monkeypatch.setattr(automatic, "FEW_STEPS", 3 if scored else 1)
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
+def test_checks_of_automatic_defaults(estimator, check):
+    check(estimator)
+
+
+def test_callbacks_of_the_automatic_choice(step, monkeypatch, small):
+    pytest.importorskip("sklearn.callback")
+    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
+    names = Names()
+    model = AutoGaussianProcessRegressor(random_state=0).set_callbacks(names).fit(*step)
+    assert names.begun[0] == names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
+    assert sorted(names.begun) == sorted(names.ended)
+    assert names.begun.count(("DeepKernelEnsembleRegressor", "fit")) == 2  # scouts, and all
+    plain = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert_array_equal(model.predict(step[0]), plain.predict(step[0]))
+
+
+# ---- models and their weights ------------------------------------------------------------------
+
+
+def test_few_rows_have_a_process_alone(few):
+    assert list(few.estimators_) == few.scores_["model"] == ["process"]
+    assert_array_equal(few.weights_, [1.0])
+    process = few.estimators_["process"]
+    assert_allclose(few.scores_["score"], process.held_out_.log_density.mean())
+    assert few.budget_ is None
+
+
+def test_networks_and_process_are_mixed(mixed, step):
+    X, y = step
+    assert mixed.scores_["model"] == ["process", "networks"]
+    assert list(mixed.estimators_) == ["process", "networks"]
+    assert_allclose(mixed.weights_.sum(), 1.0)
+    assert_array_equal(mixed.scores_["weight"], mixed.weights_)
+    parts = [model.log_predictive_density(X, y) for model in mixed.estimators_.values()]
+    expected = np.log(mixed.weights_ @ np.exp(parts))
+    assert_allclose(mixed.log_predictive_density(X, y), expected)
+    interval = mixed.predict_interval(X, 0.9)
+    assert_allclose(mixed.predictive_cdf(X, interval[:, 1]), 0.95, atol=1e-6)
+    assert mixed.sample_y(X[:3], 4).shape == (3, 4)
+
+
+def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
+    fits = []
+    original = DeepKernelEnsembleRegressor.fit
+    spy = lambda self, *args, **kw: fits.append(self.get_params()) or original(self, *args, **kw)  # noqa: E731
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
+    monkeypatch.setattr(automatic, "LEAST_GAIN", np.inf)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert model.scores_["model"] == ["process", "networks"]
+    assert model.scores_["weight"] == [1.0, 0.0]
+    assert list(model.estimators_) == ["process"]
+    (scout,) = fits
+    assert scout["n_estimators"] == automatic.SCOUTS
+    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
+    AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert len(fits) == 3
+    assert fits[1] == scout
+
+
+def test_a_model_that_adds_nothing_has_no_gain(step):
+    X, y = (a[:50] for a in step)
+    process = ExactProcessRegressor(random_state=0).fit(X, y)
+    data = automatic.Data(X, y)
+    one = automatic.Judged("one", process, 0.0)
+    assert_allclose(automatic.gain_of(one, [one], data), 0.0, atol=1e-9)
+    line = ExactProcessRegressor(kernels=["constant"], random_state=0).fit(X, y)
+    assert automatic.gain_of(one, [automatic.Judged("line", line, 0.0)], data) > 0.5
+
+
+def test_more_rows_have_networks_alone(step, monkeypatch, small):
+    monkeypatch.setattr(automatic, "MOST_FOR_PROCESS", 100)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert list(model.estimators_) == ["networks"]
+    again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert_array_equal(model.predict(step[0]), again.predict(step[0]))
+
+
+def test_rows_of_no_weight_decide_nothing(few, step):
+    """Sixty rows have a process alone, and with 140 of weight 0 they have the same."""
+    X, y = step
+    weight = (np.arange(200) < 60).astype(float)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, sample_weight=weight)
+    assert list(model.estimators_) == ["process"]
+    assert_array_equal(model.predict_std(X), few.predict_std(X))
+
+
+def test_a_row_of_weight_two_is_the_row_twice(step):
+    X, y = (a[:50] for a in step)
+    twice = AutoGaussianProcessRegressor(random_state=0).fit(np.r_[X, X], np.r_[y, y])
+    weighted = AutoGaussianProcessRegressor(random_state=0).fit(X, y, sample_weight=np.full(50, 2))
+    assert_array_equal(weighted.predict_std(X), twice.predict_std(X))
+
+
+def test_units_and_order_change_nothing(few, step):
+    X, y = (a[:60] for a in step)
+    order = np.random.default_rng(1).permutation(60)
+    other = clone(few).fit(1000.0 * X[order] - 5.0, 4.0 - 0.01 * y[order])
+    mean, std = few.predict(X, return_std=True)
+    found, found_std = other.predict(1000.0 * X - 5.0, return_std=True)
+    assert_allclose((4.0 - found) / 0.01, mean, atol=1e-3)
+    assert_allclose(found_std / 0.01, std, rtol=1e-3)
+
+
+def test_one_gross_target_ruins_nothing(few, step):
+    X, y = (a[:60] for a in step)
+    spoilt = clone(few).fit(X, np.where(np.arange(60) == 7, 1e6, y))
+    others = np.arange(60) != 7
+    assert np.abs(spoilt.predict(X) - few.predict(X))[others].max() < 0.5
+    assert np.median(spoilt.predict_std(X)) < 3.0 * np.median(few.predict_std(X))
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_of_very_few_rows_there_is_a_warning(cls):
+    X = np.arange(10.0)[:, None]
+    y = np.arange(10) % 2 + 1
+    cls(random_state=0).fit(X, y)
+    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
+        cls(random_state=0).fit(X[:9], y[:9])
+
+
+def test_two_outputs(step):
+    X, y = (a[:60] for a in step)
+    both = np.stack([y, -y], 1)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, both)
+    assert model.predict_interval(X).shape == (60, 2, 2)
+    assert model.predictive_cdf(X, both).shape == (60, 2)
+    assert set(model.report().calibration["output"]) == {0, 1}
+
+
+# ---- time --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
+    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(automatic, "LEAST_WEIGHT", 0.0)
+    X, y = step
+    y = y if cls is AutoGaussianProcessRegressor else y > 0
+    model = cls(max_time=600, random_state=0).fit(X, y)
+    networks = model.estimators_["networks"]
+    assert 500 < networks.max_time < 600
+    assert model.budget_ == networks.budget_
+    assert model.budget_["is_enough"]
+
+
+# ---- what is said ------------------------------------------------------------------------------
+
+
+def test_a_report_has_models_calibration_and_limits(mixed):
+    report = mixed.report()
+    assert list(report.leaderboard["model"]) == list(mixed.leaderboard_["model"])
+    assert (report.leaderboard["fit_time"] > 0.0).all()
+    assert set(report.calibration["by"]) == {"std", "mean"}
+    n_judged = len(mixed.estimators_["networks"].held_out_.rows)
+    assert report.calibration["n_rows"].sum() == 2 * n_judged
+    assert report.calibration["coverage_95"].between(0.6, 1.0).all()
+    shares = dict(zip(report.limits["limit"], report.limits["share"], strict=True))
+    assert_allclose(shares["noise"] + shares["rows"], 1.0)
+    assert shares["budget"] == 0.0
+    assert "coverage_95" in str(report)
+    assert report._repr_html_().count("<table") == 3
+
+
+def test_the_leaderboard_begins_with_the_best(mixed):
+    scores = list(mixed.leaderboard_["score"])
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_fits_are_pickled(mixed, step):
+    again = pickle.loads(pickle.dumps(mixed))
+    assert_array_equal(again.predict_std(step[0]), mixed.predict_std(step[0]))
+    assert str(again.report()) == str(mixed.report())
+
+
+# ---- counts and lattices -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 1))
+    return X, rng.poisson(np.exp(1.0 + X[:, 0])).astype(float)
+
+
+def test_counts_are_offered_a_distribution_of_their_own(counts, small):
+    X, y = counts
+    with pytest.warns(UserWarning, match="y looks like counts.*target='count'"):
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
+    assert model.atoms_ is None
+    assert model.estimators_["networks"].likelihood == "poisson"
+    total = sum(np.exp(model.log_predictive_density(X[:3], np.full(3, k))) for k in range(60))
+    assert_allclose(total, 1.0, atol=1e-6)
+    with pytest.raises(ValueError, match="count"):
+        model.fit(X, y + 0.5)
+
+
+@pytest.fixture(scope="module")
+def grades():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (150, 1))
+    return X, np.clip(np.rint(5.0 + 2.0 * X[:, 0] + 0.5 * rng.standard_normal(150)), 2, 8)
+
+
+def test_rounded_targets_have_probabilities(grades):
+    X, y = grades
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert_array_equal(model.atoms_, np.arange(2.0, 9.0))
+    assert 0.9 < model.atom_weight_ < 1.0
+    probability = model.predict_atoms(X)
+    assert_allclose(probability.sum(1), model.atom_weight_)
+    assert (model.atoms_[probability.argmax(1)] == y).mean() > 0.5
+    of_y = probability[np.arange(150), (y - 2).astype(int)]
+    assert_allclose(np.exp(model.log_predictive_probability(X, y)), of_y, rtol=1e-6)
+    assert np.isin(model.sample_y(X, 5, random_state=0), model.atoms_).mean() > 0.9
+    continuous = AutoGaussianProcessRegressor(discrete=False, random_state=0).fit(X, y)
+    assert continuous.atoms_ is None
+    density = continuous.log_predictive_density(X, y)
+    assert_allclose(model.log_predictive_density(X, y), density)
+
+
+def test_continuous_targets_have_no_atoms(few, step):
+    assert few.atoms_ is None
+    assert few.atom_weight_ == 0.0
+    assert not hasattr(few, "predict_atoms")
+    with pytest.raises(AttributeError, match="predict_atoms"):
+        few.predict_atoms(step[0])
+    with pytest.raises(ValueError, match="discrete must be 'auto' or False, got True"):
+        clone(few).set_params(discrete=True).fit(*step)
+
+
+# ---- classes -----------------------------------------------------------------------------------
+
+
+def test_few_rows_of_classes_have_a_process(step):
+    X, y = (a[:40] for a in step)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    assert isinstance(model.estimators_["process"], SVGPClassifier)
+    assert model.score(X, y > 0) > 0.9
+
+
+def test_classes_have_names(small):
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, names)
+    assert model.score(X, names) > 0.8
+    held_out = model.estimators_["networks"].held_out_.log_density
+    assert_allclose(model.scores_["score"], held_out.mean())
+    assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
+    of_labels = model.predict_log_proba(X)[np.arange(150), y]
+    assert_array_equal(model.log_predictive_density(X, y=names), of_labels)
+    with pytest.raises(ValueError, match="y has the class 'rosa'"):
+        model.log_predictive_density(X, np.full(150, "rosa"))
+
+
+def test_classes_without_weight_are_none_of_the_models(step, small):
+    X, y = step
+    labels = np.where(y > 1.0, "c", np.where(y > 0.0, "b", "a"))
+    model = AutoGaussianProcessClassifier(random_state=0)
+    model.fit(X, labels, sample_weight=(labels != "a").astype(float))
+    assert model.classes_.tolist() == ["b", "c"]
+    assert model.predict_proba(X).shape == (200, 2)
+    assert np.mean(model.predict(X)[labels != "a"] == labels[labels != "a"]) > 0.8
+    with pytest.raises(ValueError, match="sample_weight is not 0, has one class"):
+        model.fit(X, labels, sample_weight=(labels == "a").astype(float))
+
+
+# ---- bad and odd input -------------------------------------------------------------------------
+
+
+def test_failed_fits_leave_things_as_they_were(few, step):
+    model = clone(few).fit(step[0][:60], step[1][:60])
+    before = model.predict(step[0])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(step[0], np.full(200, np.nan))
+    assert_array_equal(model.predict(step[0]), before)
+    with pytest.raises(ValueError, match="max_time"):
+        AutoGaussianProcessRegressor(max_time=-1).fit(*step)
+
+
+def test_rows_that_are_all_the_same(small):
+    X, labels = np.ones((60, 2)), np.arange(60) % 2
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, labels)
+    assert_allclose(model.predict_proba(X), 0.5, atol=0.1)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_inputs_very_far_away(cls, step, small):
+    X, y = step
+    is_classifier = cls is AutoGaussianProcessClassifier
+    model = cls(random_state=0).fit(X, y > 0.0 if is_classifier else y)
+    for name in ["predict_proba"] if is_classifier else ["predict", "predict_std"]:
+        assert np.isfinite(getattr(model, name)(X * 1e160)).all()
+
+
+def test_a_smooth_function_is_left_to_the_process():
+    X, y = make_friedman1(250, noise=0.5, random_state=0)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X[:200], y[:200])
+    assert model.scores_["weight"] == [1.0, 0.0]
+    assert model.score(X[200:], y[200:]) > 0.9

@@ -255,7 +255,7 @@ def test_an_accelerator_gives_the_same_model(table, pretend):
         for device in (None, "pretend")
     )
     assert_allclose(other.predict(X), model.predict(X), rtol=1e-6)
-    assert_allclose(other.held_out_log_density_, model.held_out_log_density_, atol=1e-6)
+    assert_allclose(other.held_out_.log_density, model.held_out_.log_density, atol=1e-6)
 
 
 def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table):

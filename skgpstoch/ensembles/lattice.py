@@ -86,9 +86,9 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
     lattice : Lattice or None
         None if y is taken as continuous.
     """
-    if y.ndim > 1:
+    if y.size > len(y):
         return None
-    y = y.astype(np.float64)
+    y = y.astype(np.float64).ravel()
     if sample_weight is not None:
         has_weight = np.asarray(sample_weight) > 0.0
         X, y = X[has_weight], y[has_weight]
@@ -183,13 +183,15 @@ class OnLattice:
 
         Where there are many atoms within six standard deviations they are those of the density.
         """
-        mean, std = (np.array(part) for part in self.model.predict(X, return_std=True))
+        given = self.model.predict(X, return_std=True)
+        mean, std = (np.array(part).ravel() for part in given)
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
         coarse = np.flatnonzero(high - low < MOST_CELLS)
         for rows in row_blocks(len(coarse), PAIRS_AT_A_TIME // MOST_CELLS):
             i = coarse[rows]
             both = self._rounded_moments(_safe_indexing(X, i), mean[i], std[i], low[i], high[i])
             mean[i], std[i] = both
+        mean, std = (part.reshape(given[0].shape) for part in (mean, std))
         return (mean, std) if return_std else mean
 
     def _rounded_moments(
@@ -210,7 +212,7 @@ class OnLattice:
         below, is_finite = np.where(y > 0.0, 1.0, 0.0), np.isfinite(y)
         if is_finite.any():
             each = _safe_indexing(X, is_finite.nonzero()[0])
-            below[is_finite] = self.model.predictive_cdf(each, y[is_finite])
+            below[is_finite] = self.model.predictive_cdf(each, y[is_finite]).ravel()
         return below
 
     def predict_atoms(self, X: Any) -> np.ndarray:
@@ -230,6 +232,7 @@ class OnLattice:
         The mass of a cell where there is very little is that of the density at its atom.
         """
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        y = y.ravel() if y.shape == (len(X), 1) else y
         if y.shape != (len(X),):
             raise ValueError(f"y must have the shape {(len(X),)}, got {y.shape}.")
         lattice = self.lattice

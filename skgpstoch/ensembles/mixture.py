@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import logsumexp, ndtr, ndtri
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import _safe_indexing, check_array, check_random_state
 
+from ..data.arrays import row_blocks
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import inverse
+
+BLOCK_ROWS = 4096  # of which a mixture's quantiles are searched at a time
 
 
 class Parts(NamedTuple):
@@ -88,21 +92,15 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
             Lower and upper end: quantiles of the mixture.
         """
-        tail = 0.5 - 0.5 * check_coverage(coverage)
-        (_, models), X = self._parts(X)
-        ends = np.stack([model.predict_interval(X, coverage) for model in models])
-        if len(ends) == 1:
-            return np.asarray(ends[0])
-        interval = np.empty(ends.shape[1:])
-        for side, probability in enumerate((tail, 1.0 - tail)):  # between those of the parts
-            low, high = (torch.from_numpy(f(ends[:, :, side], 0)) for f in (np.min, np.max))
-            interval[:, side] = inverse(
-                lambda y: torch.from_numpy(self.predictive_cdf(X, y.numpy())),
-                low,
-                high,
-                probability,
-            ).numpy()
-        return interval
+        check_coverage(coverage)
+        parts, X = self._parts(X)
+        if len(parts.models) == 1:
+            return np.asarray(parts.models[0].predict_interval(X, coverage))
+        blocks = [
+            interval_of(parts, _safe_indexing(X, np.arange(len(X))[rows]), coverage)
+            for rows in row_blocks(len(X), BLOCK_ROWS)
+        ]
+        return np.concatenate(blocks)
 
     @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
@@ -117,6 +115,30 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             if n
         ]
         return np.concatenate(draws, -1)[..., rng.permutation(int(counts.sum()))]
+
+
+def interval_of(parts: Parts, X: Any, coverage: float) -> np.ndarray:
+    """Return the central interval of a mixture at some rows, between those of its parts."""
+    ends = np.stack([model.predict_interval(X, coverage) for model in parts.models])
+    asked = [asked_often(model, X) for model in parts.models]
+    interval, tail = np.empty(ends.shape[1:]), 0.5 - 0.5 * coverage
+
+    def cdf(y: torch.Tensor) -> torch.Tensor:
+        below = [part(y.numpy()) for part in asked]
+        return torch.from_numpy(np.average(below, axis=0, weights=parts.weights))
+
+    for side, probability in enumerate((tail, 1.0 - tail)):
+        low, high = (torch.from_numpy(f(ends[:, :, side], 0)) for f in (np.min, np.max))
+        interval[:, side] = inverse(cdf, low, high, probability).numpy()
+    return interval
+
+
+def asked_often(model: Any, X: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Return P(Y ≤ y) at some rows as a function of y; ours predict only once for it."""
+    if not hasattr(model, "_distribution"):
+        return lambda y: np.asarray(model.predictive_cdf(X, y))
+    distribution = model._distribution(X)
+    return lambda y: np.asarray(distribution.cdf(y.reshape(len(y), -1)).reshape(y.shape))
 
 
 class Mixture(MixtureRegressor):

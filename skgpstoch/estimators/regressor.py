@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import readable, resolve_seed
+from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.rows import Data, Rows
 from ..docstrings import documented
 from ..likelihoods.real import AdditiveNoise
+from ..maths.gaussian import Marginals
 from ..posteriors.base import Posterior
 from .base import BaseGP, known_noise, predicting, validate_inputs
 from .validation import (
@@ -344,6 +345,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         return self._shaped(self._collect(len(X), compute)[0])
 
+    def _distribution(self, X: Any) -> Predictive:
+        """Return the distributions of y at the rows of a block, which can be asked for more."""
+        X, posterior = self._query(X)
+        rows = known_rows(X, None, None, self._y_scaling.scale)
+        with predicting():
+            return Predictive(*posterior.predictive(X, rows), self._y_scaling)
+
     def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
@@ -382,6 +390,21 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
+
+
+class Predictive(NamedTuple):
+    """Distributions of y at N rows: q(f), the likelihood, and the units of y."""
+
+    q: Marginals
+    likelihood: Any
+    y_scaling: Scaling
+
+    @predicting()
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """P(Y ≤ y) of y (N, P), (N, P), of additive noise."""
+        scaled = torch.from_numpy((y - self.y_scaling.offset) / self.y_scaling.scale)
+        below = self.likelihood.cdf(scaled.to(self.q.mean), self.q).mean(0)
+        return np.asarray(below.cpu().numpy())
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

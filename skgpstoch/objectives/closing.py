@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..data.deadline import Clock
 
 BLOCKS = (128, 1024)  # rows for which a pass is timed
+USUAL_STEPS = 4  # of Newton's; *measured*: 3 to 5, but more from where training starts
 N_LOSSES = 6  # that a calibration computes, times the square of how many numbers are free
 MOST_CLOSING = 0.3  # of the time, for finding q(w) if that keeps training from its end
 MOST_CALIBRATION = 0.15  # of the time, likewise

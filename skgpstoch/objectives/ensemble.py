@@ -44,7 +44,16 @@ from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..posteriors.sites import Sites
 from .base import Objective
-from .closing import BLOCKS, GRACE, LEAST_JUDGES, N_LOSSES, ClosingCost, extrapolated, seconds_of
+from .closing import (
+    BLOCKS,
+    GRACE,
+    LEAST_JUDGES,
+    N_LOSSES,
+    USUAL_STEPS,
+    ClosingCost,
+    extrapolated,
+    seconds_of,
+)
 from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
@@ -358,7 +367,7 @@ class EnsembleObjective(Objective):
         model, q = self.member(0), self.q(0)
 
         def solve(m: int) -> float:
-            return seconds_of(lambda: self.closed(model, q, X[:m], rows[:m]), clock)
+            return seconds_of(lambda: self.closed(model, q, X[:m], rows[:m], USUAL_STEPS), clock)
 
         if self.closes(rows):
             of_weights = K * extrapolated(solve, len(rows))
@@ -404,7 +413,14 @@ class EnsembleObjective(Objective):
             found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
         return model.posterior(found, bound, rows.n_effective)
 
-    def closed(self, model: SparseModel, q: WeightMoments, X: Tensor, rows: Rows) -> Solution:
+    def closed(
+        self,
+        model: SparseModel,
+        q: WeightMoments,
+        X: Tensor,
+        rows: Rows,
+        max_iter: int | None = None,
+    ) -> Solution:
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
@@ -413,7 +429,7 @@ class EnsembleObjective(Objective):
         known = SparseModel(
             features, model.likelihood, mean, None, model.loss, model.beta, model.scale
         )
-        limits = CLOSING_TOL, self.closing.max_iter, self.deadline
+        limits = CLOSING_TOL, max_iter or self.closing.max_iter, self.deadline
         return optimal_q(known, phi, rows, start, q if is_kept else None, *limits)
 
     def member(self, k: int) -> SparseModel:

@@ -135,7 +135,7 @@ def ensemble_plan(
     if of_classes:  # measured: twice as many gain on one of three tables
         n_steps = max(n_steps // 2, 300)
     max_iter = epochs(n_steps, n_trained, b) if t.max_iter == "auto" else int(t.max_iter)
-    patience = math.ceil(PATIENCE_SHARE * max_iter) if t.early_stopping else math.inf
+    stops = t.early_stopping and few  # scores of many rows go down, up and further down
     return Plan(
         solver="adam",
         dtype=t.dtype,
@@ -143,7 +143,8 @@ def ensemble_plan(
         batch_size=b,
         schedule=SCHEDULES[t.learning_rate],
         rate=t.learning_rate_init,
-        patience=t.n_iter_no_change or patience,
+        patience=t.n_iter_no_change
+        or (math.ceil(PATIENCE_SHARE * max_iter) if stops else math.inf),
         tol=t.tol,
         holds_out=bool(t.early_stopping),
         evaluates=bool(t.early_stopping),

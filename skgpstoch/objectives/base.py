@@ -38,6 +38,9 @@ class Objective(nn.Module):
     rest_rate: float = 1.0
     """Of the learning rate, for all others."""
 
+    overfit_patience: float = math.inf
+    """Epochs after which training ends if losses were better and scores of other rows were not."""
+
     @property
     def predicts_otherwise(self) -> bool:
         """Whether running averages are of features that are not those of the training step.

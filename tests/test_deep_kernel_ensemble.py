@@ -29,8 +29,11 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.deep_kernel_ensemble import ensemble_plan, scale_rate
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
+from skgpstoch.objectives.base import Objective
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.recipes.recipe import Plan, Problem, Sizes, Training
+from skgpstoch.training.loop import History, Trainer
+from skgpstoch.training.optimizers import SCHEDULES
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -433,6 +436,29 @@ def test_training_ends_where_folds_do_not_improve(funnel):
     assert model.n_iter_ < 80
     assert clone(model).set_params(n_iter_no_change=4).fit(X, y).n_iter_ < model.n_iter_
     assert clone(model).set_params(early_stopping=False).fit(X, y).n_iter_ == 80
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        ([3.0, 2.0, 1.9, 1.8, 1.7, 1.6], True),
+        ([3.0, 2.0, 2.5, 2.4, 2.3, 2.2], False),  # a rate that is too high for both
+        ([3.0, 2.0, 1.9, 1.8, 1.7], False),  # too soon
+    ],
+)
+def test_training_ends_if_losses_are_better_and_scores_are_not(losses, ends):
+    objective = Objective()
+    objective.overfit_patience = 4
+    scores = [2.0, 1.0, *[1.5] * (len(losses) - 2)]
+    history = History(losses, scores, list(range(1, len(losses) + 1)), best_iter=2)
+    X = torch.zeros(2, 1)
+    generator = torch.Generator()
+    trainer = Trainer(
+        objective, None, X, Rows(X), 9, 1, SCHEDULES["constant"], generator, history=history
+    )
+    assert trainer.overfits() == ends
+    objective.overfit_patience = math.inf
+    assert not trainer.overfits()
 
 
 # ---- rows that have not been seen --------------------------------------------------------------

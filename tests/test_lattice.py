@@ -53,14 +53,17 @@ def test_lattices_are_found(y, atoms):
         np.where(SMOOTH < 0.0, 0.0, SMOOTH),
         GROUPS,
         np.zeros(1000),
-        GRADES[:, None],
         np.stack([GRADES, GRADES], 1),
         np.where(SMOOTH > 0.9, SMOOTH, GRADES),
     ],
-    ids=["smooth", "fine", "zeros", "groups", "constant", "column", "two outputs", "a fifth"],
+    ids=["smooth", "fine", "zeros", "groups", "constant", "two outputs", "a fifth"],
 )
 def test_other_targets_are_continuous(y):
     assert lattice_of(INPUTS, y) is None
+
+
+def test_a_column_has_the_lattice_of_its_values():
+    assert_array_equal(lattice_of(INPUTS, GRADES[:, None]).atoms, lattice_of(INPUTS, GRADES).atoms)
 
 
 def test_rows_that_are_repeated_are_no_lattice():
@@ -152,8 +155,10 @@ def test_log_probabilities_are_those_of_atoms():
         assert np.isfinite(found).all()
     y = np.full(len(QUERY), 4.1)
     assert (MODEL.log_predictive_probability(QUERY, y) == -np.inf).all()
-    with pytest.raises(ValueError, match=r"y must have the shape \(13,\), got \(13, 1\)"):
-        MODEL.log_predictive_probability(QUERY, y[:, None])
+    of_column = MODEL.log_predictive_probability(QUERY, y[:, None])
+    assert_array_equal(of_column, MODEL.log_predictive_probability(QUERY, y))
+    with pytest.raises(ValueError, match=r"y must have the shape \(13,\), got \(13, 2\)"):
+        MODEL.log_predictive_probability(QUERY, np.stack([y, y], 1))
 
 
 def test_probabilities_far_out_are_those_of_the_density():

@@ -76,9 +76,7 @@ WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
 SCALE_STEPS = 10_000  # of the networks' size, that scales of inputs could go in a fit
 MOST_SCALE_RATE = 20.0
-PATIENCE_SHARE = (
-    0.25  # of the epochs without an improvement: on none of 21 tables one came after them
-)
+PATIENCE_SHARE = 0.25  # of the epochs: on none of 21 tables a better score came after so many
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
 LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 LEAST_OF_SEVERAL = 50  # rows for which there are several networks
@@ -138,7 +136,6 @@ def ensemble_plan(
     if of_classes:  # measured: twice as many gain on one of three tables
         n_steps = max(n_steps // 2, 300)
     max_iter = epochs(n_steps, n_trained, b) if t.max_iter == "auto" else int(t.max_iter)
-    patience = math.ceil(PATIENCE_SHARE * max_iter) if t.early_stopping else math.inf
     return Plan(
         solver="adam",
         dtype=t.dtype,
@@ -146,7 +143,7 @@ def ensemble_plan(
         batch_size=b,
         schedule=SCHEDULES[t.learning_rate],
         rate=t.learning_rate_init,
-        patience=t.n_iter_no_change or patience,
+        patience=t.n_iter_no_change or math.inf,
         tol=t.tol,
         holds_out=bool(t.early_stopping),
         evaluates=bool(t.early_stopping),
@@ -259,6 +256,8 @@ class EnsembleRecipe(Recipe):
             noise_bounds=self.kernel.noise_bounds,
             calibrates=self.calibrates,
         )
+        if self.training.n_iter_no_change is None:
+            objective.overfit_patience = math.ceil(PATIENCE_SHARE * plan.max_iter)
         objective.has_user_module = self.network is not None and not self.has_networks
         return objective
 
@@ -385,8 +384,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     max_iter : int or "auto", default="auto"
         Epochs at most; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
     n_iter_no_change : int or None, default=None
-        Epochs without a better score of the folds after which training ends; None is a quarter of
-        `max_iter`.
+        Epochs without a better score of the folds after which training ends. None is a quarter of
+        `max_iter`, if rows that are trained on have meanwhile been fitted better.
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with "one-cycle"; networks and last layers have a tenth of it.
     early_stopping : bool, default=True

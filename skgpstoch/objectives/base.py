@@ -43,6 +43,9 @@ class Objective(nn.Module):
     closing: Closing = FULL
     """How thorough the closing pass is; :meth:`hurry` chooses."""
 
+    overfit_patience: float = math.inf
+    """Epochs after which training ends if losses were better and scores of other rows were not."""
+
     @property
     def predicts_otherwise(self) -> bool:
         """Whether running averages are of features that are not those of the training step.

@@ -132,7 +132,7 @@ class Trainer:
         while self.history.status == "running":
             if self.step >= self.n_steps:
                 self.history.status = "max_iter"
-            elif self.should_stop() or self.objective.has_converged():
+            elif self.should_stop() or self.overfits() or self.objective.has_converged():
                 self.history.status = "converged"
             elif self.is_late():
                 self.score_last()
@@ -296,6 +296,18 @@ class Trainer:
         recent = int(self.n_iter_no_change)
         past = h.loss_curve[:-recent]
         return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
+
+    def overfits(self) -> bool:
+        """Whether since the best score only rows that are trained on have been fitted better.
+
+        Where both get worse, as at a high rate if there is little noise, better scores may follow.
+        """
+        h = self.history
+        waited = h.n_iter - h.best_iter
+        if not h.scores or waited < self.objective.overfit_patience:
+            return False
+        recent = h.loss_curve[-(1 + waited // 2) :]
+        return sum(recent) / len(recent) < h.loss_curve[h.best_iter - 1]
 
     def report(self) -> None:
         h = self.history

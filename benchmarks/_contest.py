@@ -139,6 +139,20 @@ def read_rows(args: argparse.Namespace) -> pd.DataFrame:
     return rows.drop_duplicates([*keys, "model"], keep="first")
 
 
+REFERENCE_GFLOPS = 45.0  # of the machine whose seconds the bars are in
+SECONDS = {50: 1.5, 100: 3.0, 500: 5.0, 2_000: 10.0, 12_000: 45.0}  # CPU, by rows
+
+
+def scaled_seconds(rows: pd.DataFrame) -> pd.Series:
+    """CPU seconds of the fits, on a machine of 45 GFLOP/s."""
+    return rows.cpu_s * rows.gflops / REFERENCE_GFLOPS
+
+
+def allowed_seconds(n: int) -> float:
+    """CPU seconds that n rows may take on that machine, by straight lines between the bars."""
+    return float(np.interp(n, list(SECONDS), list(SECONDS.values())))
+
+
 def matched(rows: pd.DataFrame, ours: str) -> pd.DataFrame:
     """The rows of tasks that ours has a row of, so that means are over the same tasks."""
     keys = [name for name in TASK_COLUMNS if name in rows]

@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from ..data.deadline import Deadline
 from ..data.rows import Rows
 from ..likelihoods.heavy_tailed import StudentT
 from ..likelihoods.real import AdditiveNoise
@@ -63,7 +64,10 @@ LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.
 
 
 def calibrate(
-    loss: Callable[[Calibration], float], free: Sequence[bool], usual: Calibration = USUAL
+    loss: Callable[[Calibration], float],
+    free: Sequence[bool],
+    usual: Calibration = USUAL,
+    deadline: Deadline | None = None,
 ) -> Calibration:
     """Where the loss, in nats of all held-out rows, and the penalty of the priors are least.
 
@@ -75,6 +79,8 @@ def calibrate(
         Which changes there is a choice of.
     usual : Calibration, default=USUAL
         Means of the priors.
+    deadline : Deadline or None, default=None
+        When the search ends with the best so far.
     """
     is_free = np.array(free)
     expected, deviation = (np.array(prior)[is_free] for prior in (usual, PRIOR))
@@ -94,7 +100,14 @@ def calibrate(
         return UNCHANGED._replace(log_scale=usual.log_scale)
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
     options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
-    found = minimize(total, start, method="L-BFGS-B", bounds=limits, options=options)
+
+    def stop_in_time(_: np.ndarray) -> None:
+        if deadline is not None and deadline.left() <= 0.0:
+            raise StopIteration
+
+    found = minimize(
+        total, start, method="L-BFGS-B", bounds=limits, options=options, callback=stop_in_time
+    )
     return full(found.x if found.fun < least else start)
 
 
@@ -204,9 +217,9 @@ class HeldOut(NamedTuple):
         start = np.zeros(self.rows.y.shape[1])
         return torch.from_numpy(argmin(loss, start, [(-MOST_SKEW, MOST_SKEW)] * len(start)))
 
-    def best(self, usual: Calibration = USUAL) -> Calibration:
-        """The changes with which the loss is least, and what they cost."""
-        return calibrate(self.loss, self.free, usual)
+    def best(self, usual: Calibration = USUAL, deadline: Deadline | None = None) -> Calibration:
+        """The changes with which the loss is least, as far as there is time to find them."""
+        return calibrate(self.loss, self.free, usual, deadline)
 
 
 def most_suitable(losses: np.ndarray) -> Calibration:

@@ -50,6 +50,10 @@ from .stacking import kept_weights, stacking_weights
 TOO_FEW_ROWS = 10  # to learn a kernel from
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
 FEWEST_FOR_CLASSES = 50
+PROCESS_SECONDS = (
+    4.0  # of max_time, for a process of the most rows: one kernel takes a second or two
+)
+PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEW_STEPS = 100  # of a process for few rows of classes
@@ -412,12 +416,18 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         if self.target == "count":
             return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
         found = []
-        if n <= MOST_FOR_PROCESS:
-            process = ExactProcessRegressor(device=self.device, random_state=self.random_state)
-            found.append(Candidate("process", lambda left: process))
+        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
+        if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
+            found.append(Candidate("process", self._process))
         if n >= FEWEST_FOR_NETWORKS:
             found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
         return found
+
+    def _process(self, left: float | None) -> ExactProcessRegressor:
+        """Return exact processes, to be fitted in a part of the time that is left."""
+        max_time = None if left is None else PROCESS_SHARE * left
+        seed = resolve_seed(self.random_state)
+        return ExactProcessRegressor(max_time=max_time, device=self.device, random_state=seed)
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights

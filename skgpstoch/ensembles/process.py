@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
 from ..data.devices import HOST, block_elements, map_blocks, prediction_device, resolve_device
 from ..data.held_out import HeldOutPredictions, joint, mixture_of
 from ..data.rows import Data, Rows
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
@@ -31,7 +33,7 @@ from .process_evidence import (
     laplace_draws,
     search,
 )
-from .stacking import stacking_weights
+from .stacking import kept_weights, stacking_weights
 from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
 
 SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
@@ -41,7 +43,9 @@ GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
 PROCESSES = ("rbf", "matern")
 FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
+LEAST_WEIGHT = 0.02  # below which a kernel is not worth the time of its predictions
 PRIOR_ROWS = 0.5  # that speak for each kernel, whatever the data
+BLOCK = 4096  # rows whose distributions are made at a time
 LEAST_BLOCK = 64  # rows that are predicted at a time
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
@@ -68,6 +72,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
         What is mixed: RBF or Matérn-3/2 processes, which have a linear part, a line, a constant.
         "auto" is all of them up to 600 rows, then the first two.
+    max_time : float or None, default=None
+        Seconds after which no other kernel is tried, if it would probably take longer. One is
+        always fitted.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Where to compute; None is the CPU, "auto" a GPU where there is one.
     random_state : int, RandomState instance or None, default=None
@@ -76,9 +83,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     Attributes
     ----------
     kernels_ : list of str
-        What was mixed.
+        What is mixed: kernels with a weight of 0.02 at least.
     weights_ : ndarray of shape (n_kernels,)
-        Of the mixture.
+        Of the mixture, of sum 1.
     held_out_ : HeldOutPredictions
         Predictions for the rows of the fit that have a weight, each from the others: numbers of the
         rows (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
@@ -113,6 +120,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernels": [StrOptions({"auto"}), list, tuple],
+        "max_time": [POSITIVE, None],
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
     }
@@ -121,10 +129,12 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self,
         *,
         kernels: str | Sequence[str] = "auto",
+        max_time: float | None = None,
         device: Any = None,
         random_state: Any = None,
     ) -> None:
         self.kernels = kernels
+        self.max_time = max_time
         self.device = device
         self.random_state = random_state
 
@@ -140,28 +150,34 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         """
+        began = time.monotonic()
         self._validate_params()
         data = self._validated(X, y, sample_weight)
         rows, places = data.counted().merging()
-        self.kernels_ = self._chosen(len(rows))
+        names = self._chosen(len(rows))
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)
         n_draws = next((S for most, S in DRAWS_OF_ROWS if len(rows) <= most), 1)
         normals = antithetic(n_draws, data.X.shape[1] + 3, rng)
         searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
-        fitted = [
-            [fit_kernel(KERNEL_SHAPES[name], output, searched, normals) for output in outputs]
-            for name in self.kernels_
-        ]
+        fitted: list[list[FittedKernel]] = []
+        for name in names:
+            if not is_time_for_more(began, len(fitted), self.max_time):
+                break
+            shape = KERNEL_SHAPES[name]
+            fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        self.weights_ = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
-        mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
+        weights = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
+        weights = kept_weights(weights, LEAST_WEIGHT)
+        mixed = mixture_of(held_out, weights).in_units(self._y_scaling)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = mixed.of(places)._replace(rows=given)
-        self._processes = [[f.draws for f in of_kernel] for of_kernel in fitted]
-        self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
+        kept = np.flatnonzero(weights)
+        self.kernels_, self.weights_ = [names[k] for k in kept], weights[kept]
+        self._processes = [[f.draws for f in fitted[k]] for k in kept]
+        self._tails = [[f.tails for f in fitted[k]] for k in kept]
         return self
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
@@ -235,14 +251,13 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """(N, P, ...) → the shape of the user's y."""
         return a[:, 0] if self._y_shape == () else a
 
-    def _targets(self, y: Any, like: np.ndarray) -> np.ndarray:
+    def _targets(self, y: Any) -> np.ndarray:
         """Return y, checked, (N, P)."""
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        n, P = like.shape[-2:]
-        if y.shape != (n, P) and not (P == 1 and y.shape == (n,)):
-            shape = (n,) if self._y_shape == () else (n, P)
+        if y.shape[1:] not in (self._y_shape, () if self._y_shape == (1,) else (1,)):
+            shape = ("n_samples", *self._y_shape)
             raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
-        return y.reshape(n, P)
+        return y.reshape(len(y), -1)
 
     @documented(Regressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -255,33 +270,56 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y_std : ndarray of the shape of y_mean
             Only if `return_std`.
         """
-        mean, std = (self._shaped(a) for a in self._distribution(X).moments())
+        mean, std = self._by_blocks(X, lambda distribution, rows: distribution.moments())
         return (mean, std) if return_std else mean
 
     @documented(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
         """Standard deviation of y at each row."""
-        return self._shaped(self._distribution(X).moments()[1])
+        return np.asarray(self.predict(X, return_std=True)[1])
 
     @documented(Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
         """Central interval that y is in with the given probability."""
         tail = 0.5 - 0.5 * check_coverage(coverage)
-        y = self._distribution(X)
-        interval = np.stack([y.quantile(tail), y.quantile(1.0 - tail)], 1)  # (N, 2, P)
-        return interval[..., 0] if self._y_shape == () else interval
+
+        def ends(distribution: StudentMixture, rows: slice) -> tuple[np.ndarray, ...]:
+            return distribution.quantile(tail), distribution.quantile(1.0 - tail)
+
+        return np.stack(self._by_blocks(X, ends), 1)
 
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
-        distribution = self._distribution(X)
-        return self._shaped(distribution.cdf(self._targets(y, distribution.mean)))
+        y = self._targets(y)
+        (below,) = self._by_blocks(X, lambda distribution, rows: (distribution.cdf(y[rows]),), y)
+        return below
 
     @documented(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density log p(y | x, data) of each row, summed over outputs."""
-        distribution = self._distribution(X)
-        return distribution.log_density(self._targets(y, distribution.mean))
+        y = self._targets(y)
+
+        def density(distribution: StudentMixture, rows: slice) -> tuple[np.ndarray]:
+            return (distribution.log_density(y[rows])[:, None],)
+
+        (log_density,) = self._by_blocks(X, density, y)
+        return log_density.reshape(len(y))
+
+    def _by_blocks(
+        self,
+        X: Any,
+        compute: Callable[[StudentMixture, slice], tuple[np.ndarray, ...]],
+        y: np.ndarray | None = None,
+    ) -> list[np.ndarray]:
+        """Compute arrays (N, P) from distributions of blocks of rows, and shape them as y is."""
+        check_is_fitted(self)
+        X = validate_inputs(self, X, reset=False)
+        if y is not None and len(y) != len(X):
+            shape = (len(X), *self._y_shape)
+            raise ValueError(f"y must have the shape {shape} of predictions, got {len(y)} rows.")
+        blocks = [compute(self._distribution(X[rows]), rows) for rows in row_blocks(len(X), BLOCK)]
+        return [self._shaped(np.concatenate(parts)) for parts in zip(*blocks, strict=True)]
 
     @documented(Regressor.sample_y)
     @predicting()
@@ -310,6 +348,14 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 # ---- parts ---------------------------------------------------------------------------------------
+
+
+def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:
+    """Tell whether another part would end in time, if it takes as long as those before."""
+    if max_time is None or not n_done:
+        return True
+    used = time.monotonic() - began
+    return used + used / n_done <= max_time
 
 
 def fit_kernel(

@@ -270,7 +270,7 @@ class EnsembleObjective(Objective):
                     self.means[k] = found.q.mean
                 before = self.calibration.log_scale
                 judged = self.judged(*self.unseen(X[:m], rows[:m]))
-                self.calibration = judged.best(usual)
+                self.calibration = judged.best(usual, self.deadline)
                 if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
                     break
             self.spread = judged.spread(self.calibration)

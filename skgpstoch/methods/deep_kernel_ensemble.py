@@ -10,7 +10,8 @@ rows, minimises the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or of classes
 (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
 recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
 of the noise is a second function of the features; waves beside the inputs let a network bend
-sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
+sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
+inputs let it forget others (:class:`~skgpstoch.features.network.InputScales`).
 """
 
 from __future__ import annotations

@@ -479,6 +479,7 @@ def test_densities_of_rows_that_were_not_seen(funnel):
     seen = model.log_predictive_density(X, y)
     assert -0.1 < (seen - held_out)[known].mean() < 0.5
     assert np.corrcoef(seen[known], held_out[known])[0, 1] > 0.7
+    assert 0.0 <= model.mixture_gain_ < 0.5
     in_other_units = tailed(max_iter=30).fit(X, 10.0 * y + 3.0)
     assert_allclose(in_other_units.held_out_log_density_, held_out - math.log(10.0), atol=1e-4)
 
@@ -526,6 +527,7 @@ def test_there_are_no_such_densities_without_folds(funnel):
     X, y = (a[:100] for a in funnel)
     model = finite(early_stopping=False, max_iter=2).fit(X, y)
     assert np.isnan(model.held_out_log_density_).all()
+    assert np.isnan(model.mixture_gain_)
     alone = finite(n_estimators=1, max_iter=5).fit(X, y)
     assert np.isfinite(alone.held_out_log_density_).sum() == 10
     labels = np.digitize(X[:, 0], [-1.0, 1.0])

@@ -112,6 +112,11 @@ class HeldOut(NamedTuple):
         varies = self.latent is not None
         return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
 
+    def member(self, k: int) -> HeldOut:
+        """What the k-th member alone predicts."""
+        latent = None if self.latent is None else self.latent[[k]]
+        return self._replace(q=Marginals(self.q.mean[[k]], self.q.var[[k]]), latent=latent)
+
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())

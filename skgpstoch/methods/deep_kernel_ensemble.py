@@ -285,12 +285,14 @@ class EnsembleRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         model = fitted.posterior.model
-        held_out = fitted.of_rows(cast(EnsembleObjective, fitted.objective).held_out.numpy())
+        objective = cast(EnsembleObjective, fitted.objective)
+        held_out = fitted.of_rows(objective.held_out.numpy())
         found = {
             "likelihood_": model.likelihood,
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
             "held_out_log_density_": fitted.in_units(held_out, 1.0),
+            "mixture_gain_": objective.mixture_gain,
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
@@ -381,6 +383,10 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         rejoin; of rows of a fold it is that of the one calibrated network that was blind to it,
         which a mixture surpasses. NaN for rows that all networks were trained on and for those of
         weight 0. Equal rows share one value.
+    mixture_gain_ : float
+        By how much the mixture's mean log p of rows that no network was trained on is above that of
+        its networks alone, in nats: what is to be added to those of folds to expect the mixture's.
+        NaN without such rows.
     """
 
     hidden_layer_sizes: Any = "auto"

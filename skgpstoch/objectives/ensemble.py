@@ -80,6 +80,7 @@ class EnsembleObjective(Objective):
     folds: Tensor
     calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
     held_out: Tensor  # log p of rows by what has not seen them, (N,), once it is calibrated
+    mixture_gain: float = math.nan  # of the mixture's log p of unseen rows over that of a member
 
     def __init__(
         self,
@@ -284,7 +285,11 @@ class EnsembleObjective(Objective):
         n, choice = rows.n_unseen, self.calibration
         found[n : n + rows.n_held_out] = self.judged(*self.blind(X, rows)).log_density(choice)
         if n:
-            found[:n] = self.judged(*self.unseen(X[:n], rows[:n])).log_density(choice)
+            of_all = self.judged(*self.unseen(X[:n], rows[:n]))
+            found[:n] = of_all.log_density(choice)
+            alone = [of_all.member(k).log_density(choice) for k in range(len(self.folds))]
+            gain = of_all.rows.mean((found[:n] - torch.stack(alone).mean(0))[:, None])
+            self.mixture_gain = float(gain)
         return found
 
     @property

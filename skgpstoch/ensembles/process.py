@@ -14,7 +14,14 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
-from ..data.devices import HOST, block_elements, map_blocks, prediction_device, resolve_device
+from ..data.devices import (
+    BLOCK_ROWS,
+    HOST,
+    block_elements,
+    map_blocks,
+    prediction_device,
+    resolve_device,
+)
 from ..data.held_out import HeldOutPredictions, joint, mixture_of
 from ..data.rows import Data, Rows
 from ..docstrings import documented
@@ -33,7 +40,7 @@ from .process_evidence import (
     laplace_draws,
     search,
 )
-from .stacking import kept_weights, stacking_weights
+from .stacking import stacking_weights
 from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
 
 SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
@@ -43,9 +50,7 @@ GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
 PROCESSES = ("rbf", "matern")
 FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
-LEAST_WEIGHT = 0.02  # below which a kernel is not worth the time of its predictions
-PRIOR_ROWS = 0.5  # that speak for each kernel, whatever the data
-BLOCK = 4096  # rows whose distributions are made at a time
+KERNEL_ROWS = 0.5  # that speak for each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
@@ -83,7 +88,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     Attributes
     ----------
     kernels_ : list of str
-        What is mixed: kernels with a weight of 0.02 at least.
+        What is mixed, however little the weight: it is what rows far from all others need.
     weights_ : ndarray of shape (n_kernels,)
         Of the mixture, of sum 1.
     held_out_ : HeldOutPredictions
@@ -169,15 +174,13 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        weights = stacking_weights(densities, rows.weight, prior=PRIOR_ROWS)
-        weights = kept_weights(weights, LEAST_WEIGHT)
-        mixed = mixture_of(held_out, weights).in_units(self._y_scaling)
+        self.weights_ = stacking_weights(densities, rows.weight, prior=KERNEL_ROWS)
+        mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = mixed.of(places)._replace(rows=given)
-        kept = np.flatnonzero(weights)
-        self.kernels_, self.weights_ = [names[k] for k in kept], weights[kept]
-        self._processes = [[f.draws for f in fitted[k]] for k in kept]
-        self._tails = [[f.tails for f in fitted[k]] for k in kept]
+        self.kernels_ = names[: len(fitted)]
+        self._processes = [[f.draws for f in of_kernel] for of_kernel in fitted]
+        self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
         return self
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
@@ -218,7 +221,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     # ---- predictions -------------------------------------------------------------------------
 
     @predicting()
-    def _distribution(self, X: Any) -> StudentMixture:
+    def distribution(self, X: Any) -> StudentMixture:
         """Return the distributions of y at the rows of X, in the user's units."""
         X, processes = self._query(X)
         n = len(X)
@@ -318,7 +321,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if y is not None and len(y) != len(X):
             shape = (len(X), *self._y_shape)
             raise ValueError(f"y must have the shape {shape} of predictions, got {len(y)} rows.")
-        blocks = [compute(self._distribution(X[rows]), rows) for rows in row_blocks(len(X), BLOCK)]
+        blocks = [
+            compute(self.distribution(X[rows]), rows) for rows in row_blocks(len(X), BLOCK_ROWS)
+        ]
         return [self._shaped(np.concatenate(parts)) for parts in zip(*blocks, strict=True)]
 
     @documented(Regressor.sample_y)

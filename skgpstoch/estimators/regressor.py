@@ -345,13 +345,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         return self._shaped(self._collect(len(X), compute)[0])
 
-    def _distribution(self, X: Any) -> Predictive:
-        """Return the distributions of y at the rows of a block, which can be asked for more."""
-        X, posterior = self._query(X)
-        rows = known_rows(X, None, None, self._y_scaling.scale)
-        with predicting():
-            return Predictive(*posterior.predictive(X, rows), self._y_scaling)
-
     def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
         """X and what is known of rows, checked, as tensors, and the posterior."""
         check_is_fitted(self)
@@ -405,6 +398,14 @@ class Predictive(NamedTuple):
         scaled = torch.from_numpy((y - self.y_scaling.offset) / self.y_scaling.scale)
         below = self.likelihood.cdf(scaled.to(self.q.mean), self.q).mean(0)
         return np.asarray(below.cpu().numpy())
+
+
+@predicting()
+def predictive_of(model: Regressor, X: Any) -> Predictive:
+    """Return the distributions of y at the rows of a block, which can be asked again and again."""
+    X, posterior = model._query(X)
+    rows = known_rows(X, None, None, model._y_scaling.scale)
+    return Predictive(*posterior.predictive(X, rows), model._y_scaling)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

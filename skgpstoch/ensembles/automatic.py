@@ -64,8 +64,8 @@ SCOUTED = 0.25  # of the epochs
 LEAST_GAIN = 0.003  # nats per row that scouts must add, or networks do not: *measured*, 32 tables
 
 
-class Candidate(NamedTuple):
-    """A model to be tried.
+class Entrant(NamedTuple):
+    """A model to be tried in the race.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
 
 
 def race(
-    candidates: list[Candidate], fits: Fits, data: Data, deadline: Deadline | None
+    entrants: list[Entrant], fits: Fits, data: Data, deadline: Deadline | None
 ) -> tuple[list[Judged], list[Judged]]:
     """Fit models in turn; return those to be mixed, and scouts that no model has followed."""
     found: list[Judged] = []
     given_up: list[Judged] = []
-    for name, make, scout in candidates:
+    for name, make, scout in entrants:
         if found and scout is not None:
             tried = fitted(fits.next(f"{name}, a few"), name, scout(seconds_left(deadline)), data)
             if gain_of(tried, found, data) < LEAST_GAIN:
@@ -207,7 +207,7 @@ class AutomaticParameters:
     }
 
 
-def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: Any) -> Candidate:
+def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: Any) -> Entrant:
     """Return an ensemble of networks, to be trained in the time that is left."""
     seed = resolve_seed(p.random_state)
     model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
@@ -217,7 +217,7 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     def make(left: float | None) -> Any:
         return clone(model).set_params(max_time=left)
 
-    return Candidate("networks", make, lambda left: make(left).set_params(**fewer))
+    return Entrant("networks", make, lambda left: make(left).set_params(**fewer))
 
 
 def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -245,7 +245,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         """Return the rows that count, checked and encoded."""
 
     @abstractmethod
-    def _candidates(self, data: Data) -> list[Candidate]:
+    def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""
 
     @abstractmethod
@@ -263,9 +263,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         data = self._validate(X, y, sample_weight)
         warn_of_few_rows(data.n_effective)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
-        candidates = self._candidates(data)
-        fits = Fits(self, X, y, 2 * len(candidates))
-        found, given_up = race(candidates, fits, data, deadline)
+        entrants = self._entrants(data)
+        fits = Fits(self, X, y, 2 * len(entrants))
+        found, given_up = race(entrants, fits, data, deadline)
         weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
             "model": [each.name for each in judged],
@@ -411,14 +411,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             )
         return data
 
-    def _candidates(self, data: Data) -> list[Candidate]:
+    def _entrants(self, data: Data) -> list[Entrant]:
         n = data.size
         if self.target == "count":
             return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
         found = []
         has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
         if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
-            found.append(Candidate("process", self._process))
+            found.append(Entrant("process", self._process))
         if n >= FEWEST_FOR_NETWORKS:
             found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
         return found
@@ -555,12 +555,12 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
             )
         return self._encoded(X, y, weight, self.classes_)
 
-    def _candidates(self, data: Data) -> list[Candidate]:
+    def _entrants(self, data: Data) -> list[Entrant]:
         if data.size >= FEWEST_FOR_CLASSES:
             return [of_networks(DeepKernelEnsembleClassifier, self, data)]
         shared = {"device": self.device, "random_state": self.random_state}
         process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
-        return [Candidate("process", lambda left: process)]
+        return [Entrant("process", lambda left: process)]
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self._model = found[0].model

@@ -385,7 +385,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
 
 
-class Predictive(NamedTuple):
+class PredictedRows(NamedTuple):
     """Distributions of y at N rows: q(f), the likelihood, and the units of y."""
 
     q: Marginals
@@ -401,11 +401,11 @@ class Predictive(NamedTuple):
 
 
 @predicting()
-def predictive_of(model: Regressor, X: Any) -> Predictive:
+def predictive_of(model: Regressor, X: Any) -> PredictedRows:
     """Return the distributions of y at the rows of a block, which can be asked again and again."""
     X, posterior = model._query(X)
     rows = known_rows(X, None, None, model._y_scaling.scale)
-    return Predictive(*posterior.predictive(X, rows), model._y_scaling)
+    return PredictedRows(*posterior.predictive(X, rows), model._y_scaling)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

@@ -352,3 +352,12 @@ def test_errors_of_stacked_models_say_whose_they_are(step):
     with pytest.raises(ValueError, match="n_neighbors") as caught:
         StackedDensityRegressor(models, cv=3).fit(*step)
     assert any("'near'" in note for note in caught.value.__notes__)
+
+
+def test_densities_that_are_no_numbers_are_refused(step):
+    class Nowhere(ConstantVarianceRegressor):
+        def log_predictive_density(self, X, y):
+            return np.full(len(y), np.nan)
+
+    with pytest.raises(ValueError, match="NaN for rows that were held out"):
+        StackedDensityRegressor([("a", Nowhere(Ridge())), ("b", sparse())], cv=2).fit(*step)

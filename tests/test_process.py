@@ -45,7 +45,7 @@ def some_rows(n=12, d=3, seed=0, weighted=True):
     weight = rng.choice([0.5, 1.0, 2.0, 3.5], n) if weighted else np.ones(n)
     precision = rng.choice([1.0, 1.0, 0.1], n)
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
-    return ProcessRows(*map(torch.from_numpy, columns))
+    return ProcessRows(*map(torch.from_numpy, (*columns, np.minimum(weight, 1.0))))
 
 
 def some_z(name, d=3):
@@ -87,7 +87,7 @@ def test_gradients_of_the_evidence(name, d):
 def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
-    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones)))
+    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, ones)))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -103,12 +103,15 @@ def test_the_search_ends_where_the_gradient_does(table):
 
 
 @EACH_SHAPE
-def test_rows_left_out_are_predicted_as_by_refits(name):
+@pytest.mark.parametrize("most", [1.0, 9.0])
+def test_rows_left_out_are_predicted_as_by_refits(name, most):
+    """One copy of each, or all."""
     rows, shape, z = some_rows(), KERNEL_SHAPES[name], some_z(name)
+    rows = rows._replace(left_out=rows.weight.clamp_max(most))
     residual, var = Process.given(shape, z, rows).left_out(rows)
     for i in range(len(rows.y)):
         weight = rows.weight.clone()
-        weight[i] -= min(1.0, float(weight[i]))
+        weight[i] -= rows.left_out[i]
         refit = Process.given(shape, z, rows._replace(weight=weight).some(weight > 0.0))
         mean, expected = refit.moments(rows.X[[i]])
         assert_allclose(rows.y[i] - residual[i], mean[0], rtol=1e-8, atol=1e-8)
@@ -168,6 +171,29 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
 @parametrize_with_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
 def test_checks_of_processes(estimator, check):
     check(estimator)
+
+
+def test_outliers_among_many_rows_count_for_less():
+    """Also those that hyper-parameters are not learned from."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (600, 1))
+    f = np.sin(X[:, 0])
+    y = f + 0.1 * rng.standard_normal(600)
+    y[::40] += rng.choice([-4.0, 4.0], 15)
+    model = ExactProcessRegressor(kernels=["rbf"], random_state=0).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(X) - f) ** 2)) < 0.04
+
+
+def test_a_table_that_is_repeated_says_nothing_new(table, fitted):
+    """Copies in most rows are not observations that happen to agree, and predict no new row."""
+    X, y = table
+    for repeated in (
+        clone(fitted).fit(np.r_[X, X], np.r_[y, y]),
+        clone(fitted).fit(X, y, sample_weight=np.full(len(y), 50.0)),
+    ):
+        assert_allclose(repeated.predict_std(X), fitted.predict_std(X), rtol=1e-6)
+        found = repeated.held_out_.log_densities(len(repeated.held_out_.rows))[: len(y)]
+        assert_allclose(found, fitted.held_out_.log_density, atol=1e-6)
 
 
 def test_a_row_of_weight_two_is_the_row_twice(table):

@@ -181,7 +181,9 @@ def test_levels_that_training_rows_did_not_have(people):
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
     new = X[:3].assign(work="other", town="elsewhere")
-    Z = encoder.transform(new)
+    with pytest.warns(UserWarning, match="has levels that training rows did not have") as said:
+        Z = encoder.transform(new)
+    assert ["'work'" in str(said[0].message), "'elsewhere'" in str(said[1].message)] == [True] * 2
     assert_array_equal(Z[:, 2:6], 0.0)
     means = encoder.encoders[2].means
     assert_array_equal(Z[:, 6], means[-1, 0])
@@ -220,7 +222,8 @@ def test_categories_of_numbers():
     encoder = TableEncoder([0])
     Z = encoder.fit_transform(X, np.arange(4.0))
     assert_array_equal(Z[:, :3], [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    assert_array_equal(encoder.transform(np.array([[4.0, 1.0]]))[:, :3], [[0, 0, 0]])
+    with pytest.warns(UserWarning, match=r"Column 0 of X has levels .* such as 4\.0"):
+        assert_array_equal(encoder.transform(np.array([[4.0, 1.0]]))[:, :3], [[0, 0, 0]])
     assert encoded(X, np.arange(4.0), categorical_features=None) is X
 
 
@@ -254,7 +257,9 @@ def test_strings_that_are_no_categories(people):
 )
 def test_cells_that_are_neither_numbers_nor_levels(values, found):
     X = pd.DataFrame({"good": [1.0, 2.0], "bad": pd.Series(values, dtype=object)})
-    with pytest.raises(TypeError, match=rf"Column 'bad' of X holds {found}, but its argument must"):
+    with pytest.raises(
+        TypeError, match=rf"Column 'bad' of X holds {found}, but every argument must"
+    ):
         encoded(X, np.arange(2.0))
 
 
@@ -475,3 +480,12 @@ def test_nothing_is_warned_of_a_usual_frame(people):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoded(X, y)
+
+
+def test_target_means_do_not_tell_labels_of_rows_that_are_alike():
+    """Of a category alone, whose rows differ in nothing but their labels."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.integers(60, size=400).astype(str)})
+    y = rng.integers(2, size=400)
+    Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))
+    assert abs(np.corrcoef(Z[:, 0], y)[0, 1]) < 0.1

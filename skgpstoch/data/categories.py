@@ -75,6 +75,7 @@ class Targets(NamedTuple):
     y: np.ndarray  # (G, P)
     weight: np.ndarray  # (G,)
     fold: np.ndarray  # (G,)
+    own: np.ndarray  # (G,), how many rows of each group are not told to its fold
 
     @classmethod
     def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
@@ -97,16 +98,24 @@ class Targets(NamedTuple):
         group[order] = np.cumsum(is_first) - 1
         row = order[is_first]
         fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(row)) % N_FOLDS
-        return cls(row, group, y[row], np.bincount(group, weight), fold)
+        weight = np.bincount(group, weight)
+        return cls(
+            row, group, y[row], weight, fold, copies_not_told(np.stack(columns)[:, row], weight)
+        )
 
-    @property
-    def own(self) -> np.ndarray:
-        """Rows of each group that are not told to its fold, (G,).
 
-        Many rows that agree in everything are spread over the folds: if all of a class were left
-        out, what is told of its level would be the others'.
-        """
-        return np.where(self.weight < N_FOLDS, self.weight, self.weight / N_FOLDS)
+def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return how many rows of each group its fold is not told, (G,).
+
+    All, where the inputs of a group are its own. Where the same inputs, (k, G) in order, have
+    several targets, one: without all rows of a target, what is told would be the others'. For the
+    same reason many rows are spread over the folds.
+    """
+    is_new = np.r_[True, (inputs[:, 1:] != inputs[:, :-1]).any(0)]
+    cell = np.cumsum(is_new) - 1
+    several = np.bincount(cell)[cell] > 1
+    few = np.where(several, np.minimum(weight, 1.0), weight)
+    return np.where(weight < N_FOLDS, few, weight / N_FOLDS)
 
 
 @dataclass(frozen=True)

@@ -177,9 +177,9 @@ def of_objects(name: str, a: np.ndarray) -> Column:
 def unreadable(name: str, found: str) -> str:
     """Say that a column holds what no model can read."""
     return (
-        f"Column {name} of X holds {found}, but its argument must be a string or a number in each "
-        "row, or a date, and all of one kind. Convert it: to numbers, to a column with a date "
-        "type, to strings, which are categories, or to several columns."
+        f"Column {name} of X holds {found}, but every argument must be a string, a number or a "
+        "date, and all of one kind. Convert it: to numbers, to a column with a date type, to "
+        "strings, which are categories, or to several columns."
     )
 
 

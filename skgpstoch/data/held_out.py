@@ -87,13 +87,14 @@ def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> He
         return np.asarray(np.average(columns, axis=0, weights=weights))
 
     mean = average([part.mean for part in parts])
-    apart = average([(part.mean - mean) ** 2 for part in parts])
+    unit = np.max([part.std for part in parts], axis=0)  # squares of very large numbers are none
+    apart = average([((part.mean - mean) / unit) ** 2 for part in parts])
     return HeldOutPredictions(
         rows,
         np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])),
         y - mean,
-        np.sqrt(average([part.std**2 for part in parts]) + apart),
-        np.sqrt(average([part.latent_std**2 for part in parts]) + apart),
+        unit * np.sqrt(average([(part.std / unit) ** 2 for part in parts]) + apart),
+        unit * np.sqrt(average([(part.latent_std / unit) ** 2 for part in parts]) + apart),
         mean,
         average([part.cdf for part in parts]),
     )

@@ -144,6 +144,7 @@ class TableEncoder:
         w = None if weight is None else weight[counts]
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
+        self.levels = [set(c.values.tolist()) if c.kind == LEVEL else None for c in kept]
         told = {}
         if many:
             means, found = target_means(kept, many, targets_of(y[counts], w, classes), w)
@@ -178,6 +179,9 @@ class TableEncoder:
                     f"Column {column.name} of X is in the time zone {column.time_zone}, but "
                     f"training rows were in {zone}: convert it."
                 )
+        for column, known in zip(columns, self.levels, strict=True):
+            if known is not None:
+                warn_of_new_levels(column, known)
         return self._encoded(X, columns, {})
 
     def _first_read(self, X: Any) -> list[Column]:
@@ -213,6 +217,17 @@ class TableEncoder:
             part = told[j] if j in told else encoder(column.values)
             Z[:, ends[j] - widths[j] : ends[j]] = part
         return Z
+
+
+def warn_of_new_levels(column: Column, known: set) -> None:
+    """Warn of levels that training rows did not have."""
+    new = set(column.values.tolist()) - known - {None}
+    if column.kind == LEVEL and new and known - {None}:
+        warn(
+            f"Column {column.name} of X has levels that training rows did not have, such as "
+            f"{min(new, key=str)!r}. Predictions there are those of an average level, and more "
+            "certain than they should be."
+        )
 
 
 def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:

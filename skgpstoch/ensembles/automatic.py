@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -118,12 +119,19 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     for name, make, scout in entrants:
-        if found and scout is not None:
-            tried = fitted(fits.next(f"{name}, a few"), name, scout(seconds_left(deadline)), data)
-            if gain_of(tried, found, data) < LEAST_GAIN:
-                given_up.append(tried)
-                continue
-        found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
+        try:
+            if found and scout is not None:
+                few = scout(seconds_left(deadline))
+                tried = fitted(fits.next(f"{name}, a few"), name, few, data)
+                if gain_of(tried, found, data) < LEAST_GAIN:
+                    given_up.append(tried)
+                    continue
+            found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            warn(f"The fit was interrupted; the model is without {name}.", ConvergenceWarning)
+            break
     return found, given_up
 
 
@@ -418,14 +426,15 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         found = []
         has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
         if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
-            found.append(Entrant("process", self._process))
+            share = PROCESS_SHARE if n >= FEWEST_FOR_NETWORKS else 1.0
+            found.append(Entrant("process", functools.partial(self._process, share)))
         if n >= FEWEST_FOR_NETWORKS:
             found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
         return found
 
-    def _process(self, left: float | None) -> ExactProcessRegressor:
-        """Return exact processes, to be fitted in a part of the time that is left."""
-        max_time = None if left is None else PROCESS_SHARE * left
+    def _process(self, share: float, left: float | None) -> ExactProcessRegressor:
+        """Return exact processes, to be fitted in a share of the time that is left."""
+        max_time = None if left is None else share * left
         seed = resolve_seed(self.random_state)
         return ExactProcessRegressor(max_time=max_time, device=self.device, random_state=seed)
 

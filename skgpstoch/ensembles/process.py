@@ -46,6 +46,7 @@ from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
 SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
 DRAWS_OF_ROWS = ((200, 16), (400, 8))  # of hyper-parameters, up to so many rows; of more, one
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
+MOST_COPIES = 1.5  # rows for each that is distinct, or copies are not taken for observations
 GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
 PROCESSES = ("rbf", "matern")
@@ -94,8 +95,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     held_out_ : HeldOutPredictions
         Predictions for the rows of the fit that have a weight, each from the others: numbers of the
         rows (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
-        `latent_std` and `cdf`. Of a row of weight w, one copy is left out. Weights of kernels, and
-        tails, are those of all rows.
+        `latent_std` and `cdf`. Of a row of weight 2 one copy is left out, unless most rows have
+        such weights: then both. Weights of kernels, and tails, are those of all rows.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -174,7 +175,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        self.weights_ = stacking_weights(densities, rows.weight, prior=KERNEL_ROWS)
+        self.weights_ = stacking_weights(densities, copies_of(rows)[0], prior=KERNEL_ROWS)
         mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = mixed.of(places)._replace(rows=given)
@@ -203,7 +204,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _scaled(self, rows: Data, device: torch.device) -> list[ProcessRows]:
         """Scale rows, one set for each output."""
-        weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
+        weight, left_out = copies_of(rows)
         precision = target_precisions(rows)  # (n, P)
         of_outputs = [
             Scaling.standard(rows.y[:, [p]], weight * precision[:, p])
@@ -215,8 +216,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             scaling.tensor(column, torch.float64, device)
             for scaling, column in ((self._x_scaling, rows.X), (self._y_scaling, rows.y))
         )
-        w, tau = (torch.from_numpy(a).to(device) for a in (weight, precision))
-        return [ProcessRows(X, y[:, p], w, tau[:, p]) for p in range(y.shape[1])]
+        w, tau, m = (torch.from_numpy(a).to(device) for a in (weight, precision, left_out))
+        return [ProcessRows(X, y[:, p], w, tau[:, p], m) for p in range(y.shape[1])]
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -371,8 +372,10 @@ def fit_kernel(
     Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
     """
     z, some = settled(shape, rows.some(searched))
-    precision = rows.precision.index_copy(0, searched, some.precision)
-    rows = rows._replace(precision=precision)
+    precision = rows.precision
+    if len(searched) < len(rows.y):  # the others are judged by what the searched ones say
+        precision = left_out_precisions(Process.given(shape, z, rows), rows)
+    rows = rows._replace(precision=precision.index_copy(0, searched, some.precision))
     draws = [z]
     if len(normals) > 1:
         draws = list(laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)]))
@@ -401,6 +404,20 @@ def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.nda
     """Standard normal numbers (S, D), in pairs of ε and −ε; of one draw, 0."""
     half = rng.standard_normal((n_draws // 2, n_columns))
     return np.concatenate([half, -half]) if n_draws > 1 else np.zeros((1, n_columns))
+
+
+def copies_of(rows: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many times distinct rows count, and how many copies of them are left out, (n,).
+
+    Rows that agree in everything say that there is no noise, and predict one another. That is so
+    where they are few: new rows may agree with them, too. Where most rows are copies the table was
+    repeated, or weights say how sure rows are: then the mean weight is 1, and all copies go.
+    """
+    weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
+    if weight.mean() <= MOST_COPIES:
+        return weight, np.minimum(weight, 1.0)
+    weight = weight / weight.mean()
+    return weight, weight
 
 
 def target_precisions(rows: Data) -> np.ndarray:

@@ -65,12 +65,16 @@ KERNEL_SHAPES = {
 
 
 class ProcessRows(NamedTuple):
-    """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,)."""
+    """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
+
+    And how many copies of a row are left out where it is predicted from the others, (N,).
+    """
 
     X: Tensor
     y: Tensor
     weight: Tensor
     precision: Tensor
+    left_out: Tensor
 
     @property
     def relative_noise(self) -> Tensor:
@@ -143,7 +147,7 @@ class LogPosterior:
 
     def evidence(self, z: Tensor) -> tuple[float, Tensor]:
         """Return log p(y | θ) and its gradient by θ, from G = ½(ααᵀ − C⁻¹): ∂ = tr(G ∂C/∂θ)."""
-        X, y, weight, _ = self.rows
+        X, y, weight = self.rows[:3]
         theta, gradient = Theta.of(z, self.n_features), torch.zeros_like(z)
         c, b, noise = theta[:3]
         A = X / theta.length_scale  # (N, d)
@@ -242,5 +246,6 @@ class Process(NamedTuple):
         inverse, noise = self.L.clone(), self.theta.noise
         inverse_(inverse)
         each = noise / rows.precision
-        residual, var = leave_one_out(self.alpha, inverse.diagonal(), each, rows.weight)
+        of_rows = each, rows.weight, rows.left_out
+        residual, var = leave_one_out(self.alpha, inverse.diagonal(), *of_rows)
         return residual, var + noise

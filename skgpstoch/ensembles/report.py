@@ -95,11 +95,12 @@ def group_scores(
     def average(values: np.ndarray) -> float:
         return float(np.average(values, weights=weight))
 
+    unit = np.abs(error).max() or 1.0  # squares of very small or large numbers are none
     scores = {
         "n_rows": float(weight.sum()),
         "mean_prediction": average(mean),
         "mean_std": average(std),
-        "rmse": np.sqrt(average(error**2)),
+        "rmse": unit * np.sqrt(average((error / unit) ** 2)),
     }
     inside = {
         f"coverage_{100 * coverage:.0f}": average(np.abs(cdf - 0.5) <= 0.5 * coverage)
@@ -120,8 +121,9 @@ def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> lis
     done : float
         The share of the planned training for which there was time.
     """
-    total = weight @ held_out.std**2
-    unknown = float((weight @ held_out.latent_std**2 / total).mean())
+    unit = held_out.std.max(0)  # squares of very small or large numbers are none
+    total = weight @ (held_out.std / unit) ** 2
+    unknown = float((weight @ (held_out.latent_std / unit) ** 2 / total).mean())
     return [
         {
             "limit": "noise",

@@ -123,7 +123,10 @@ def held_out_densities(
     )
     try:
         model = fit(clone(estimator), X_train, y_train, **of_train)
-        return np.asarray(model.log_predictive_density(X_test, y_test))
+        found = np.asarray(model.log_predictive_density(X_test, y_test))
+        if np.isnan(found).any():
+            raise ValueError("log_predictive_density is NaN for rows that were held out.")
+        return found
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
         raise

@@ -307,7 +307,7 @@ class EnsembleRecipe(Recipe):
 
     def warnings(self, fitted: Fitted) -> Iterator[str]:
         if fitted.budget is not None and not fitted.budget.is_enough:
-            yield fitted.budget.shortage(self.max_time)
+            yield fitted.budget.shortage
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -326,7 +326,8 @@ class EnsembleObjective(Objective):
 
     def mixture_gain(self, of_all: HeldOut, of_mixture: Tensor) -> Tensor:
         """By how much the mean log p of rows, (n,), is above that of its members alone: ()."""
-        alone = [of_all.member(k).log_density(self.calibration) for k in range(len(self.folds))]
+        changes = self.calibration, self.spread, self.skew
+        alone = [of_all.member(k).log_density(*changes) for k in range(len(self.folds))]
         return of_all.rows.mean((of_mixture - torch.stack(alone).mean(0))[:, None])[0]
 
     def n_judges(self, rows: Rows) -> int:

@@ -53,24 +53,24 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
 
 
 def leave_one_out(
-    alpha: Tensor, precision: Tensor, noise: Tensor, weight: Tensor
+    alpha: Tensor, precision: Tensor, noise: Tensor, weight: Tensor, left_out: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Predict every row from the others: y less its mean, and the variance of f, each (N,).
 
     Rasmussen & Williams, eqs. 5.10 to 5.12, for rows that count w times each. With the noise s of
-    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹ and the copies m = min(w, 1) that are left
-    out, f given all rows has variance v = s(1 − sq/w)/w, so that
+    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹ and m ≤ w copies that are left out, f given
+    all rows has variance v = s(1 − sq/w)/w, so that
 
         1/v₋ = 1/v − m/s,   v₋ = s(1 − sq/w)/D,   y − μ₋ = sα/D,   D = w − m(1 − sq/w)
 
-    which for w = 1 is y − μ₋ = α/q and v₋ = 1/q − s.
+    which for m = w is y − μ₋ = α/q and v₋ = 1/q − s/w.
 
     Parameters
     ----------
     alpha, precision : Tensor of shape (N,)
         α and q.
-    noise, weight : Tensor of shape (N,)
-        s and w, positive.
+    noise, weight, left_out : Tensor of shape (N,)
+        s, w and m, positive.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def leave_one_out(
         y − μ₋ and v₋; a new y has the noise besides.
     """
     share = (1.0 - noise * precision / weight).clamp_min(0.0)  # of y in its own mean
-    D = weight - weight.clamp_max(1.0) * share
+    D = weight - left_out * share
     return noise * alpha / D, noise * share / D
 
 

@@ -43,12 +43,15 @@ class Budget(NamedTuple):
     closing_pass: str
     is_enough: bool
 
-    def shortage(self, max_time: float) -> str:
-        """Return what a user should know of a budget that was not enough."""
-        enough = f"{self.n_steps} of {self.all_steps} steps"
-        if self.all_estimators > 1:
-            enough += f" of {self.n_estimators} of {self.all_estimators} networks"
-        if self.closing_pass == "none":
-            enough += ", without the closing pass over all rows"
-        asked = f"{float(f'{max_time:.3g}'):g}"
-        return f"max_time={asked} was enough for {enough}: give more time for better predictions."
+    @property
+    def shortage(self) -> str:
+        """What a user should know of a budget that was not enough."""
+        cut = []
+        if self.n_steps < self.all_steps:
+            cut.append(f"{self.n_steps} of {self.all_steps} steps")
+        if self.n_estimators < self.all_estimators:
+            cut.append(f"{self.n_estimators} of {self.all_estimators} networks")
+        if self.closing_pass != "full":
+            some = {"short": "a part", "none": "nothing"}[self.closing_pass]
+            cut.append(f"{some} of the closing pass")
+        return f"max_time allowed only {' and '.join(cut)}: more time gives better predictions."

@@ -311,6 +311,7 @@ def test_a_number_of_networks_that_was_asked_for_is_kept():
     model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=3)
     with pytest.warns(ConvergenceWarning, match="max_time allowed only"):
         fit_by(model, 0.9, tick=0.1)
+    assert model.budget_["n_estimators"] == len(model.posterior_.members) == 3
 
 
 def test_a_resumed_fit_has_as_many_networks(tmp_path, monkeypatch):

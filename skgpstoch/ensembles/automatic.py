@@ -51,9 +51,7 @@ from .stacking import kept_weights, stacking_weights
 TOO_FEW_ROWS = 10  # to learn a kernel from
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
 FEWEST_FOR_CLASSES = 50
-PROCESS_SECONDS = (
-    4.0  # of max_time, for a process of the most rows: one kernel takes a second or two
-)
+PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
@@ -98,7 +96,7 @@ class Judged(NamedTuple):
     def score(self, data: Data) -> float:
         """Return the mean of these or, if there are none, the bound on the evidence per row."""
         densities = self.held_out(len(data))
-        judged = np.isfinite(densities)
+        judged = ~np.isnan(densities)
         if not judged.any():
             return float(self.model.log_marginal_likelihood_value_ / data.n_effective)
         weight = None if data.weight is None else data.weight[judged]

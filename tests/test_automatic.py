@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import (
@@ -231,6 +232,21 @@ def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     assert 500 < networks.max_time < 600
     assert model.budget_ == networks.budget_
     assert model.budget_["is_enough"]
+
+
+def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted; the model is without networks"):
+        model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert list(model.estimators_) == ["process"]
+    monkeypatch.setattr(ExactProcessRegressor, "fit", interrupted)
+    other = clone(few)
+    with pytest.raises(KeyboardInterrupt):
+        other.fit(*step)
+    assert not hasattr(other, "estimators_")
 
 
 # ---- what is said ------------------------------------------------------------------------------

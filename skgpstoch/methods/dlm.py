@@ -309,7 +309,7 @@ def suitable_changes(model: Any, data: Data) -> Calibration | None:
 
 def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
     """Change the predictive distribution of a model that was fitted to these data."""
-    X, rows, posterior = model._labelled(data.counted())
+    X, rows, posterior = model._labelled(data.counted().merged())
     learns_noise = KernelChoice.of(model.kernel).learns_noise
     posterior = recalibrated(posterior, changes, learns_noise)
     bound = evidence_bound(posterior.model, X, rows, moments_of(posterior.weights))

@@ -106,22 +106,10 @@ def test_a_prior_fades_with_rows():
     assert_allclose(alone, [0.75, 0.25], atol=1e-5)
 
 
-def test_rows_that_do_not_judge_a_model_say_nothing_of_it():
-    rng = np.random.default_rng(0)
-    log_p = rng.standard_normal((60, 3))
-    partial = log_p.copy()
-    partial[20:, 2] = np.nan
-
-    weights = stacking_weights(partial, prior=0.5)
-    seen, p = ~np.isnan(partial), np.exp(np.where(np.isnan(partial), -np.inf, partial))
-    mixed = np.log((p @ weights) / (seen @ weights))
-    filled = np.where(seen, partial, mixed[:, None])
-    assert_allclose(weights, stacking_weights(filled, prior=0.5), atol=1e-4)
-    both = np.where(np.arange(60) < 20, 1.0, np.nan)[:, None] * log_p[:, [2]]
-    found = stacking_weights(np.hstack([log_p[:, :1], both]))
-    assert_allclose(found, stacking_weights(log_p[:20, [0, 2]]), atol=1e-3)
+@pytest.mark.parametrize("densities", [np.full((2, 2), np.nan), [[0.0, np.nan], [0.0, 1.0]]])
+def test_weights_of_densities_that_are_no_numbers_are_refused(densities):
     with pytest.raises(ValueError, match="a finite log density of one model"):
-        stacking_weights(np.full((2, 2), np.nan))
+        stacking_weights(np.asarray(densities))
 
 
 # ---- the mixture -------------------------------------------------------------------------------

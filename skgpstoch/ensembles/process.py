@@ -31,6 +31,7 @@ from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
+from .mixture import MixtureRegressor
 from .process_evidence import (
     KERNEL_SHAPES,
     LogPosterior,
@@ -175,7 +176,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        self.weights_ = stacking_weights(densities, copies_of(rows)[0], prior=KERNEL_ROWS)
+        self.weights_ = stacking_weights(densities, outputs[0].weight.cpu().numpy(), KERNEL_ROWS)
         mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = mixed.of(places)._replace(rows=given)
@@ -263,17 +264,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
         return y.reshape(len(y), -1)
 
-    @documented(Regressor.predict)
+    @documented(MixtureRegressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation.
-
-        Returns
-        -------
-        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Mean.
-        y_std : ndarray of the shape of y_mean
-            Only if `return_std`.
-        """
+        """Mean of y, and if asked its standard deviation."""
         mean, std = self._by_blocks(X, lambda distribution, rows: distribution.moments())
         return (mean, std) if return_std else mean
 

@@ -57,13 +57,12 @@ def stacking_weights(
         π_j ∝ prior + Σᵢ wᵢ r_ij,   r_ij = π_j p_j(yᵢ)/Σ_k π_k p_k(yᵢ)
 
     of expectation and maximisation never make it worse, and the largest slope bounds what is left
-    to gain. A model that was not judged by a row counts there as the mixture of those that were, so
-    that rows compare the models that they judge, and say nothing of others.
+    to gain.
 
     Parameters
     ----------
     log_densities : ndarray of shape (n_samples, n_models)
-        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to; NaN where there is none.
+        log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
     sample_weight : ndarray of shape (n_samples,) or None, default=None
         How many rows each counts for.
     prior : float, default=0.0
@@ -77,21 +76,19 @@ def stacking_weights(
     Raises
     ------
     ValueError
-        If there is no row, or one without a finite density.
+        If there is no row, or one without a finite density, or a density is NaN.
     """
     counts = np.ones(len(log_densities)) if sample_weight is None else np.asarray(sample_weight)
     log_p, counts = log_densities[counts > 0], counts[counts > 0]
-    best = np.where(np.isnan(log_p), -np.inf, log_p).max(1, initial=-np.inf, keepdims=True)
+    best = log_p.max(1, initial=-np.inf, keepdims=True)  # NaN where any is
     if not len(log_p) or not np.isfinite(best).all():
         raise ValueError(
             "Stacking needs rows held out, each with a finite log density of one model at least."
         )
     n, J = counts.sum(), log_p.shape[1]
-    judged, p = ~np.isnan(log_p), np.exp(np.where(np.isnan(log_p), -np.inf, log_p) - best)
-    weights = np.full(J, 1.0 / J)
+    p, weights = np.exp(log_p - best), np.full(J, 1.0 / J)
     for _ in range(MOST_STEPS):
-        mixed = (p @ weights) / (judged @ weights)
-        slope = counts @ np.where(judged, p / mixed[:, None], 1.0)  # by π_j, of the rows
+        slope = counts @ (p / (p @ weights)[:, None])  # by π_j, of the rows
         gap = (
             ((slope + prior / weights).max() - n - J * prior) / n if prior else slope.max() / n - 1
         )

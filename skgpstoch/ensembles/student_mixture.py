@@ -76,7 +76,10 @@ class StudentMixture(NamedTuple):
         """Where the distribution function has this value, (N, P)."""
         ends = self.mean + self.scale * stdtrit(self.df, probability)
         low, high = (torch.from_numpy(end) for end in (ends.min((0, 1)), ends.max((0, 1))))
-        cdf = lambda y: torch.from_numpy(self.cdf(y.numpy()))  # noqa: E731
+
+        def cdf(y: Tensor) -> Tensor:
+            return torch.from_numpy(self.cdf(y.numpy()))
+
         return inverse(cdf, low, high, probability).numpy()
 
     def _averaged(self, values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
-from .ensembles.automatic import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from .ensembles.automatic_classifier import AutoGaussianProcessClassifier
+from .ensembles.automatic_regressor import AutoGaussianProcessRegressor
 from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor

@@ -19,7 +19,8 @@ from skgpstoch import (
     DeepKernelEnsembleRegressor,
     SVGPClassifier,
 )
-from skgpstoch.ensembles import automatic
+from skgpstoch.data.rows import Data
+from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
 from skgpstoch.ensembles.process import ExactProcessRegressor
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
@@ -43,8 +44,10 @@ def small_networks_of_classes(**params):
 @pytest.fixture
 def small(monkeypatch):
     """Networks of few units and steps."""
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-    monkeypatch.setattr(automatic, "DeepKernelEnsembleClassifier", small_networks_of_classes)
+    monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
+    monkeypatch.setattr(
+        automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +68,9 @@ def few(step):
 def mixed(step):
     """A fit of a process and networks, both of which count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(automatic, "DeepKernelEnsembleRegressor", small_networks)
-        patch.setattr(automatic, "LEAST_GAIN", -np.inf)
-        patch.setattr(automatic, "LEAST_WEIGHT", 0.0)
+        patch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
+        patch.setattr(race, "LEAST_GAIN", -np.inf)
+        patch.setattr(race, "LEAST_WEIGHT", 0.0)
         return AutoGaussianProcessRegressor(random_state=0).fit(*step)
 
 
@@ -82,8 +85,8 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
         monkeypatch.setitem(SMALL, "max_iter", 1)
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
         of_one = functools.partial(ExactProcessRegressor, kernels=["linear", "constant"])
-        monkeypatch.setattr(automatic, "ExactProcessRegressor", of_one)
-    monkeypatch.setattr(automatic, "FEW_STEPS", 3 if scored else 1)
+        monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
+    monkeypatch.setattr(automatic_classifier, "FEW_STEPS", 3 if scored else 1)
     check(estimator)
 
 
@@ -95,7 +98,7 @@ def test_checks_of_automatic_defaults(estimator, check):
 
 def test_callbacks_of_the_automatic_choice(step, monkeypatch, small):
     pytest.importorskip("sklearn.callback")
-    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     names = Names()
     model = AutoGaussianProcessRegressor(random_state=0).set_callbacks(names).fit(*step)
     assert names.begun[0] == names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
@@ -135,14 +138,14 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     original = DeepKernelEnsembleRegressor.fit
     spy = lambda self, *args, **kw: fits.append(self.get_params()) or original(self, *args, **kw)  # noqa: E731
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
-    monkeypatch.setattr(automatic, "LEAST_GAIN", np.inf)
+    monkeypatch.setattr(race, "LEAST_GAIN", np.inf)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert model.scores_["model"] == ["process", "networks"]
     assert model.scores_["weight"] == [1.0, 0.0]
     assert list(model.estimators_) == ["process"]
     (scout,) = fits
     assert scout["n_estimators"] == automatic.SCOUTS
-    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert len(fits) == 3
     assert fits[1] == scout
@@ -151,15 +154,15 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
 def test_a_model_that_adds_nothing_has_no_gain(step):
     X, y = (a[:50] for a in step)
     process = ExactProcessRegressor(random_state=0).fit(X, y)
-    data = automatic.Data(X, y)
-    one = automatic.Judged("one", process, 0.0)
-    assert_allclose(automatic.gain_of(one, [one], data), 0.0, atol=1e-9)
+    data = Data(X, y)
+    one = race.Judged("one", process, 0.0)
+    assert_allclose(race.gain_of(one, [one], data), 0.0, atol=1e-9)
     line = ExactProcessRegressor(kernels=["constant"], random_state=0).fit(X, y)
-    assert automatic.gain_of(one, [automatic.Judged("line", line, 0.0)], data) > 0.5
+    assert race.gain_of(one, [race.Judged("line", line, 0.0)], data) > 0.5
 
 
 def test_more_rows_have_networks_alone(step, monkeypatch, small):
-    monkeypatch.setattr(automatic, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert list(model.estimators_) == ["networks"]
     again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
@@ -223,8 +226,8 @@ def test_two_outputs(step):
 
 @pytest.mark.parametrize("cls", BOTH)
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
-    monkeypatch.setattr(automatic, "LEAST_GAIN", -np.inf)
-    monkeypatch.setattr(automatic, "LEAST_WEIGHT", 0.0)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
     X, y = step
     y = y if cls is AutoGaussianProcessRegressor else y > 0
     model = cls(max_time=600, random_state=0).fit(X, y)

@@ -23,7 +23,7 @@ from skgpstoch.data.categories import TargetMeans, Targets
 from skgpstoch.data.columns import columns_of
 from skgpstoch.data.counts import looks_like_counts
 from skgpstoch.data.tables import TableEncoder, category_mask, targets_of
-from skgpstoch.ensembles import automatic
+from skgpstoch.ensembles import automatic_classifier
 
 Quick = functools.partial(AutoGaussianProcessRegressor, max_time=0.01, random_state=0)
 QuickClassifier = functools.partial(AutoGaussianProcessClassifier, max_time=0.01, random_state=0)
@@ -469,7 +469,7 @@ def test_a_classifier_of_a_frame(people):
 
 
 def test_labels_by_the_thousands_are_refused(monkeypatch):
-    monkeypatch.setattr(automatic, "MOST_CLASSES", 10)
+    monkeypatch.setattr(automatic_classifier, "MOST_CLASSES", 10)
     X = np.random.default_rng(0).normal(size=(60, 2))
     with pytest.raises(ValueError, match=r"y has 30 classes, .* 10 at most: .*Regressor"):
         QuickClassifier().fit(X, np.arange(60) % 30)

@@ -44,7 +44,7 @@ import skgpstoch.kernels.matrices
 import skgpstoch.likelihoods.rejection
 from skgpstoch import likelihoods
 from skgpstoch.data import devices
-from skgpstoch.ensembles import automatic
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor
 from skgpstoch.training.loop import Trainer
 
 RNG = np.random.default_rng(0)
@@ -500,13 +500,13 @@ def test_options_are_the_same_to_the_last_bit(option, alike, pretend):
 @pytest.fixture
 def small(monkeypatch):
     """Estimators that choose for the user choose small models, at once."""
-    for name in ("DLMRegressor", "SVGPRegressor", "SVGPClassifier"):
-        if hasattr(automatic, name):
-            make = functools.partial(quick_inside, getattr(sg, name))
-            monkeypatch.setattr(automatic, name, make)
-    for name in ("DeepKernelEnsembleRegressor", "DeepKernelEnsembleClassifier"):
+    for module, name in (
+        (automatic_classifier, "SVGPClassifier"),
+        (automatic_classifier, "DeepKernelEnsembleClassifier"),
+        (automatic_regressor, "DeepKernelEnsembleRegressor"),
+    ):
         make = functools.partial(quick_inside, getattr(sg, name))
-        monkeypatch.setattr(automatic, name, make)
+        monkeypatch.setattr(module, name, make)
 
 
 def quick_inside(cls, **params):

@@ -1,0 +1,218 @@
+"""The recommended default for numbers and counts."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import MultiOutputMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from ..data.arrays import resolve_seed
+from ..data.counts import looks_like_counts
+from ..data.held_out import mixture_of
+from ..data.messages import warn
+from ..data.rows import Data
+from ..data.tables import validate_table
+from ..docstrings import documented
+from ..estimators.docs import public_estimator
+from ..estimators.parameters import AUTO
+from ..estimators.regressor import Regressor
+from ..estimators.validation import check_weight
+from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
+from .automatic import Automatic, of_networks
+from .lattice import OnLattice, lattice_of
+from .mixture import Mixture, MixtureRegressor, Parts
+from .process import ExactProcessRegressor
+from .race import Entrant, Judged
+from .report import Report, report_tables
+
+FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
+PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
+PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
+MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
+
+
+def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
+    """Tell whether there are atoms, or raise an AttributeError that says why not."""
+    check_is_fitted(model)
+    if model.atoms_ is None:
+        why = "y has no atoms" if model.discrete == "auto" else "discrete=False"
+        raise AttributeError(f"{why}: log_predictive_density has the density of y.")
+    return True
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
+    """The recommended default: calibrated predictive distributions on tables of any size.
+
+    Tables are taken as they are: frames with categories, dates and missing values, columns and
+    targets with outliers. Up to 2,000 rows there are exact processes with several kernels; from 200
+    rows on, an ensemble of networks with Gaussian-process last layers, whose noise depends on the
+    inputs and has the tails of the data, trained for the density of its predictions and calibrated
+    by rows that it has not seen. What each predicts for rows that it has not seen gives the weights
+    of their mixture.
+
+    Parameters
+    ----------
+    target : {"auto", "count"}, default="auto"
+        "count": y are counts, with Poisson's distribution of an uncertain rate, by networks alone;
+        "auto" takes y as numbers.
+    discrete : "auto" or False, default="auto"
+        Whether y may be on a lattice: few distinct values, or rounded readings. Draws, means and
+        deviations are then those of the rounded y, and `predict_atoms` tells the probability of
+        each value. Densities, distribution functions and intervals are always those of a continuous
+        y, so that they can be compared.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_models,)
+        Of the models in `estimators_`, of sum 1.
+    atoms_ : ndarray of shape (n_atoms,) or None
+        The values of y, in increasing order, if it is on a lattice.
+    atom_weight_ : float
+        The expected share of new rows whose y is among `atoms_`; 0 if there are none.
+
+    See Also
+    --------
+    DeepKernelEnsembleRegressor : The networks, with their parameters.
+    GaussianProcessRegressor : One exact process with a kernel of your own.
+    StackedDensityRegressor : Mixtures of any models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch import AutoGaussianProcessRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (80, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(80)
+    >>> model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    >>> low, high = model.predict_interval([[0.0]], coverage=0.95)[0]
+    >>> bool(low < 0.0 < high)
+    True
+    """
+
+    target: str = "auto"
+    discrete: Any = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "target": [StrOptions({"auto", "count"})],
+        "discrete": [AUTO, "boolean"],
+    }
+
+    @documented(Regressor.fit)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
+        """Fit the models, and weigh them.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_samples, n_features)
+            Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        """
+        return self._fit_to(X, y, sample_weight)
+
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
+        if self.discrete is True:
+            raise ValueError("discrete must be 'auto' or False, got True.")
+        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
+        X, y = validate_table(self, X, y, reset=True, **options)
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
+        data = self._encoded(X, y, weight)
+        if self.target == "auto" and (data.y == 0).any() and looks_like_counts(data.y):
+            warn(
+                "y looks like counts, which are predicted as numbers here: set target='count' if "
+                "they are."
+            )
+        return data
+
+    def _entrants(self, data: Data) -> list[Entrant]:
+        n = data.size
+        if self.target == "count":
+            return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
+        found = []
+        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
+        if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
+            share = PROCESS_SHARE if n >= FEWEST_FOR_NETWORKS else 1.0
+            found.append(Entrant("process", functools.partial(self._process, share)))
+        if n >= FEWEST_FOR_NETWORKS:
+            found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
+        return found
+
+    def _process(self, share: float, left: float | None) -> ExactProcessRegressor:
+        """Return exact processes, to be fitted in a share of the time that is left."""
+        max_time = None if left is None else share * left
+        seed = resolve_seed(self.random_state)
+        return ExactProcessRegressor(max_time=max_time, device=self.device, random_state=seed)
+
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+        self.weights_ = weights
+        self._model = Mixture(weights.tolist(), [each.model for each in found])
+        lattice = None
+        if self.discrete == "auto" and self.target == "auto":
+            lattice = lattice_of(data.X, data.y, data.weight)
+        if lattice is not None:
+            self._model = OnLattice(self._model, lattice)
+        self.atoms_ = None if lattice is None else lattice.atoms
+        self.atom_weight_ = 0.0 if lattice is None else lattice.weight
+        held_out = mixture_of([each.model.held_out_ for each in found], weights)
+        weight = np.ones(len(data)) if data.weight is None else data.weight
+        self._tables = report_tables(held_out, weight[held_out.rows], self.budget_)
+
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
+        X = self._query(X)
+        return Parts([1.0], [self._model]), X
+
+    @available_if(has_lattice)
+    def predict_atoms(self, X: Any) -> np.ndarray:
+        """Probability of each value of y, if y is on a lattice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        probability : ndarray of shape (n_samples, n_atoms)
+            Of `atoms_`; rows have the sum `atom_weight_`.
+        """
+        return np.asarray(self._model.predict_atoms(self._query(X)))
+
+    @available_if(has_lattice)
+    def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability of y at each row, if y is on a lattice.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Targets.
+
+        Returns
+        -------
+        log_probability : ndarray of shape (n_samples,)
+            Nats; −∞ of a number that is not in `atoms_`.
+        """
+        return np.asarray(self._model.log_predictive_probability(self._query(X), y))
+
+    def report(self) -> Report:
+        """Tell what was fitted, how well it is calibrated, and what limits it; needs pandas.
+
+        Returns
+        -------
+        report : Report
+            Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
+            :class:`~skgpstoch.display.ReportDisplay`.
+        """
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))

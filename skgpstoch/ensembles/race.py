@@ -1,0 +1,117 @@
+"""A race of models: what each predicts for rows that it has not seen gives the weights of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
+
+from ..data.deadline import Deadline, seconds_left
+from ..data.messages import warn
+from ..data.rows import Data
+from ..estimators.callbacks import Fit, Fits
+from .stacking import kept_weights, stacking_weights
+
+PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
+LEAST_WEIGHT = 0.1  # below which a model is not worth the time of its predictions
+LEAST_GAIN = 0.003  # nats per row that scouts must add, or networks do not: *measured*, 32 tables
+
+
+class Entrant(NamedTuple):
+    """A model to be tried in the race.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    make : callable
+        Makes it, given the seconds that are left.
+    scout : callable or None, default=None
+        Makes a cheap one, which tells if there is any use in the model itself.
+    """
+
+    name: str
+    make: Callable[[float | None], Any]
+    scout: Callable[[float | None], Any] | None = None
+
+
+class Judged(NamedTuple):
+    """A fitted model, and the seconds that its fit took."""
+
+    name: str
+    model: Any
+    seconds: float
+
+    def held_out(self, n_rows: int) -> np.ndarray:
+        """Return log densities of rows that it has not seen, (n,); NaN of others."""
+        found = getattr(self.model, "held_out_", None)
+        return np.full(n_rows, np.nan) if found is None else found.log_densities(n_rows)
+
+    def score(self, data: Data) -> float:
+        """Return the mean of these or, if there are none, the bound on the evidence per row."""
+        densities = self.held_out(len(data))
+        judged = ~np.isnan(densities)
+        if not judged.any():
+            return float(self.model.log_marginal_likelihood_value_ / data.n_effective)
+        weight = None if data.weight is None else data.weight[judged]
+        return float(np.average(densities[judged], weights=weight))
+
+
+def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
+    """Fit a model."""
+    began = time.perf_counter()
+    of_rows = {} if data.weight is None else {"sample_weight": data.weight}
+    return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
+
+
+def race(
+    entrants: list[Entrant], fits: Fits, data: Data, deadline: Deadline | None
+) -> tuple[list[Judged], list[Judged]]:
+    """Fit models in turn; return those to be mixed, and scouts that no model has followed."""
+    found: list[Judged] = []
+    given_up: list[Judged] = []
+    for name, make, scout in entrants:
+        try:
+            if found and scout is not None:
+                few = scout(seconds_left(deadline))
+                tried = fitted(fits.next(f"{name}, a few"), name, few, data)
+                if gain_of(tried, found, data) < LEAST_GAIN:
+                    given_up.append(tried)
+                    continue
+            found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            warn(f"The fit was interrupted; the model is without {name}.", ConvergenceWarning)
+            break
+    return found, given_up
+
+
+def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return log densities (m, J) of rows that the last model has not seen, and their weights."""
+    densities = np.stack([model.held_out(len(data)) for model in found], 1)
+    rows = ~np.isnan(densities[:, -1])
+    return densities[rows], None if data.weight is None else data.weight[rows]
+
+
+def gain_of(tried: Judged, found: list[Judged], data: Data) -> float:
+    """Return what a model adds to the score of the mixture of others, in nats per row."""
+    densities, weight = held_out_densities([*found, tried], data)
+    scores = [
+        logsumexp(log_p, axis=1, b=stacking_weights(log_p, weight, PRIOR_ROWS))
+        for log_p in (densities, densities[:, :-1])
+    ]
+    return float(np.average(scores[0] - scores[1], weights=weight))
+
+
+def weights_of(found: list[Judged], data: Data) -> np.ndarray:
+    """Return the weights of models in the mixture."""
+    if len(found) == 1:
+        return np.ones(1)
+    return kept_weights(
+        stacking_weights(*held_out_densities(found, data), PRIOR_ROWS), LEAST_WEIGHT
+    )

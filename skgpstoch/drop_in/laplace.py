@@ -85,7 +85,6 @@ class BinaryLaplaceClassifier(BaseEstimator):
             theta, bounds, n = kernel.theta, kernel.bounds, self.n_restarts_optimizer
             optimum = maximise(make, theta, bounds, self.optimizer, n, random_state)
             kernel.theta, stop.is_set = optimum.theta, optimum.status == "interrupted"
-            kernel._check_bounds_params()
         self.kernel_ = kernel
         self._set_mode(start)
         return self

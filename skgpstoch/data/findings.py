@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .messages import warn
 
 SEVERITIES = ("problem", "note", "fine")
-COLUMNS = ("finding", "where", "value", "limit", "severity")
+HEADINGS = ("finding", "where", "value", "limit", "severity")
 
 
 class Finding(NamedTuple):
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
     def line(self) -> dict[str, Any]:
         """Return a line of the table."""
         cells = (self.name, self.where, self.value, self.limit, self.severity)
-        return {**dict(zip(COLUMNS, cells, strict=True)), "message": self.message}
+        return {**dict(zip(HEADINGS, cells, strict=True)), "message": self.message}
 
 
 class Diagnosis(tuple[Finding, ...]):
@@ -92,10 +92,10 @@ class Diagnosis(tuple[Finding, ...]):
         """Return the table as a pandas frame, a line for each finding."""
         import pandas as pd  # not needed otherwise
 
-        return pd.DataFrame([f.line() for f in self], columns=[*COLUMNS, "message"])
+        return pd.DataFrame([f.line() for f in self], columns=[*HEADINGS, "message"])
 
     def __repr__(self) -> str:
-        table = [COLUMNS, *(cells(finding) for finding in self)]
+        table = [HEADINGS, *(cells(finding) for finding in self)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -108,7 +108,7 @@ class Diagnosis(tuple[Finding, ...]):
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
-        head = "".join(f"<th>{name}</th>" for name in (*COLUMNS, "message"))
+        head = "".join(f"<th>{name}</th>" for name in (*HEADINGS, "message"))
         rows = [
             "".join(f"<td>{html.escape(cell)}</td>" for cell in (*cells(f), f.message))
             for f in self

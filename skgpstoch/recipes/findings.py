@@ -25,8 +25,8 @@ FEW_ROWS, TOO_FEW_ROWS = 20, 10  # to learn hyper-parameters from
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
-USUAL = 1.4826  # standard deviations of normal numbers, to the median of their sizes
-COMPARED_NUMBERS = 1_000_000  # of X that rows are compared with
+OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of their sizes
+COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # of X, that some rows are compared with
 ASKED_ROWS, ASKED_PAIRS = 20, 200  # rows whose covariances, and whose errors, are looked at
 LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other one
 LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
@@ -34,7 +34,9 @@ LEAST_RANGE = 0.01  # of an input, in length-scales
 SEEN_RANGE = 0.1  # of some other input, for units to be to blame
 MOST_RESIDUAL = 1.0  # of noise variances, that points leave unexplained
 SHOWN_COLUMNS = 5
-VARIATION, NEAREST, ERRORS = "variation of f", "nearest row", "errors alike"  # findings
+VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
+RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
+EXPLAIN_ERRORS = (VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING)
 STANDARDISE = (
     "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
     "standard deviations of X."
@@ -93,8 +95,8 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
     kernel : sklearn kernel
         With the bounds of the search.
     is_given : bool
-        Whether the bounds are the user's. Of a default kernel, a length-scale that is at its upper
-        bound only says that an input does not matter.
+        Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
+        says that an input does not matter, and a variance there that f is a line, say: only notes.
     """
     close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
     free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
@@ -116,14 +118,18 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
             f"{change} the bound and calling fit again may find a better value.",
             ConvergenceWarning,
         )
-        if not is_given and at[1] and parameter.name.endswith("length_scale"):
+        is_scale = parameter.name.endswith("length_scale")
+        if is_given or (is_scale and at[0]):
+            yield found
+        elif is_scale:
             which = f"column {i} of X" if parameter.n_elements > 1 else "X"
-            found = found._replace(
+            yield found._replace(
                 severity="note",
                 text=f"f does not depend on {which}, whose length_scale is at its upper bound.",
                 advice="Look at its units if it should matter; else there is nothing to do.",
             )
-        yield found
+        else:
+            yield found._replace(severity="note", advice="Give a kernel with other bounds.")
 
 
 def of_noise(variance: Tensor, bounds: tuple[float, float]) -> Iterator[Finding]:
@@ -153,7 +159,7 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
     gain = 0.0
     if history.status == "max_iter" and len(curve) >= LEAST_CURVE:
         gain = float(np.mean(curve[-2 * tenth : -tenth]) - np.mean(curve[-tenth:]))
-    found = Finding("training", "max_iter", gain, MOST_GAIN)
+    found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
     if gain > MOST_GAIN:
         found = found._replace(
             severity="problem",
@@ -205,14 +211,19 @@ def of_sight(
     unit : float
         Standard deviation of y, in units of f.
     """
-    kernel, some = split_white_noise(fitted)[0], X[:: math.ceil(X.size / COMPARED_NUMBERS)]
+    kernel, some = split_white_noise(fitted)[0], X[:: stride(X)]
     least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
     before = 1.0, math.inf
     if given is not None:
         before = neighbour_and_variation(split_white_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
-    if 1 < len(some) == len(X):
+    if TOO_FEW_ROWS <= len(some) == len(X):
         yield of_nearest(nearest, before[0], kernel)
+
+
+def stride(X: np.ndarray) -> int:
+    """Return the step from each row that others are compared with to the next."""
+    return max(math.ceil(len(X) / COMPARED_ROWS), math.ceil(X.size / COMPARED_NUMBERS))
 
 
 def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
@@ -278,7 +289,7 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
     is_shared = not any(np.ptp(scale) for scale in scales) and width.max() >= SEEN_RANGE
     narrow = np.flatnonzero(is_shared & (width < LEAST_RANGE) & (width > 0.0))
     varied = width[width > 0.0]
-    found = Finding("range of inputs", "X", float(varied.min(initial=np.inf)), LEAST_RANGE)
+    found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), LEAST_RANGE)
     if len(narrow):
         more = ", …" if len(narrow) > SHOWN_COLUMNS else ""
         columns = ", ".join(map(str, narrow[:SHOWN_COLUMNS])) + more
@@ -299,7 +310,7 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
 def of_residual(basis: Basis, noise: float, advice: str, is_trained: bool) -> Iterator[Finding]:
     """Yield tr(K − Q) of rows, in units of their noise variance, or of 1 where there is none."""
     share = float(basis.residual().mean()) / noise
-    found = Finding("residual variance", "points", share, MOST_RESIDUAL)
+    found = Finding(RESIDUAL, "points", share, MOST_RESIDUAL)
     if share > MOST_RESIDUAL:
         found = found._replace(
             severity="problem" if is_trained else "note",
@@ -328,18 +339,18 @@ def of_errors(
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return that of errors about 0, of which none counts for more than three usual ones."""
-    unit = np.median(np.abs(a)) * USUAL or 1.0
+    unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
     a, b = (np.clip(e / unit, -3.0, 3.0) for e in (a, b))
     return float(a @ b / (math.sqrt((a @ a) * (b @ b)) or 1.0))
 
 
 def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
-    step = math.ceil(X.size / COMPARED_NUMBERS)
+    step = stride(X)
     _, distinct = np.unique(X[::step], axis=0, return_index=True)
     rows = step * np.sort(distinct)
     offset, scale = Scaling.standard(X[rows])
-    Z = torch.from_numpy((X[rows] - offset) / scale)
+    Z = torch.from_numpy((X[rows] - offset) / scale).float()
     asked = np.unique(
         np.linspace(0, len(rows) - 1, min(len(rows), ASKED_PAIRS)).round().astype(int)
     )
@@ -366,12 +377,13 @@ def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | N
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, errors that follow from a kernel that sees nothing as a note."""
+    """Return findings, errors that follow from another problem as a note."""
     found = list(findings)
-    if not any(f.name in (VARIATION, NEAREST) and f.severity == "problem" for f in found):
+    first = [f for f in found if f.name in EXPLAIN_ERRORS and f.severity == "problem"]
+    if not first:
         return found
-    first = "The kernel, which does not see the rows, comes first."
+    follow = f"This follows from {first[0].name!r}."
     return [
-        f._replace(severity="note", advice=first) if f.name == ERRORS and f.text else f
+        f._replace(severity="note", advice=follow) if f.name == ERRORS and f.text else f
         for f in found
     ]

@@ -94,7 +94,8 @@ class Training(OfParameters):
 
     def is_complete(self, status: str) -> bool:
         """Tell whether training that ended so went on for as long as it takes by itself."""
-        return status == "converged" or (self.max_iter == "auto" and status == "max_iter")
+        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
+        return self.n_iter_no_change is None and status in ends
 
 
 class KernelChoice(NamedTuple):

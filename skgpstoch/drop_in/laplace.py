@@ -70,7 +70,6 @@ class BinaryLaplaceClassifier(BaseEstimator):
             make = functools.partial(self._evidence, kernel, start)
             theta, bounds, n = kernel.theta, kernel.bounds, self.n_restarts_optimizer
             kernel.theta = maximise(make, theta, bounds, self.optimizer, n, random_state).theta
-            kernel._check_bounds_params()
         self.kernel_ = kernel
         self._set_mode(start)
         return self

@@ -8,6 +8,7 @@ The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.laye
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -17,6 +18,8 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..data.arrays import Scaling
+from ..data.devices import HOST
+from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
@@ -31,6 +34,7 @@ from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.optimizers import SCHEDULES, constant
+from .findings import of_number, of_residual
 from .recipe import (
     Fitted,
     Folds,
@@ -51,6 +55,7 @@ USUAL_BATCH = 512  # rows of a minibatch
 FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 LBFGS_EPOCHS = 20
+SOME_ROWS = 200  # whose residual variance is looked at
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
 
@@ -76,6 +81,25 @@ class FeatureBuilder(Protocol):
     @property
     def posterior(self) -> str:
         """The family of q: "svgp", "solve" or "odvgp"."""
+
+    @property
+    def n_inducing(self) -> int | str:
+        """Points that were asked for."""
+
+    @property
+    def n_orthogonal(self) -> int | str:
+        """The same of orthogonal ones."""
+
+    @property
+    def sees_inputs(self) -> bool:
+        """Whether the kernel's inputs are the rows of X."""
+
+    @property
+    def chooses_inputs(self) -> bool:
+        """Whether it has to be learned which columns of X matter."""
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        """How many points there are to choose from, of so many rows."""
 
     @property
     def steps(self) -> tuple[int, int, int]:
@@ -305,17 +329,12 @@ class VariationalRecipe(Recipe):
     # ---- fitted ------------------------------------------------------------------------------
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        model, kernel = fitted.posterior.model, self.features.kernel
-        features, likelihood = model.features, model.likelihood
-        expression = self.features.fitted_kernel(features, fitted.x_scaling)
-        if isinstance(likelihood, Gaussian):
-            noise = float(likelihood.noise_variance.mean())
-            expression = join_white_noise(expression, noise, kernel.white)
+        likelihood = fitted.posterior.model.likelihood
         found: dict[str, Any] = self.features.attributes(fitted)
         found |= {
             "solver_": fitted.plan.solver,
             "likelihood_": likelihood,
-            "kernel_": expression,
+            "kernel_": self.fitted_kernel(fitted),
             "log_marginal_likelihood_value_": bound_of(fitted),
         }
         if isinstance(likelihood, AdditiveNoise):
@@ -323,6 +342,51 @@ class VariationalRecipe(Recipe):
             found["likelihood_"] = likelihood
             found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
         return found
+
+    def fitted_kernel(self, fitted: Fitted) -> sk.Kernel:
+        """Return the kernel for the user's X, and the noise if `kernel` has one."""
+        model = fitted.posterior.model
+        expression = self.features.fitted_kernel(model.features, fitted.x_scaling)
+        if not isinstance(model.likelihood, Gaussian):
+            return expression
+        noise = float(model.likelihood.noise_variance.mean())
+        return join_white_noise(expression, noise, self.features.kernel.white)
+
+    # ---- findings ----------------------------------------------------------------------------
+
+    @property
+    def learns(self) -> bool:
+        return self.features.network is not None or not self.features.kernel.is_fixed
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return self.features.chooses_inputs
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        features = self.features
+        kernel = self.fitted_kernel(fitted)
+        yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
+        if (data := fitted.whole) is not None:
+            yield from self.point_findings(fitted, data)
+
+    def point_findings(self, fitted: Fitted, data: Data) -> Iterator[Finding]:
+        """Yield whether there are as many points as were asked for, and as the function needs."""
+        features, plan = self.features, fitted.plan
+        most = features.n_choices(data.size - plan.folds.n_untrained, data.X.shape[1])
+        yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
+        if plan.n_orthogonal:
+            yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
+        likelihood, some = fitted.posterior.likelihood, data.X[:: math.ceil(len(data) / SOME_ROWS)]
+        X = fitted.x_scaling.tensor(some, torch.float64, HOST)
+        is_noise = isinstance(likelihood, AdditiveNoise)
+        noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
+        advice = f"Raise n_inducing, now {plan.n_inducing}."
+        is_trained = self.training.is_complete(fitted.history.status)
+        with torch.no_grad():
+            basis = fitted.posterior.model.features.basis(X)
+        yield from of_residual(basis, noise, advice, is_trained)
+        yield from self.error_findings(fitted, advice, is_trained)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -22,7 +22,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
-from .laplace import BinaryLaplaceClassifier, Stop, predict_std_one_vs_rest
+from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
 from .noise import fixed
 
@@ -159,7 +159,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             warm_start=self.warm_start,
             random_state=self.random_state,
             device=self.device,
-            stop=Stop(),
         )
         X = self.X_train_
         if self.n_classes_ == 2:

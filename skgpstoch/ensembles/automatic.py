@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -94,7 +94,8 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     """Return an ensemble of networks, to be trained in the time that is left."""
     seed = resolve_seed(p.random_state)
     model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
-    n_epochs = ensemble_plan(Training.of(model), len(data)).max_iter
+    of_classes = is_classifier(model)
+    n_epochs = ensemble_plan(Training.of(model), len(data), of_classes=of_classes).max_iter
     fewer = {"n_estimators": SCOUTS, "max_iter": max(1, round(SCOUTED * n_epochs))}
 
     def make(left: float | None) -> Any:

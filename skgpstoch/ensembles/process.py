@@ -31,6 +31,7 @@ from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
+from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from .mixture import MixtureRegressor
 from .process_evidence import (
     KERNEL_SHAPES,
@@ -79,6 +80,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
         What is mixed: RBF or Matérn-3/2 processes, which have a linear part, a line, a constant.
         "auto" is all of them up to 600 rows, then the first two.
+    missing_columns : array-like of int or None, default=None
+        Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
+        Each has a variance that is learned, by which y is noisier there.
     max_time : float or None, default=None
         Seconds after which no other kernel is tried, if it would probably take longer. One is
         always fitted.
@@ -127,6 +131,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernels": [StrOptions({"auto"}), list, tuple],
+        "missing_columns": ["array-like", None],
         "max_time": [POSITIVE, None],
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
@@ -136,11 +141,13 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self,
         *,
         kernels: str | Sequence[str] = "auto",
+        missing_columns: Sequence[int] | None = None,
         max_time: float | None = None,
         device: Any = None,
         random_state: Any = None,
     ) -> None:
         self.kernels = kernels
+        self.missing_columns = missing_columns
         self.max_time = max_time
         self.device = device
         self.random_state = random_state
@@ -166,7 +173,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)
         n_draws = next((S for most, S in DRAWS_OF_ROWS if len(rows) <= most), 1)
-        normals = antithetic(n_draws, data.X.shape[1] + 3, rng)
+        n_most = 3 + data.X.shape[1] + outputs[0].missing.shape[1]
+        normals = antithetic(n_draws, n_most, rng)
         searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
         fitted: list[list[FittedKernel]] = []
         for name in names:
@@ -217,22 +225,34 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             scaling.tensor(column, torch.float64, device)
             for scaling, column in ((self._x_scaling, rows.X), (self._y_scaling, rows.y))
         )
-        w, tau, m = (torch.from_numpy(a).to(device) for a in (weight, precision, left_out))
-        return [ProcessRows(X, y[:, p], w, tau[:, p], m) for p in range(y.shape[1])]
+        of_rows = (weight, precision, left_out, self._missing(rows.X))
+        w, tau, m, missing = (torch.from_numpy(a).to(device) for a in of_rows)
+        return [ProcessRows(X, y[:, p], w, tau[:, p], m, missing) for p in range(y.shape[1])]
+
+    def _missing(self, X: np.ndarray) -> np.ndarray:
+        """Return where values are missing, (N, q); of very many columns, how many are."""
+        missing = X[:, checked_columns(self.missing_columns, X.shape[1])].astype(np.float64)
+        if missing.size and (missing.min() < 0.0 or missing.max() > 1.0):
+            raise ValueError(
+                "X must have numbers from 0 to 1 in missing_columns, which say whether a value is "
+                f"missing, got {missing.min():g} to {missing.max():g}."
+            )
+        many = missing.shape[1] > MOST_RELEVANT_INPUTS
+        return missing.sum(1, keepdims=True) if many else missing
 
     # ---- predictions -------------------------------------------------------------------------
 
     @predicting()
     def distribution(self, X: Any) -> StudentMixture:
         """Return the distributions of y at the rows of X, in the user's units."""
-        X, processes = self._query(X)
+        X, missing, processes = self._query(X)
         n = len(X)
         mean, var = np.empty((2, *shape_of(processes), n))  # (K, P, S, N)
 
         def compute(block: slice) -> None:
             for index in np.ndindex(mean.shape[:-1]):
                 k, p, s = index
-                found = processes[k][p][s].moments(X[block])
+                found = processes[k][p][s].moments(X[block], missing[block])
                 mean[index][block], var[index][block] = (a.cpu().numpy() for a in found)
 
         n_rows = len(processes[0][0][0].alpha)
@@ -243,14 +263,15 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scale = np.exp(factor) * np.sqrt(var) * unit
         return StudentMixture(self.weights_, mean * unit + offset, scale, df)
 
-    def _query(self, X: Any) -> tuple[torch.Tensor, list[list[list[Process]]]]:
-        """Return scaled rows, and the processes, where predictions are made."""
+    def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
+        """Return scaled rows, what they miss, and the processes, where predictions are made."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
+        missing = torch.from_numpy(self._missing(X)).to(device)
         X = self._x_scaling.tensor(X, torch.float64, device)
-        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
+        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), missing, processes
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(N, P, ...) → the shape of the user's y."""
@@ -330,7 +351,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
-        X, processes = self._query(X)
+        X, missing, processes = self._query(X)
         rng = np.random.default_rng(resolve_seed(random_state))
         K, P, S = shape_of(processes)
         kernels = rng.choice(K, check_n_samples(n_samples), p=self.weights_)
@@ -339,7 +360,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             of_output = np.stack([kernels, rng.integers(S, size=len(kernels))])
             for k, s in np.unique(of_output, axis=1).T:
                 asked = (of_output == [[k], [s]]).all(0)
-                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X))
+                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X, missing))
                 draws[:, p, asked] = student_draws(mean, cov, self._tails[k][p], asked.sum(), rng)
         return self._shaped(
             draws * self._y_scaling.scale[:, None] + self._y_scaling.offset[:, None]
@@ -347,6 +368,29 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 # ---- parts ---------------------------------------------------------------------------------------
+
+
+def checked_columns(given: Any, n_columns: int) -> np.ndarray:
+    """Return the positions of columns.
+
+    Raises
+    ------
+    ValueError
+        If `given` is neither None nor positions of columns.
+    """
+    columns = np.asarray([] if given is None else given)
+    if columns.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if (
+        columns.ndim != 1
+        or columns.dtype.kind not in "iu"
+        or (columns.min() < 0 or columns.max() >= n_columns)
+    ):
+        raise ValueError(
+            "missing_columns must be None or positions of columns of X, integers from 0 to "
+            f"{n_columns - 1}, got {given!r}."
+        )
+    return columns
 
 
 def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:
@@ -376,14 +420,14 @@ def fit_kernel(
     found = zip(*(process.left_out(rows) for process in processes), strict=True)
     left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))
     tails = calibrated(left_out, rows.weight.cpu().numpy())
-    noise = np.array([float(process.theta.noise) for process in processes])
-    held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise)
+    noise = torch.stack([process.theta.noise_where(rows.missing) for process in processes])
+    held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
     return FittedKernel([process.to(HOST) for process in processes], tails, held_out)
 
 
 def settled(shape: Shape, rows: ProcessRows) -> tuple[np.ndarray, ProcessRows]:
     """Return the best z, and rows with their precisions, which depend on each other."""
-    z = shape.start(rows.X)
+    z = shape.start(rows)
     for _ in range(SETTLING_ROUNDS):
         z = search(LogPosterior(shape, rows), z)
         precision = left_out_precisions(Process.given(shape, z, rows), rows)

@@ -14,6 +14,7 @@ from ..data.deadline import Deadline, seconds_left
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import Fit, Fits
+from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .stacking import kept_weights, stacking_weights
 
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
@@ -75,6 +76,9 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     for name, make, scout in entrants:
+        if was_interrupted():
+            warn_without(name)
+            break
         try:
             if found and scout is not None:
                 few = scout(seconds_left(deadline))
@@ -84,11 +88,16 @@ def race(
                     continue
             found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
         except KeyboardInterrupt:
-            if not found:
+            if not (found and keeps_best()):
                 raise
-            warn(f"The fit was interrupted; the model is without {name}.", ConvergenceWarning)
+            warn_without(name)
             break
     return found, given_up
+
+
+def warn_without(name: str) -> None:
+    """Warn that Ctrl-C came before a model was fitted."""
+    warn(f"The fit was interrupted; the model is without {name}. {AGAIN}", ConvergenceWarning)
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:

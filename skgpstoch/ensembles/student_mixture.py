@@ -127,7 +127,7 @@ class LeftOut(NamedTuple):
         return np.asarray(logsumexp(self.log_share() + each, axis=0))
 
     def predictions(self, tails: Tails, y: np.ndarray, noise: np.ndarray) -> HeldOutPredictions:
-        """Return what is predicted for y (N,), where draws have a variance of the noise (S,)."""
+        """Return what is predicted for y (N,), where the noise has a variance (S, N)."""
         share, factor = np.exp(self.log_share()), math.exp(tails.log_factor)
         error = (share * self.residual).sum(0)
         apart = np.square(self.residual - error)
@@ -136,7 +136,7 @@ class LeftOut(NamedTuple):
         def std(var: np.ndarray) -> np.ndarray:
             return np.sqrt((share * (widened * var + apart)).sum(0))
 
-        latent_var = np.maximum(self.var - noise[:, None], 0.0)
+        latent_var = np.maximum(self.var - noise, 0.0)
         cdf = (share * stdtr(tails.df, self.residual / (factor * np.sqrt(self.var)))).sum(0)
         columns = (error, std(self.var), std(latent_var), y - error, cdf)
         rows, log_density = np.arange(len(y)), self.log_density(tails)

@@ -38,6 +38,7 @@ from ..maths.allocator import keep_freed_memory
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
+from ..training.interrupts import one_fit
 from ..training.loop import History, train
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
@@ -84,7 +85,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(estimator))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), numeric_context():
+            with one_fit(), torch.inference_mode(False), torch.enable_grad(), numeric_context():
                 return method(estimator, *args, **kwargs)
         except BaseException as error:
             vars(estimator).clear()

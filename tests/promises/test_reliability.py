@@ -469,7 +469,7 @@ def interrupted(fit, X, y, match="interrupted after"):
         except KeyboardInterrupt:  # which would end all tests
             pytest.fail("Ctrl-C came through")
 
-    with pytest.warns(ConvergenceWarning, match=match):
+    with skgpstoch.on_interrupt(), pytest.warns(ConvergenceWarning, match=match):
         return call()
 
 

@@ -305,9 +305,7 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
     automatic = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     assert [f.name for f in automatic.diagnose()] == ["few rows", "many features"]
     classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
-    found = [f.where for f in classes.diagnose()]
-    assert found.count("X") == 2
-    assert any(where.startswith("networks: ") for where in found)
+    assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]
     gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))
     pairs = [("gp", gp), ("ridge", ConstantVarianceRegressor(Ridge()))]
     stacked = StackedDensityRegressor(pairs, cv=2).fit(X, y)

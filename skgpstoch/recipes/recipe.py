@@ -21,7 +21,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, plain
 from ..data.deadline import Deadline
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
@@ -51,7 +51,8 @@ class OfParameters:
     def of(cls, parameters: Any, **decided: Any) -> Self:
         """Take what is not decided here from parameters of the same names, as far as there are."""
         names = [name for name in inspect.signature(cls).parameters if name not in decided]
-        given = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        has = [name for name in names if hasattr(parameters, name)]
+        given = {name: plain(getattr(parameters, name)) for name in has}
         return cls(**given, **decided)
 
 

@@ -517,7 +517,7 @@ class Recipe(OfParameters, ABC):
         self.likelihood.check_targets(data.y)
         if data.exposure is None and data.y_std is None:
             return
-        one = torch.ones(1, 1, dtype=torch.float64)
+        one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)
 

@@ -70,7 +70,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
         X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
-        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
         if len(self.classes_) < 2:
             raise ValueError(

@@ -490,7 +490,7 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
                 f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
                 "likelihood, or a term of kernel at its top level."
             )
-        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):
             raise ValueError(
                 f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "

@@ -21,7 +21,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, plain
 from ..data.deadline import Deadline
 from ..data.devices import HOST
 from ..data.findings import Finding
@@ -64,7 +64,8 @@ class OfParameters:
     def of(cls, parameters: Any, **decided: Any) -> Self:
         """Take what is not decided here from parameters of the same names, as far as there are."""
         names = [name for name in inspect.signature(cls).parameters if name not in decided]
-        given = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        has = [name for name in names if hasattr(parameters, name)]
+        given = {name: plain(getattr(parameters, name)) for name in has}
         return cls(**given, **decided)
 
 
@@ -555,7 +556,7 @@ class Recipe(OfParameters, ABC):
         self.likelihood.check_targets(data.y)
         if data.exposure is None and data.y_std is None:
             return
-        one = torch.ones(1, 1, dtype=torch.float64)
+        one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)
 

@@ -17,7 +17,7 @@ differences of gradients. Everything below is of z = (θ − prior mean)/prior d
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -149,6 +149,13 @@ def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
     return k + theta.slope * (X / theta.length_scale).square().sum(1) if shape.is_linear else k
 
 
+def factor(shape: Shape, theta: Theta, X: Tensor, noise: Tensor) -> Tensor:
+    """Return L (N, N) of C = K + diag(noise)."""
+    C = covariance(shape, theta, X, X)
+    C.diagonal().add_(noise)
+    return cholesky(C, "covariance of the rows")
+
+
 # ---- θ given rows --------------------------------------------------------------------------------
 
 
@@ -227,28 +234,43 @@ def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -
 
 
 class Process(NamedTuple):
-    """p(f | y, θ): the rows' X (N, d), the factor L of C (N, N), and α = C⁻¹y (N,)."""
+    """p(f | y, θ): the rows' X (N, d), v/(wτ) (N,), the factor L of C (N, N), and α = C⁻¹y (N,)."""
 
     shape: Shape
     theta: Theta
     X: Tensor
+    noise: Tensor
     L: Tensor
     alpha: Tensor
 
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
         """Condition on rows."""
-        X = rows.X
-        theta = Theta.of(torch.from_numpy(z).to(X), *shape.sizes(rows))
-        C = covariance(shape, theta, X, X)
-        C.diagonal().add_(theta.noise_where(rows.missing) * rows.relative_noise)
-        L = cholesky(C, "covariance of the rows")
-        return cls(shape, theta, X, L, torch.cholesky_solve(rows.y[:, None], L)[:, 0])
+        theta = Theta.of(torch.from_numpy(z).to(rows.X), *shape.sizes(rows))
+        noise = theta.noise_where(rows.missing) * rows.relative_noise
+        L = factor(shape, theta, rows.X, noise)
+        alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
+        return cls(shape, theta, rows.X, noise, L, alpha)
+
+    @classmethod
+    def with_alpha(
+        cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
+    ) -> Process:
+        """Return the process that these are of."""
+        return cls(shape, theta, X, noise, factor(shape, theta, X, noise), alpha)
+
+    def __reduce__(self) -> Any:
+        """Pickle all but the factor: it is most of the memory, and follows from the rest."""
+        return self.with_alpha, (self.shape, self.theta, self.X, self.noise, self.alpha)
 
     def to(self, device: torch.device) -> Process:
         """Move to a device."""
         theta = Theta(*(value.to(device) for value in self.theta))
         return Process(self.shape, theta, *(column.to(device) for column in self[2:]))
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Mean of y, (N*,)."""
+        return covariance(self.shape, self.theta, X, self.X) @ self.alpha
 
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of y, its noise included, each (N*,)."""

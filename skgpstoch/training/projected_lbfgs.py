@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -133,7 +134,7 @@ class BoundedLBFGS:
             if promised >= 0.0:
                 break
             reached, gradient = evaluate(), self.gradient()
-            along = float((gradient * direction)[at == target].sum())  # 0 along a bound
+            along = float(torch.where(at == target, gradient * direction, 0.0).sum())
             trial = Trial(length, float(reached), along)
             enough = start + ARMIJO * promised + slack
             if trial.value <= min(enough, low.value + slack):
@@ -155,7 +156,6 @@ class BoundedLBFGS:
     def free(self, x: Tensor, slope: Tensor) -> Tensor:
         """1 for parameters that a step down the slope moves, 0 for those that bounds hold."""
         moved = self.move_to(x - slope) != x
-        self.move_to(x)
         return (moved | (slope == 0.0)).to(x)
 
     def position(self) -> Tensor:
@@ -164,8 +164,10 @@ class BoundedLBFGS:
 
     def move_to(self, x: Tensor) -> Tensor:
         """Set the parameters to the nearest point within bounds, which is returned."""
-        for p, part in zip(self.params, x.split([p.numel() for p in self.params]), strict=True):
-            p.copy_(part.view_as(p))
+        stop = 0
+        for p in self.params:
+            start, stop = stop, stop + p.numel()
+            p.copy_(x[start:stop].view_as(p))
         self.project()
         return self.position()
 
@@ -200,22 +202,26 @@ class ProjectedLBFGS(BoundedLBFGS, Optimizer):
 
 
 def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y)."""
-    q, weights = slope.clone(), []
-    if not pairs:
-        return q
-    # The host is told which are of use, and what of them is the same for all g; weights stay.
-    asked = torch.stack([a for s, y in pairs for a in (s @ y, y @ y)]).view(-1, 2).tolist()
-    useful = [(s, y, *of) for (s, y), of in zip(pairs, asked, strict=True)]
-    useful = [(s, y, sy, yy) for s, y, sy, yy in useful if sy > CURVATURE * yy]
-    for s, y, sy, _ in reversed(useful):
-        weights.append((s @ q).double() / sy)
-        q -= weights[-1] * y
-    for _, _, sy, yy in useful[-1:]:
-        q *= sy / yy
-    for (s, y, sy, _), weight in zip(useful, reversed(weights), strict=True):
-        q += (weight - (y @ q).double() / sy) * s
-    return q
+    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y).
+
+    All that it makes is in the span of s, y and g, so that their inner products say how much of
+    each H g has, and the device is asked once (Chen, Wang & Zhou, "Large-scale L-BFGS using
+    MapReduce", NIPS 2014).
+    """
+    m = len(pairs)
+    basis = torch.stack([*(s for s, _ in pairs), *(y for _, y in pairs), slope])  # (2m + 1, D)
+    G = (basis.double() @ basis.double().mT).cpu().numpy()
+    useful = [i for i in range(m) if G[i, m + i] > CURVATURE * G[m + i, m + i]]
+    share, weights = np.zeros(2 * m + 1), np.zeros(m)  # of the basis in what becomes H g
+    share[-1] = 1.0
+    for i in reversed(useful):
+        weights[i] = G[i] @ share / G[i, m + i]
+        share[m + i] -= weights[i]
+    for i in useful[-1:]:
+        share *= G[i, m + i] / G[m + i, m + i]
+    for i in useful:
+        share[i] += weights[i] - G[m + i] @ share / G[i, m + i]
+    return torch.from_numpy(share).to(basis) @ basis
 
 
 def between(low: Trial, high: Trial) -> float:

@@ -190,5 +190,6 @@ def test_an_accelerator_says_once_which_pairs_are_of_use(pretend):
         found = quasi_newton(slope.to("pretend"), there)
         assert pretend.n_waits == 1
         assert torch.equal(found.cpu(), quasi_newton(slope, pairs))
-        assert torch.equal(quasi_newton(slope, pairs), quasi_newton(slope, pairs[:2] + pairs[3:]))
+        without = quasi_newton(slope, pairs[:2] + pairs[3:])
+        torch.testing.assert_close(quasi_newton(slope, pairs), without)
     assert torch.equal(quasi_newton(slope, []), slope)

@@ -281,6 +281,9 @@ def why_object(kernel: sk.Kernel) -> str | None:
     """
     if not kernel.requires_vector_input:
         return f"{kernel} does not ask for vectors"
+    terms = sum_of_products(kernel)
+    if terms is not None and (terms.values > 0.0).all():  # which takes less time to find out
+        return None
     try:
         from_sklearn(kernel)
     except (TypeError, UnsupportedKernelError) as error:

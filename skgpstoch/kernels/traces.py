@@ -191,6 +191,9 @@ def terms_of(kernel: sk.Kernel, values: list[float], is_free: list[bool]) -> lis
         value = np.atleast_1d(np.asarray(getattr(kernel, name), dtype=np.float64))
         values += value.tolist()
         is_free += [not isinstance(getattr(kernel, f"{name}_bounds"), str)] * len(value)
+    n_more = len(values) - start - len(HYPERPARAMETERS[type(kernel)])
+    if n_more and type(kernel) not in (sk.RBF, sk.Matern):  # which only these may have
+        return None
     if type(kernel) in (sk.ConstantKernel, sk.WhiteKernel):
         return [Term((start,), is_white=type(kernel) is sk.WhiteKernel)]
     factor = factor_of(kernel, slice(start, len(values)))

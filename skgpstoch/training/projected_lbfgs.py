@@ -87,7 +87,7 @@ class BoundedLBFGS:
             if steepest <= self.gtol or not math.isfinite(steepest):
                 self.converged = math.isfinite(steepest)
                 break
-            direction = -quasi_newton(slope * free, [(s * free, y * free) for s, y in pairs])
+            direction = -quasi_newton(slope, pairs, free)
             length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))
             longest = float("inf") if pairs else 1.0  # of a direction whose scale is not known
             found = self.search(evaluate, x, value, slope, direction, length, longest)
@@ -201,15 +201,19 @@ class ProjectedLBFGS(BoundedLBFGS, Optimizer):
         self.pairs = state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
 
 
-def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+def quasi_newton(
+    slope: Tensor, pairs: list[tuple[Tensor, Tensor]], free: Tensor | float = 1.0
+) -> Tensor:
     """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y).
 
+    Of g, s and y what is `free` counts, 1 or 0 for each parameter.
     All that it makes is in the span of s, y and g, so that their inner products say how much of
     each H g has, and the device is asked once (Chen, Wang & Zhou, "Large-scale L-BFGS using
     MapReduce", NIPS 2014).
     """
     m = len(pairs)
-    basis = torch.stack([*(s for s, _ in pairs), *(y for _, y in pairs), slope])  # (2m + 1, D)
+    columns = [*(s for s, _ in pairs), *(y for _, y in pairs), slope]
+    basis = torch.stack(columns).mul_(free)  # (2m + 1, D)
     G = (basis.double() @ basis.double().mT).cpu().numpy()
     useful = [i for i in range(m) if G[i, m + i] > CURVATURE * G[m + i, m + i]]
     share, weights = np.zeros(2 * m + 1), np.zeros(m)  # of the basis in what becomes H g

@@ -23,7 +23,7 @@ NARROW_BOUNDS = 1e-3  # of a step, which is not looked at any closer
 SHORTEST, LONGEST = 0.1, 0.9  # of a bracket, where it is divided
 TRIALS = 25
 LOSS_ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
-CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
+CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of ‖s‖‖y‖, whatever those of the loss
 
 
 class Trial(NamedTuple):
@@ -88,9 +88,11 @@ class BoundedLBFGS:
                 self.converged = math.isfinite(steepest)
                 break
             direction = -quasi_newton(slope, pairs, free)
-            length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))
-            longest = float("inf") if pairs else 1.0  # of a direction whose scale is not known
-            found = self.search(evaluate, x, value, slope, direction, length, longest)
+            longest = float("inf")
+            if not pairs:  # nothing is known of scales: a step of 1, whatever the loss's units are
+                direction /= direction.abs().sum()
+                longest = 1.0
+            found = self.search(evaluate, x, value, slope, direction, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again
                 continue
@@ -115,7 +117,6 @@ class BoundedLBFGS:
         value: Tensor,
         slope: Tensor,
         direction: Tensor,
-        length: float,
         longest: float,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """A point along the projected direction that is lower by enough, and not steep any more.
@@ -123,7 +124,7 @@ class BoundedLBFGS:
         Its value and gradient too; or None. These are Wolfe's conditions: lengths grow while the
         slope along the direction stays what it was, and shrink by parabolas once one was too long.
         """
-        found = None
+        found, length = None, 1.0
         first, start = float(slope @ direction), float(value)
         slack = LOSS_ROUNDING * max(1.0, abs(start))
         low, high = Trial(0.0, start, first), None  # the bracket
@@ -215,7 +216,7 @@ def quasi_newton(
     columns = [*(s for s, _ in pairs), *(y for _, y in pairs), slope]
     basis = torch.stack(columns).mul_(free)  # (2m + 1, D)
     G = (basis.double() @ basis.double().mT).cpu().numpy()
-    useful = [i for i in range(m) if G[i, m + i] > CURVATURE * G[m + i, m + i]]
+    useful = [i for i in range(m) if is_of_use(G[i, m + i], G[i, i], G[m + i, m + i])]
     share, weights = np.zeros(2 * m + 1), np.zeros(m)  # of the basis in what becomes H g
     share[-1] = 1.0
     for i in reversed(useful):
@@ -240,9 +241,13 @@ def between(low: Trial, high: Trial) -> float:
     return low.length + width * min(max(share, SHORTEST), LONGEST)
 
 
+def is_of_use(sy: float, ss: float, yy: float) -> bool:
+    """Tell whether a pair says something of curvature, from inner products."""
+    return sy > CURVATURE * math.sqrt(ss) * math.sqrt(yy)
+
+
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:
     """Add a pair that says something of curvature; forget the oldest of too many."""
-    sy, yy = torch.stack([s @ y, y @ y]).tolist()
-    if sy > CURVATURE * yy:
+    if is_of_use(*torch.stack([s @ y, s @ s, y @ y]).tolist()):
         pairs.append((s, y))
         del pairs[:-memory]

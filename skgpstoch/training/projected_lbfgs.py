@@ -89,9 +89,9 @@ class BoundedLBFGS:
                 break
             direction = -quasi_newton(slope, pairs, free)
             longest = float("inf")
-            if not pairs:  # nothing is known of scales: a step of 1, whatever the loss's units are
+            if not pairs:  # nothing is known of scales: steps of 1 to 4, whatever the loss's units
                 direction /= direction.abs().sum()
-                longest = 1.0
+                longest = GROWTH
             found = self.search(evaluate, x, value, slope, direction, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again

@@ -25,6 +25,8 @@ REJECTED = 1e10  # a loss that a line search steps back from
 class FullBatchObjective(VariationalObjective):
     """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
 
+    is_still = True
+    inner: dict[str, Any] = INNER
     precision: Tensor
     cross: Tensor
     value: Tensor
@@ -58,7 +60,7 @@ class FullBatchObjective(VariationalObjective):
 
     def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
-        found = optimal_q(self.model, X, rows, self.present_sites(), **INNER)
+        found = optimal_q(self.model, X, rows, self.present_sites(), **self.inner)
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")

@@ -35,6 +35,8 @@ INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 HALVED_ROWS = 1000  # up to which "auto" is half of that
+ALL_SITES = 256
+ALL_POINTS = 512  # rows up to which all are points, where the bound is the exact evidence then
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
@@ -246,6 +248,21 @@ class InducingPoints(InducingBuilder):
             return self.network.input_scaling(X, weight)
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
+    def sizes(
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+    ) -> FeatureSizes:
+        has_gram = self.has_gram and not sizes.streams
+        are_rows = isinstance(self.points, str) and not self.is_orthogonal
+        found = super().sizes(sizes, n_untrained, recipe, start)
+        return found._replace(has_gram=has_gram, are_rows=are_rows)
+
+    @property
+    def has_gram(self) -> bool:
+        """Whether the covariance of f between rows is that of a kernel, and no more."""
+        given = self.kernel.expression
+        is_white = given is not None and kernels.contains(given, sk.WhiteKernel)
+        return self.network is None and not (is_white or self.is_decoupled)
+
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> InducingFeatures:
@@ -302,6 +319,10 @@ def n_inducing(
     most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
+    if recipe.may_be_exact and not shares:
+        most = max(most, ALL_POINTS if n_trained <= ALL_POINTS else 0)
+    if recipe.solver == "auto" and not conjugate and recipe.may_follow_sites and not shares:
+        most = max(most, ALL_SITES if n_trained <= ALL_SITES else 0)
     M = min(most, n_trained)
     return min(M, max(1, n_trained // 2)) if shares else M
 

@@ -26,11 +26,15 @@ from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
+from ..objectives.all_rows import AllRowsObjective
+from ..objectives.dual import DualObjective
+from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
-from ..training.optimizers import SCHEDULES, constant
+from ..training.loop import train
+from ..training.optimizers import SCHEDULES, constant, make_optimizer
 from .recipe import (
     Fitted,
     Folds,
@@ -48,8 +52,11 @@ from .recipe import (
 )
 
 USUAL_BATCH = 512  # rows of a minibatch
-FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
+SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
+FULL_BATCH_ROWS = 2000  # up to which "auto" maximises the bound of all rows at each step
+START_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
+AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
 LBFGS_EPOCHS = 20
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
@@ -60,6 +67,8 @@ class FeatureSizes(NamedTuple):
     n_inducing: int  # M
     n_orthogonal: int  # M₂
     batch_needed: int | None  # usual rows of a minibatch if the bound is only estimated
+    has_gram: bool = False  # whether the covariance of f between rows is a kernel's
+    are_rows: bool = False  # whether all points are chosen from the rows
 
 
 class FeatureBuilder(Protocol):
@@ -158,6 +167,27 @@ class VariationalRecipe(Recipe):
         """Where S comes from: "sites", "gradient" or "prior"."""
         return self.loss.covariance(self.likelihood)
 
+    @property
+    def bounds_gaussian_evidence(self) -> bool:
+        """Whether, with as many points as rows, the bound is the evidence of Gaussian noise."""
+        is_bound = self.loss.bounds_evidence and self.beta == 1.0 and not self.scales_noise
+        return is_bound and isinstance(self.likelihood, Gaussian)
+
+    @property
+    def may_follow_sites(self) -> bool:
+        """Whether the best q(w) is that of sites, and nothing is asked of minibatches."""
+        t, usual = self.training, Training()
+        is_usual = (t.batch_size, t.learning_rate_init, t.learning_rate, self.averaging) == (
+            (usual.batch_size, usual.learning_rate_init, usual.learning_rate, "auto")
+        )
+        return is_usual and self.covariance == "sites" and not self.loss.is_noisy()
+
+    @property
+    def may_be_exact(self) -> bool:
+        """Whether, with as many points as rows, the fit is an exact one."""
+        plain = self.features.network is None and not self.training.early_stopping is True
+        return plain and self.bounds_gaussian_evidence and self.solver in ("auto", "lbfgs")
+
     def check(self, data: Data) -> None:
         self.check_rows(data)
         check_choices(self.likelihood, self.loss, self.features.kernel.white)
@@ -177,12 +207,16 @@ class VariationalRecipe(Recipe):
         if holds_out and not sizes.streams:
             folds = Folds.of(sizes.n_rows, t.validation_fraction)
             n_trained -= folds.n_untrained
-        M, M2, needed = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
+        points = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
+        M, M2, needed = points[:3]
         shares_noise = not (sizes.has_known_noise or self.scales_noise)
         n = math.inf if sizes.streams else sizes.n_rows
         solver = choose_solver(
             self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
         )
+        follows_sites = self.solver == "auto" and points.has_gram and self.may_follow_sites
+        if follows_sites and solver == "natural" and n <= SITES_ROWS and not holds_out:
+            solver = "lbfgs"
         is_lbfgs = solver == "lbfgs"
         asked = (needed or USUAL_BATCH) if t.batch_size == "auto" else int(t.batch_size)
         b = min(asked, n_trained)
@@ -190,6 +224,11 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
+        is_free = self.solver == "auto" and is_lbfgs  # to stop as soon as more is of no use
+        has_exact = points.has_gram and self.bounds_gaussian_evidence and start is None
+        all_rows = is_lbfgs and points.are_rows and M == n_trained and start is None
+        is_exact = has_exact and all_rows and not holds_out
+        has_all_rows = is_free and follows_sites and all_rows and self.likelihood.log_concave
         return Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
@@ -197,14 +236,17 @@ class VariationalRecipe(Recipe):
             batch_size=n_trained if is_lbfgs else b,
             schedule=constant if is_lbfgs else SCHEDULES[t.learning_rate],
             rate=t.learning_rate_init,
-            patience=2 if stops_itself else t.n_iter_no_change or math.inf,
-            tol=max(t.tol, LBFGS_TOL) if stops_itself else t.tol,
+            patience=(1 if is_free else 2) if stops_itself else t.n_iter_no_change or math.inf,
+            tol=max(t.tol, auto_tol(sizes.n_given) if is_free else LBFGS_TOL) if stops_itself else t.tol,
             holds_out=holds_out,
             evaluates=holds_out or is_lbfgs,
             folds=folds,
             n_inducing=M,
             n_orthogonal=M2,
             beta=self.beta,
+            is_exact=is_exact,
+            has_all_rows=has_all_rows and not (holds_out or self.scales_noise),
+            start_rows=min(START_ROWS, n_trained) if has_exact and is_free and not is_exact else 0,
         )
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -226,6 +268,8 @@ class VariationalRecipe(Recipe):
             if start.is_fixed:
                 model.requires_grad_(False)
         objective = self.solve(model.to(X.device), problem)
+        if problem.plan.start_rows:
+            start_at_exact_optimum(objective, problem)
         if start is not None and start.is_fixed and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
@@ -265,7 +309,13 @@ class VariationalRecipe(Recipe):
         }
         solver = problem.plan.solver
         objective: VariationalObjective
-        if solver == "lbfgs":
+        if problem.plan.is_exact:
+            objective = ExactObjective(model, n_rows, **options)
+        elif problem.plan.has_all_rows:
+            objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
+        elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
+            objective = DualObjective(model, n_rows, **options)
+        elif solver == "lbfgs":
             objective = FullBatchObjective(model, n_rows, **options)
         elif solver == "adam":
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
@@ -335,6 +385,32 @@ def bound_of(fitted: Fitted) -> float:
     """Return the bound on log p(y | X) that a fit came to, for y in the user's units."""
     value = float(fitted.posterior.log_evidence().sum())
     return fitted.in_units(value, fitted.posterior.n_rows)
+
+
+def auto_tol(n_rows: float) -> float:
+    """Return the gain of ten iterations, in nats per row, that is worth ten more."""
+    return max(AUTO_TOL, AUTO_GAIN / n_rows)
+
+
+def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) -> None:
+    """Move the hyper-parameters of a model to where the exact evidence of some rows is largest."""
+    some = slice(problem.plan.start_rows)
+    X, rows, noise = problem.X[some], problem.rows[some], objective.log_noise_bounds
+    exact = ExactObjective(objective.model, rows.n_effective)
+    exact.log_noise_bounds = noise
+    train(
+        exact,
+        X,
+        rows,
+        optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
+        max_iter=LBFGS_EPOCHS,
+        batch_size=len(X),
+        schedule=constant,
+        generator=problem.generator,
+        n_iter_no_change=1,
+        tol=auto_tol(rows.n_effective),
+        evaluate=lambda: exact.evaluate(X, rows),
+    )
 
 
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:

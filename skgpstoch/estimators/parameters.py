@@ -212,8 +212,8 @@ class FiniteParameters(
     hidden_layer_sizes : tuple of int, default=(128, 128)
         Widths of the network's layers; () for the inputs themselves. Inputs to a network are
         standardised inside.
-    n_components : int, default=1000
-        Number of random Fourier features.
+    n_components : int or "auto", default="auto"
+        Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
         own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
@@ -256,7 +256,7 @@ class FiniteParameters(
     """
 
     hidden_layer_sizes: Any = (128, 128)
-    n_components: int = 1000
+    n_components: int | str = "auto"
     n_estimators: int | str = "auto"
     solver: str = "adam"
     learning_rate_init: float = 0.01
@@ -266,7 +266,7 @@ class FiniteParameters(
     noise_variance: float = 0.1
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_components": [POSITIVE_INTEGER],
+        "n_components": [POSITIVE_INTEGER, AUTO],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
         "solver": [StrOptions({"adam", "adadelta"})],
         "normalize_y": ["boolean"],

@@ -25,15 +25,21 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..losses import ExpectedScore
 from ..maths.gaussian import Marginals
-from ..maths.linalg import NotPositiveDefiniteError, add_diagonal, cholesky_, inverse_, log_det, mirror_
+from ..maths.linalg import (
+    NotPositiveDefiniteError,
+    cholesky_,
+    inverse_,
+    log_det,
+    mirror_,
+)
 from ..models.sparse import SparseModel
 from ..posteriors.sites import RowSites, Sites
 from .base import surrogate
 from .elbo import safe_curvature
+from .exact import gram_of
 from .lbfgs import REJECTED
 from .optimal_q import ROUNDING, damped_newton
 from .variational import VariationalObjective
-
 
 TOL, MAX_ITER = 1e-6, 50  # nats per row that a step for the sites is worth; steps
 
@@ -122,11 +128,6 @@ class AllRowsObjective(VariationalObjective):
 # ---- q(f), and the bound -------------------------------------------------------------------------
 
 
-def gram_of(model: SparseModel, X: Tensor) -> Tensor:
-    """K of rows, (N, N)."""
-    return model.features.covariances.gram(*model.features.embed(X))
-
-
 def score(model: SparseModel, rows: Rows, q: Latent) -> ExpectedScore:
     """Minus the loss of all rows, and its derivatives, each row as often as it counts."""
     f, none = Marginals(q.mean[None], q.var[None]), torch.zeros_like(q.mean[:, 0])
@@ -144,7 +145,7 @@ def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
     """
     kappa = sites.precision.mT  # (P, N)
     root = kappa.clamp_min(0.0).sqrt()
-    W, log_dets = [], []
+    found, log_dets = [], []
     for s in root:
         A = K * s * s[:, None]
         A.diagonal().add_(1.0)
@@ -153,8 +154,8 @@ def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
         log_dets.append(log_det(A))
         inverse_(A)
         mirror_(A)
-        W.append(A.mul_(s).mul_(s[:, None]))
-    W = torch.stack(W)
+        found.append(A.mul_(s).mul_(s[:, None]))
+    W = torch.stack(found)
     WK = W @ K
     target = sites.cross - sites.precision * m  # λ − κm, (N, P)
     a = target - (WK @ target.mT[..., None])[..., 0].mT
@@ -165,9 +166,7 @@ def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
     return Latent(Ka + m, var.clamp_min(0.0).mT, kl, a, W, WK)
 
 
-def bound_at(
-    model: SparseModel, X: Tensor, rows: Rows, sites: RowSites
-) -> tuple[Tensor, Tensor]:
+def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tuple[Tensor, Tensor]:
     """−Σ loss and KL, each (), at the q(f) of sites; the first has the gradient of the bound."""
     K, m = gram_of(model, X), model.mean.value
     q = latent(K.detach(), m.detach(), sites)

@@ -26,7 +26,7 @@ from ..models.sparse import SparseModel
 from ..posteriors.sites import RowSites, diagonal_blocks
 from .base import surrogate
 from .elbo import expected_score_at, weighted_score
-from .lbfgs import REJECTED, FullBatchObjective
+from .lbfgs import INNER, REJECTED, FullBatchObjective
 
 
 class Epoch(NamedTuple):
@@ -41,7 +41,7 @@ class DualObjective(FullBatchObjective):
     """The bound of all rows, in float64, at sites that stay as they are for an epoch."""
 
     is_still = False
-    inner: dict[str, Any] = {"tol": 1e-6, "max_iter": 50}
+    inner = INNER._replace(tol=1e-6)
     epoch: Epoch | None = None
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
@@ -84,9 +84,7 @@ def sites_of_rows(model: SparseModel, X: Tensor, rows: Rows, q: Any) -> RowSites
     return RowSites(kappa, kappa * f.mean[0] + term.mean / model.beta)
 
 
-def bound_at(
-    model: SparseModel, X: Tensor, rows: Rows, sites: RowSites
-) -> tuple[Tensor, Tensor]:
+def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tuple[Tensor, Tensor]:
     """−Σ loss and KL, each () and with a graph, at the q(w) of these sites.
 
     Raises

@@ -11,16 +11,17 @@ there are fewer points, its optimum for some of the rows is where training start
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..data.rows import Rows
+from ..features.inducing import InducingFeatures
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import NotPositiveDefiniteError, cholesky_, inverse_, log_det, mirror_
-from ..models.sparse import SparseModel, likelihood_of
+from ..models.sparse import SparseModel
 from .base import surrogate
 from .lbfgs import REJECTED
 from .variational import VariationalObjective
@@ -63,8 +64,8 @@ def log_evidence(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
     NotPositiveDefiniteError
         If a covariance of y has no factor.
     """
-    K = model.features.covariances.gram(*model.features.embed(X))  # (N, N)
-    likelihood = likelihood_of(model, None, rows)
+    K = gram_of(model, X)
+    likelihood = cast(Gaussian, model.likelihood.of(rows))
     s = likelihood.noise_variance.expand_as(rows.y)  # of one observation, (N, P)
     D = s if rows.weight is None else s / rows.weight[:, None]
     r = rows.y - model.mean.value  # (N, P)
@@ -77,11 +78,22 @@ def log_evidence(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
     return total - 0.5 * others.sum()
 
 
+def gram_of(model: SparseModel, X: Tensor) -> Tensor:
+    """K of rows, (N, N)."""
+    features = cast(InducingFeatures, model.features)
+    return features.covariances.gram(*features.embed(X))
+
+
 @torch.no_grad()
 def gaussian_evidence(K: Tensor, D: Tensor, r: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Σ_p log N(r_p | 0, K + diag(D_p)), (), and its derivatives by K (N, N), D and r (N, P)."""
     n, n_outputs = r.shape
-    value, dK, dD, dr = r.new_zeros(()), torch.zeros_like(K), torch.empty_like(D), torch.empty_like(r)
+    value, dK, dD, dr = (
+        r.new_zeros(()),
+        torch.zeros_like(K),
+        torch.empty_like(D),
+        torch.empty_like(r),
+    )
     for p in range(n_outputs):
         C = K.clone()
         C.diagonal().add_(D[:, p])

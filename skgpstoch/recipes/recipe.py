@@ -386,6 +386,7 @@ class Plan:
     folds: Folds = field(default=Folds())
     n_inducing: int = 0  # M, or the number of basis functions
     n_orthogonal: int = 0  # M₂
+    n_components: int = 0  # random Fourier features
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are

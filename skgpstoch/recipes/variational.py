@@ -8,7 +8,7 @@ The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.laye
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -52,8 +52,9 @@ from .recipe import (
 )
 
 USUAL_BATCH = 512  # rows of a minibatch
+FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
+COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
-FULL_BATCH_ROWS = 2000  # up to which "auto" maximises the bound of all rows at each step
 START_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
@@ -174,19 +175,20 @@ class VariationalRecipe(Recipe):
         return is_bound and isinstance(self.likelihood, Gaussian)
 
     @property
-    def may_follow_sites(self) -> bool:
-        """Whether the best q(w) is that of sites, and nothing is asked of minibatches."""
+    def is_all_usual(self) -> bool:
+        """Whether nothing is asked of minibatches, which "auto" may do without then."""
         t, usual = self.training, Training()
-        is_usual = (t.batch_size, t.learning_rate_init, t.learning_rate, self.averaging) == (
-            (usual.batch_size, usual.learning_rate_init, usual.learning_rate, "auto")
-        )
-        return is_usual and self.covariance == "sites" and not self.loss.is_noisy()
+        names = ("batch_size", "learning_rate_init", "learning_rate")
+        return self.averaging == "auto" and all(getattr(t, a) == getattr(usual, a) for a in names)
 
     @property
-    def may_be_exact(self) -> bool:
-        """Whether, with as many points as rows, the fit is an exact one."""
-        plain = self.features.network is None and not self.training.early_stopping is True
-        return plain and self.bounds_gaussian_evidence and self.solver in ("auto", "lbfgs")
+    def takes_all_rows(self) -> bool:
+        """Whether few rows may all be inducing points without a cost."""
+        is_plain = self.training.early_stopping is not True
+        if self.bounds_gaussian_evidence:
+            return is_plain and self.solver in ("auto", "lbfgs")
+        has_sites = self.covariance == "sites" and self.likelihood.log_concave
+        return is_plain and has_sites and self.solver == "auto" and self.is_all_usual
 
     def check(self, data: Data) -> None:
         self.check_rows(data)
@@ -209,14 +211,7 @@ class VariationalRecipe(Recipe):
             n_trained -= folds.n_untrained
         points = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
         M, M2, needed = points[:3]
-        shares_noise = not (sizes.has_known_noise or self.scales_noise)
-        n = math.inf if sizes.streams else sizes.n_rows
-        solver = choose_solver(
-            self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
-        )
-        follows_sites = self.solver == "auto" and points.has_gram and self.may_follow_sites
-        if follows_sites and solver == "natural" and n <= SITES_ROWS and not holds_out:
-            solver = "lbfgs"
+        solver = self.choose_solver(sizes, points, holds_out)
         is_lbfgs = solver == "lbfgs"
         asked = (needed or USUAL_BATCH) if t.batch_size == "auto" else int(t.batch_size)
         b = min(asked, n_trained)
@@ -224,12 +219,9 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        is_free = self.solver == "auto" and is_lbfgs  # to stop as soon as more is of no use
-        has_exact = points.has_gram and self.bounds_gaussian_evidence and start is None
-        all_rows = is_lbfgs and points.are_rows and M == n_trained and start is None
-        is_exact = has_exact and all_rows and not holds_out
-        has_all_rows = is_free and follows_sites and all_rows and self.likelihood.log_concave
-        return Plan(
+        is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
+        enough = auto_tol(sizes.n_given) if is_free else LBFGS_TOL
+        plan = Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
             max_iter=auto if t.max_iter == "auto" else int(t.max_iter),
@@ -237,17 +229,41 @@ class VariationalRecipe(Recipe):
             schedule=constant if is_lbfgs else SCHEDULES[t.learning_rate],
             rate=t.learning_rate_init,
             patience=(1 if is_free else 2) if stops_itself else t.n_iter_no_change or math.inf,
-            tol=max(t.tol, auto_tol(sizes.n_given) if is_free else LBFGS_TOL) if stops_itself else t.tol,
+            tol=max(t.tol, enough) if stops_itself else t.tol,
             holds_out=holds_out,
             evaluates=holds_out or is_lbfgs,
             folds=folds,
             n_inducing=M,
             n_orthogonal=M2,
             beta=self.beta,
-            is_exact=is_exact,
-            has_all_rows=has_all_rows and not (holds_out or self.scales_noise),
-            start_rows=min(START_ROWS, n_trained) if has_exact and is_free and not is_exact else 0,
         )
+        if not is_lbfgs or holds_out or start is not None:
+            return plan
+        return self.for_few_rows(plan, points, n_trained)
+
+    def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
+        """Say what is quicker where all rows, or many of them, are inducing points."""
+        all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
+        if points.has_gram and self.bounds_gaussian_evidence:
+            if all_rows:
+                return replace(plan, is_exact=True)
+            return replace(plan, start_rows=min(START_ROWS, n_trained)) if chosen else plan
+        has_sites = chosen and points.has_gram and self.covariance == "sites"
+        is_plain = self.likelihood.log_concave and not self.scales_noise
+        return replace(plan, has_all_rows=all_rows and has_sites and is_plain)
+
+    def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
+        """Return the solver, "lbfgs" for few rows."""
+        shares_noise = not (sizes.has_known_noise or self.scales_noise)
+        n = math.inf if sizes.streams else sizes.n_rows
+        needs_minibatches = points.batch_needed is not None
+        solver = choose_solver(
+            self.solver, n, self.likelihood, self.loss, shares_noise, needs_minibatches
+        )
+        if self.solver != "auto" or holds_out or not (points.has_gram and self.is_all_usual):
+            return solver
+        is_small = n <= (SITES_ROWS if solver == "natural" else COLLAPSED_ROWS)
+        return "lbfgs" if is_small and self.covariance == "sites" and solver != "adam" else solver
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         return self.features.input_scaling(X, weight)

@@ -288,9 +288,9 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         kernel (nu=1.5) with a length-scale for each input, started from the data.
     n_inducing : int or "auto", default="auto"
         Number M of inducing points, at most n_samples, and no more than there are distinct rows;
-        "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows half of that;
-        and a quarter of the rows at most, or 20, where q's covariance has no closed form, as for
-        the loss "log".
+        "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows half of that,
+        but of as few rows all of them; and a quarter of the rows at most, or 20, where q's
+        covariance has no closed form, as for the loss "log".
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).
@@ -306,8 +306,9 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
         "lbfgs": all rows at each step; "adam": q is learned like all else. "auto" is "lbfgs" up to
-        1,000 rows where the best q has a closed form, above that "collapsed" where it can be,
-        "adam" where gradients are sampled, else "natural"; `solver_` says which.
+        1,000 rows for the loss "elbo", up to 2,000 for a Gaussian likelihood without a network; it
+        ends where the bound has converged. Above that it is "collapsed" where it can be, "adam"
+        where gradients are sampled, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.

@@ -39,13 +39,18 @@ class ExactObjective(VariationalObjective):
         super().__init__(*args, **kwargs)
         self.found = False  # a covariance that has a factor
 
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return all parameters but the points, which the evidence knows nothing of."""
+        named = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
+        return [{"params": [p for name, p in named if "points" not in name]}]
+
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator | None = None) -> Tensor:
         try:
             loss = -log_evidence(self.model, X, rows) / rows.n_effective
         except NotPositiveDefiniteError:
             if not self.found:
                 raise
-            params = [p for p in self.parameters() if p.requires_grad]
+            params = self.param_groups()[0]["params"]
             return surrogate(X.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
         self.found = True
         return loss

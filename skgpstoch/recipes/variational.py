@@ -55,7 +55,7 @@ USUAL_BATCH = 512  # rows of a minibatch
 FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
 COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
-START_ROWS = 512  # whose exact evidence training starts at the optimum of
+OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
 LBFGS_EPOCHS = 20
@@ -247,9 +247,10 @@ class VariationalRecipe(Recipe):
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, is_exact=True)
-            return replace(plan, start_rows=min(START_ROWS, n_trained)) if chosen else plan
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
         has_sites = chosen and points.has_gram and self.covariance == "sites"
         is_plain = self.likelihood.log_concave and not self.scales_noise
+        has_sites = has_sites and not self.loss.is_conjugate(self.likelihood)
         return replace(plan, has_all_rows=all_rows and has_sites and is_plain)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
@@ -414,6 +415,8 @@ def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) ->
     X, rows, noise = problem.X[some], problem.rows[some], objective.log_noise_bounds
     exact = ExactObjective(objective.model, rows.n_effective)
     exact.log_noise_bounds = noise
+    if exact.is_closed():
+        return
     train(
         exact,
         X,

@@ -36,7 +36,7 @@ PROFILE_WARM_UP = 200  # steps before the first, when the features still say lit
 PROFILE_DAMPING = 0.25
 
 
-class Solved(NamedTuple):
+class Factorised(NamedTuple):
     """F̃ = LLᵀ, (K, P, D, D), its inverse, and w = F̃⁻¹c̃, (K, D, P), with a ridge (P,)."""
 
     ridge: Tensor
@@ -66,7 +66,7 @@ class SCGDObjective(FiniteObjective):
         learned = weights == "learned"
         w = torch.zeros(K, D, P, dtype=self.dtype, device=self.log_noise.device)
         self.w = nn.Parameter(w) if learned else None
-        self.solved: Solved | None = None  # by the last step, for the loss of the epoch
+        self.solved: Factorised | None = None  # by the last step, for the loss of the epoch
 
     def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
@@ -79,7 +79,7 @@ class SCGDObjective(FiniteObjective):
     def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
-        self.solved = Solved(ridge, *self.solve(ridge))
+        self.solved = Factorised(ridge, *self.solve(ridge))
         _, _, F_inv, w = self.solved
         w = w if self.w is None else self.w
 
@@ -108,7 +108,7 @@ class SCGDObjective(FiniteObjective):
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]
         last, self.solved = self.solved, None
         if last is None or not torch.equal(last.ridge, ridge):
-            last = Solved(ridge, *self.solve(ridge))
+            last = Factorised(ridge, *self.solve(ridge))
         _, L, _, w = last
         q = n * (self.running.square - (self.running.cross * w).sum(1))  # (K, P)
         log_scales = n * noise.log() - len(L[0, 0]) * ridge.log()

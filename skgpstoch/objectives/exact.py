@@ -40,9 +40,10 @@ class ExactObjective(VariationalObjective):
         self.found = False  # a covariance that has a factor
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return all parameters but the points, which the evidence knows nothing of."""
-        named = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
-        return [{"params": [p for name, p in named if "points" not in name]}]
+        """Return those of the kernel, the mean and the noise: the evidence knows no points."""
+        features = cast(InducingFeatures, self.model.features)
+        parts = features.covariances, self.model.mean, self.model.likelihood
+        return [{"params": [p for part in parts for p in part.parameters() if p.requires_grad]}]
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator | None = None) -> Tensor:
         try:

@@ -426,10 +426,14 @@ class Plan:
     folds: Folds = field(default=Folds())
     n_inducing: int = 0  # M, or the number of basis functions
     n_orthogonal: int = 0  # M₂
+    n_components: int = 0  # random Fourier features
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are
     window_rows: float = 0.0  # that running statistics look back on at least
+    is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
+    has_all_rows: bool = False  # whether all rows are points, of another likelihood
+    start_rows: int = 0  # training starts at the optimum of their exact evidence; 0: of none
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:

@@ -92,13 +92,18 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     """Return an ensemble of networks, to be trained in the time that is left."""
     seed = resolve_seed(p.random_state)
     model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
-    n_epochs = ensemble_plan(Training.of(model), len(data)).max_iter
-    fewer = {"n_estimators": SCOUTS, "max_iter": max(1, round(SCOUTED * n_epochs))}
+    n_epochs = max(1, round(SCOUTED * usual_epochs(model, data)))
+    fewer = {"n_estimators": SCOUTS, "max_iter": n_epochs}
 
     def make(left: float | None) -> Any:
         return clone(model).set_params(max_time=left)
 
     return Entrant("networks", make, lambda left: make(left).set_params(**fewer))
+
+
+def usual_epochs(model: Any, data: Data) -> int:
+    """Return how many epochs networks make at most, unless they are told."""
+    return ensemble_plan(Training.of(model), len(data)).max_iter
 
 
 def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:

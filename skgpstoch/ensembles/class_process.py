@@ -1,13 +1,13 @@
 """Softmax of Gaussian processes: the mode of f given θ and rows, and θ from labels as numbers.
 
-Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With K = FFᵀ and f = s·Fu
-the mode of p(f | y) (Rasmussen & Williams, section 3.5) is where
+Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
+rows, k(Z, Z) = LLᵀ and φ(x) = L⁻¹k(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The
+mode of p(f | y) (Rasmussen & Williams, section 3.5) is where, with Fᵢ = φ(xᵢ)ᵀ,
 
     ψ(u) = ½‖u‖² − Σᵢ wᵢ log softmax(offset + s·(Fu)ᵢ)[yᵢ]
 
-is least, a convex function; there u = s·Fᵀr with rᵢ = wᵢ(1(c = yᵢ) − π_ic), so that of new rows
-f* = s²·K* r. Newton's steps, by conjugate gradients, only multiply by F; rows of weight 0 are as
-other new rows, so that all folds are solved at once.
+is least, a convex function. Newton's steps, by conjugate gradients, only multiply by F; rows of
+weight 0 are as other new rows, so that all folds are solved at once.
 
 Length-scales are those with which a process explains the labels as numbers best, the variance σ² of
 the noise at its best value (Rasmussen & Williams, section 6.5): one evidence for all classes.
@@ -15,6 +15,7 @@ the noise at its best value (Rasmussen & Williams, section 6.5): one evidence fo
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -23,8 +24,9 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
+from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
-from ..maths.linalg import cholesky_, inverse_, log_det
+from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, tri_solve
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
@@ -52,20 +54,19 @@ class PriorKernel(NamedTuple):
 
     @classmethod
     def of(cls, name: str, n_features: int) -> PriorKernel:
-        """Return a "linear" one, or c·κ(a) + b·(1 + xᵀx'), with κ "rbf" or "matern"."""
-        line = sk.DotProduct(1.0, "fixed")
+        """Return a kernel of inputs of variance 1, by its name.
+
+        "linear" is 1 + xᵀx'; "rbf" and "rough" (Matérn-1/2) are smooth or rough functions, and
+        b·(1 + xᵀx') besides, with one length-scale, or with "ard" one for every input.
+        """
+        line, d = sk.DotProduct(1.0, "fixed"), max(n_features, 1)
         if name == "linear":
             return cls(line, np.empty(0), np.empty(0))
-        d = max(n_features, 1)
-        is_rough = name == "matern"
-        n_scales = d if is_rough and d <= MOST_RELEVANT_INPUTS else 1
-        log_scale, std = LENGTH_SCALE_PRIOR
-        (c, c_std), (b, b_std) = SIGNAL_PRIOR, SLOPE_PRIOR
+        n_scales = d if name.endswith("ard") and d <= MOST_RELEVANT_INPUTS else 1
+        (log_scale, std), (c, c_std), (b, b_std) = LENGTH_SCALE_PRIOR, SIGNAL_PRIOR, SLOPE_PRIOR
         log_scale, b = log_scale + 0.5 * math.log(d), b - math.log(d)
-        length_scale = (
-            np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
-        )
-        shape = sk.Matern(length_scale, nu=1.5) if is_rough else sk.RBF(length_scale)
+        scales = np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
+        shape = sk.Matern(scales, nu=0.5) if name.startswith("rough") else sk.RBF(scales)
         kernel = sk.ConstantKernel(math.exp(c)) * shape + sk.ConstantKernel(math.exp(b)) * line
         mean = np.array([c, *[log_scale] * n_scales, b])
         return cls(kernel, mean, np.array([c_std, *[std] * n_scales, b_std]))
@@ -144,13 +145,50 @@ def one_hot(codes: Tensor, n_classes: int) -> Tensor:
 # ---- f given θ and labels ------------------------------------------------------------------------
 
 
+class PointFeatures:
+    """φ(x) = L⁻¹k(Z, x) of points Z (M, d), which are scaled rows.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        k.
+    Z : Tensor of shape (M, d)
+        The points.
+    """
+
+    def __init__(self, kernel: sk.Kernel, Z: Tensor) -> None:
+        self.kernel = from_sklearn(kernel).to(Z.device).requires_grad_(False)
+        self.Z = Z
+
+    @functools.cached_property
+    def L(self) -> Tensor:
+        """Factor of k(Z, Z)."""
+        return cholesky(self.kernel(self.Z), "covariance of the rows")
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """φ, (N, M); of Z itself it is L."""
+        return self.L if X is self.Z else tri_solve(self.L, self.kernel(self.Z, X)).mT
+
+    def coefficients(self, U: Tensor) -> Tensor:
+        """L⁻ᵀu, (M, C), so that f(x) = k(x, Z) L⁻ᵀu, of u (M, C)."""
+        return torch.linalg.solve_triangular(self.L.mT, U, upper=True)
+
+    def f(self, X: Tensor, coefficients: Tensor) -> Tensor:
+        """f of rows, (N, C)."""
+        return self.kernel(X, self.Z) @ coefficients
+
+    def residual_variance(self, X: Tensor, phi: Tensor) -> Tensor:
+        """k(x, x) − ‖φ‖², (N,): what the points do not tell."""
+        return (self.kernel.diag(X) - phi.square().sum(1)).clamp_min(0.0)
+
+
 class Problems(NamedTuple):
     """B modes to be found of the same N rows.
 
     Parameters
     ----------
     F : Tensor of shape (N, M)
-        K = FFᵀ.
+        φ of the rows.
     labels : Tensor of shape (N, C)
         1 at the class of each row.
     weight : Tensor of shape (N, B)
@@ -166,6 +204,10 @@ class Problems(NamedTuple):
     weight: Tensor
     scale: Tensor
     offset: Tensor
+
+    def to(self, dtype: torch.dtype) -> Problems:
+        """In another floating type."""
+        return Problems(*(column.to(dtype) for column in self))
 
     def f(self, U: Tensor) -> Tensor:
         """s·Fu, (N, B, C), of u (M, B, C)."""
@@ -209,7 +251,7 @@ class Problems(NamedTuple):
         return D
 
 
-TINY = torch.finfo(torch.float64).tiny
+TINY = torch.finfo(torch.float32).tiny
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
@@ -217,16 +259,19 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
     return (A * B).sum((0, 2))
 
 
-def find_modes(problems: Problems) -> Tensor:
-    """f at the modes without the offset, (N, B, C), by Newton's steps, halved where ψ rises."""
-    p = problems
+def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return u (M, B, C) and f (N, B, C) at the modes, by Newton's steps, halved where ψ rises.
+
+    Steps need not be exact: their equations are solved in float32.
+    """
+    p, rough = problems, problems.to(torch.float32)
     n_problems, n_classes = p.weight.shape[1], p.labels.shape[1]
-    U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes)
-    f = p.F.new_zeros(len(p.F), n_problems, n_classes)
+    U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes) if start is None else start
+    f = p.f(U)
     psi = p.psi(U, f)
     for _ in range(NEWTON_STEPS):
         gradient = U - p.pulled(p.residual(f))
-        D = p.newton_step(f, gradient)
+        D = rough.newton_step(f.float(), gradient.float()).to(U)
         promised = -0.5 * inner(gradient, D)
         along = p.f(D)
         t = torch.ones_like(psi)
@@ -240,4 +285,4 @@ def find_modes(problems: Problems) -> Tensor:
         psi = torch.minimum(psi, found)
         if float(promised.max()) < NEWTON_TOL:
             break
-    return f
+    return U, f

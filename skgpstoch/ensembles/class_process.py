@@ -1,13 +1,14 @@
 """Softmax of Gaussian processes: the mode of f given θ and rows, and θ from labels as numbers.
 
 Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
-rows, k(Z, Z) = LLᵀ and φ(x) = L⁻¹k(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The
+rows, k(Z, Z) = QΛQᵀ and φ(x) = Λ^−½Qᵀk(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The
 mode of p(f | y) (Rasmussen & Williams, section 3.5) is where, with Fᵢ = φ(xᵢ)ᵀ,
 
     ψ(u) = ½‖u‖² − Σᵢ wᵢ log softmax(offset + s·(Fu)ᵢ)[yᵢ]
 
-is least, a convex function. Newton's steps, by conjugate gradients, only multiply by F; rows of
-weight 0 are as other new rows, so that all folds are solved at once.
+is least, a convex function. Newton's steps, by conjugate gradients, only multiply by F, whose
+columns are about orthogonal, so that the diagonal of the curvature is a good preconditioner. Rows
+of weight 0 are as other new rows, so that all folds are solved at once.
 
 Length-scales are those with which a process explains the labels as numbers best, the variance σ² of
 the noise at its best value (Rasmussen & Williams, section 6.5): one evidence for all classes.
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
-from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, tri_solve
+from ..maths.linalg import cholesky_, eigh, inverse_, log_det
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
@@ -36,10 +37,11 @@ LENGTH_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little 
 FARTHEST_DEVIATIONS = 6.0  # of the prior, that a search goes
 SEARCH_LIMITS = Limits(max_iter=30, tol=1e-4, gtol=1e-2)
 NEWTON_STEPS = 30
-NEWTON_TOL = 1e-5  # nats that a step promises, below which it is the last
-CG_STEPS = 40
-CG_TOL = 0.1  # of the gradient, that is left of it
+NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
+CG_STEPS = 12
+CG_TOL = 0.3  # of the gradient, that is left of it
 HALVINGS = 12  # of a step
+NEGLIGIBLE = 1e-5  # share of the variance of f that is left out
 
 
 # ---- θ given labels ------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def one_hot(codes: Tensor, n_classes: int) -> Tensor:
 
 
 class PointFeatures:
-    """φ(x) = L⁻¹k(Z, x) of points Z (M, d), which are scaled rows.
+    """φ(x) = Λ^−½Qᵀk(Z, x) of points Z (M, d), which are scaled rows, (R,): R ≤ M are worth it.
 
     Parameters
     ----------
@@ -161,17 +163,19 @@ class PointFeatures:
         self.Z = Z
 
     @functools.cached_property
-    def L(self) -> Tensor:
-        """Factor of k(Z, Z)."""
-        return cholesky(self.kernel(self.Z), "covariance of the rows")
+    def basis(self) -> Tensor:
+        """QΛ^−½, (M, R), of the largest eigenvalues; the rest have little of the variance."""
+        values, Q = eigh(self.kernel(self.Z))
+        kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE * values.sum()
+        return Q[:, kept] * values[kept].rsqrt()
 
     def __call__(self, X: Tensor) -> Tensor:
-        """φ, (N, M); of Z itself it is L."""
-        return self.L if X is self.Z else tri_solve(self.L, self.kernel(self.Z, X)).mT
+        """φ, (N, R)."""
+        return self.kernel(X, self.Z) @ self.basis
 
     def coefficients(self, U: Tensor) -> Tensor:
-        """L⁻ᵀu, (M, C), so that f(x) = k(x, Z) L⁻ᵀu, of u (M, C)."""
-        return torch.linalg.solve_triangular(self.L.mT, U, upper=True)
+        """v, (M, C), so that f(x) = k(x, Z) v, of u (R, C)."""
+        return self.basis @ U
 
     def f(self, X: Tensor, coefficients: Tensor) -> Tensor:
         """f of rows, (N, C)."""
@@ -187,7 +191,7 @@ class Problems(NamedTuple):
 
     Parameters
     ----------
-    F : Tensor of shape (N, M)
+    F : Tensor of shape (N, R)
         φ of the rows.
     labels : Tensor of shape (N, C)
         1 at the class of each row.
@@ -210,11 +214,11 @@ class Problems(NamedTuple):
         return Problems(*(column.to(dtype) for column in self))
 
     def f(self, U: Tensor) -> Tensor:
-        """s·Fu, (N, B, C), of u (M, B, C)."""
+        """s·Fu, (N, B, C), of u (R, B, C)."""
         return (self.F @ U.flatten(1)).view(len(self.F), *U.shape[1:]) * self.scale[:, None]
 
     def pulled(self, R: Tensor) -> Tensor:
-        """s·Fᵀr, (M, B, C), of r (N, B, C)."""
+        """s·Fᵀr, (R, B, C), of r (N, B, C)."""
         R = R * self.scale[:, None]
         return (self.F.mT @ R.flatten(1)).view(self.F.shape[1], *R.shape[1:])
 
@@ -229,16 +233,19 @@ class Problems(NamedTuple):
         return 0.5 * U.square().sum((0, 2)) - (self.weight * log_p).sum(0)
 
     def newton_step(self, f: Tensor, gradient: Tensor) -> Tensor:
-        """Solve (I + s²FᵀWF) D = −∇ψ, by conjugate gradients, (M, B, C)."""
+        """Solve (I + s²FᵀWF) D = −∇ψ, by preconditioned conjugate gradients, (R, B, C)."""
         pi = torch.softmax(self.offset + f, -1)
         w_pi = self.weight[..., None] * pi
+        squares = (self.F.square().mT @ (w_pi * (1.0 - pi)).flatten(1)).view_as(gradient)
+        inverse = 1.0 / (1.0 + self.scale.square()[:, None] * squares)
 
         def curvature(V: Tensor) -> Tensor:
             v = self.f(V)
             return V + self.pulled(w_pi * (v - (pi * v).sum(-1, keepdim=True)))
 
         D, R = torch.zeros_like(gradient), -gradient
-        V, square = R, inner(R, R)
+        V = Z = inverse * R
+        square = inner(R, Z)
         least = CG_TOL**2 * square
         for _ in range(CG_STEPS):
             if bool((square <= least).all()):
@@ -246,8 +253,9 @@ class Problems(NamedTuple):
             HV = curvature(V)
             step = (square / inner(V, HV).clamp_min(TINY))[:, None]
             D, R = D + step * V, R - step * HV
-            last, square = square, inner(R, R)
-            V = R + (square / last.clamp_min(TINY))[:, None] * V
+            Z = inverse * R
+            last, square = square, inner(R, Z)
+            V = Z + (square / last.clamp_min(TINY))[:, None] * V
         return D
 
 
@@ -255,12 +263,12 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
-    """Inner products of B pairs, (B,), of (M, B, C)."""
+    """Inner products of B pairs, (B,), of (R, B, C)."""
     return (A * B).sum((0, 2))
 
 
 def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return u (M, B, C) and f (N, B, C) at the modes, by Newton's steps, halved where ψ rises.
+    """Return u (R, B, C) and f (N, B, C) at the modes, by Newton's steps, halved where ψ rises.
 
     Steps need not be exact: their equations are solved in float32.
     """

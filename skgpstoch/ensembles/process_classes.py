@@ -47,12 +47,12 @@ from .stacking import stacking_weights
 
 SEARCH_ROWS = 400  # that θ and the variance of f are learned from at most
 KERNELS = ("rbf", "rbf-ard", "rough-ard", "linear")
-MOST_POINTS = 1000  # rows that functions are made of
+MOST_POINTS = 800  # rows that functions are made of
 KERNEL_ROWS = 1.0  # that speak for each kernel, whatever the data
 N_FOLDS = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
-VARIANCES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # of f, that are tried
+VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
 VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
 LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
 CONFIDENCE_PRIOR = 0.5  # standard deviation of these around 0
@@ -381,7 +381,7 @@ def kernel_of(name: str, rows: ClassRows) -> sk.Kernel:
 def modes(
     features: PointFeatures, rows: ClassRows, variances: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Return u (M, V, C) for V variances, and f of each row without its fold (N, V, C)."""
+    """Return u (R, V, C) for V variances, and f of each row without its fold (N, V, C)."""
     F, V = features(rows.X), len(variances)
     scale = torch.tensor(variances, dtype=F.dtype, device=F.device).sqrt()
     weight = rows.weight[:, None].expand(-1, V)

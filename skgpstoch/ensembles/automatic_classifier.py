@@ -23,7 +23,7 @@ from .race import Entrant, Judged
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEWEST_FOR_NETWORKS = 200  # rows
-MOST_FOR_PROCESS = 2000  # rows
+MOST_FOR_PROCESS = 5000  # rows
 
 
 @public_estimator

@@ -27,7 +27,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.parameters import POSITIVE
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
-from ..kernels.matrices import TorchCovariance
+from ..kernels.matrices import covariance_of
 from ..likelihoods.classes import Categorical
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky, tri_solve
@@ -260,8 +260,8 @@ class ExactProcessClassifier(MixtureClassifier):
         codes = data.y[:, 0].astype(np.int64)
         shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
         log_shares = np.log(shares)
-        columns = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
-        *columns, offset = (torch.from_numpy(column).to(device) for column in columns)
+        arrays = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
+        *columns, offset = (torch.from_numpy(array).to(device) for array in arrays)
         points = some_of(len(X), MOST_POINTS, rng)
         Z = X if len(points) == len(X) else X[torch.from_numpy(points).to(device)]
         return ClassRows(X, *columns, Z, offset)
@@ -369,12 +369,13 @@ def fit_process(name: str, rows: ClassRows, searched: ClassRows) -> FittedProces
 def kernel_of(name: str, rows: ClassRows) -> sk.Kernel:
     """Return the kernel that explains the labels best, of mean variance 1."""
     prior = PriorKernel.of(name, rows.X.shape[1])
-    covariance = TorchCovariance(prior.kernel, rows.X.cpu().numpy(), rows.X.device)
+    X = rows.X.cpu().numpy()
+    covariance = covariance_of(prior.kernel, X, rows.X.device)
     Y = contrasts(rows.codes, rows.weight, len(rows.offset))
     theta = best_theta(LabelEvidence(prior, covariance, Y, rows.weight))
     covariance.set_theta(theta)
     kernel = prior.kernel.clone_with_theta(theta)
-    unit = float(covariance.kernel.diag(rows.X).detach().mean())
+    unit = float(covariance.diag(X).mean())
     return sk.ConstantKernel(1.0 / unit, "fixed") * kernel
 
 

@@ -90,7 +90,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
         noted = list(of_rows(len(X), learns))
         if has_columns:
             noted += of_features(len(X), X.shape[1])
-        yield from (f if f.severity == "fine" else f._replace(severity="note") for f in noted)
+        yield from (finding.noted() for finding in noted)
         for name, kernel in kernels.items():
             found = list(of_bounds(kernel, True)) if learns else []
             if has_columns:

@@ -624,7 +624,7 @@ class Recipe(OfParameters, ABC):
         if not (sees_inputs and data is not None):
             return
         is_scaled = self.scales_target or not isinstance(likelihood, AdditiveNoise)
-        unit = 1.0 if is_scaled else float(data.y.std(0).max()) or 1.0
+        unit = 1.0 if is_scaled else float(Scaling.standard(data.y).scale.max())
         yield from of_sight(kernel, given.expression, data.X, unit)
         if is_given:
             yield from of_inputs(kernel, data.X)

@@ -227,6 +227,11 @@ def test_what_the_kernel_sees(case):
     assert ("StandardScaler" in variation.advice) == (of_variation == "problem")
 
 
+def test_rows_that_are_all_the_same_are_noted():
+    found = only(findings.of_sight(RBF(1.0), RBF(1.0), np.ones((20, 2)), 1.0))
+    assert (found.severity, found.where) == ("note", "X")
+
+
 def test_of_many_rows_only_some_are_compared(monkeypatch):
     """Of which the nearest is no neighbour."""
     X = np.arange(1000.0)[:, None]

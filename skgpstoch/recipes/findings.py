@@ -213,6 +213,12 @@ def of_sight(
         Standard deviation of y, in units of f.
     """
     kernel, some = split_white_noise(fitted)[0], X[:: stride(X)]
+    if not np.ptp(some, axis=0).any():
+        same = "All rows of X are the same, so that predictions are a constant."
+        yield Finding(
+            VARIATION, "X", 0, LEAST_VARIATION, "note", same, "Look for inputs that differ."
+        )
+        return
     least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
     before = 1.0, math.inf
     if given is not None:

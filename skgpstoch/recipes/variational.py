@@ -24,7 +24,7 @@ from ..data.rows import Data, Rows
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..losses import Loss
+from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
@@ -377,15 +377,16 @@ class VariationalRecipe(Recipe):
         yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
         if plan.n_orthogonal:
             yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
-        likelihood, some = fitted.posterior.likelihood, data.X[:: math.ceil(len(data) / SOME_ROWS)]
-        X = fitted.x_scaling.tensor(some, torch.float64, HOST)
-        is_noise = isinstance(likelihood, AdditiveNoise)
-        noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
-        with torch.no_grad():
-            basis = fitted.posterior.model.features.basis(X)
-        yield from of_residual(basis, noise, advice, is_trained)
+        if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
+            likelihood, step = fitted.posterior.likelihood, math.ceil(len(data) / SOME_ROWS)
+            is_noise = isinstance(likelihood, AdditiveNoise)
+            noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
+            X = fitted.x_scaling.tensor(data.X[::step], torch.float64, HOST)
+            with torch.no_grad():
+                basis = fitted.posterior.model.features.basis(X)
+            yield from of_residual(basis, noise, advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:

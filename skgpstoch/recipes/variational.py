@@ -56,6 +56,7 @@ FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at 
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
 LBFGS_EPOCHS = 20
 SOME_ROWS = 200  # whose residual variance is looked at
+NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
 
@@ -380,14 +381,21 @@ class VariationalRecipe(Recipe):
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
         if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
-            likelihood, step = fitted.posterior.likelihood, math.ceil(len(data) / SOME_ROWS)
-            is_noise = isinstance(likelihood, AdditiveNoise)
-            noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
-            X = fitted.x_scaling.tensor(data.X[::step], torch.float64, HOST)
+            some = data.X[:: math.ceil(len(data) / SOME_ROWS)]
+            X = fitted.x_scaling.tensor(some, torch.float64, HOST)
             with torch.no_grad():
                 basis = fitted.posterior.model.features.basis(X)
-            yield from of_residual(basis, noise, advice, is_trained)
+            yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
+
+    def noise(self, fitted: Fitted, data: Data) -> float:
+        """Return the noise variance of a row as f sees it, known errors included; else 1."""
+        likelihood = fitted.posterior.likelihood
+        if not isinstance(likelihood, AdditiveNoise):
+            return 1.0
+        known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
+        learned = float(likelihood.noise_variance.mean())
+        return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -181,7 +181,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = value
         self.estimator_: Any = None
-        unit = float(np.std(self.y_train_, 0).max()) or 1.0
+        unit = float(Scaling.standard(rows.Y).scale.max())
         self._diagnosis = Diagnosis(self._findings({"": self.kernel_}, unit))
         self._diagnosis.warn()
 

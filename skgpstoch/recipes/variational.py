@@ -24,7 +24,7 @@ from ..data.rows import Data, Rows
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..losses import Loss
+from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
@@ -64,6 +64,7 @@ LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten m
 AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
 LBFGS_EPOCHS = 20
 SOME_ROWS = 200  # whose residual variance is looked at
+NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
 
@@ -444,16 +445,24 @@ class VariationalRecipe(Recipe):
         yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
         if plan.n_orthogonal:
             yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
-        likelihood, some = fitted.posterior.likelihood, data.X[:: math.ceil(len(data) / SOME_ROWS)]
-        X = fitted.x_scaling.tensor(some, torch.float64, HOST)
-        is_noise = isinstance(likelihood, AdditiveNoise)
-        noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
-        with torch.no_grad():
-            basis = fitted.posterior.model.features.basis(X)
-        yield from of_residual(basis, noise, advice, is_trained)
+        if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
+            some = data.X[:: math.ceil(len(data) / SOME_ROWS)]
+            X = fitted.x_scaling.tensor(some, torch.float64, HOST)
+            with torch.no_grad():
+                basis = fitted.posterior.model.features.basis(X)
+            yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
+
+    def noise(self, fitted: Fitted, data: Data) -> float:
+        """Return the noise variance of a row as f sees it, known errors included; else 1."""
+        likelihood = fitted.posterior.likelihood
+        if not isinstance(likelihood, AdditiveNoise):
+            return 1.0
+        known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
+        learned = float(likelihood.noise_variance.mean())
+        return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.arrays import readable
 from ..data.devices import resolve_device
-from ..estimators.base import refuse_booleans, validate_inputs
+from ..estimators.base import check_numbers, validate_inputs
 from .parameters import DropInParameters
 
 
@@ -28,7 +28,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _check_parameters(self) -> None:
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")

@@ -11,7 +11,6 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.rows import Data
@@ -20,7 +19,7 @@ from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_labels, check_weight
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
@@ -136,7 +135,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         self._check_parameters()
         kernel = self._kernel()
         X, y = self._validated(X, y)
-        check_classification_targets(y)
+        check_labels(y)
         weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         if weight is not None:
             counts = weight > 0.0

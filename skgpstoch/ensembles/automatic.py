@@ -21,7 +21,7 @@ from ..data.deadline import Deadline
 from ..data.messages import warn
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
-from ..estimators.base import fitting, refuse_booleans
+from ..estimators.base import check_numbers, fitting
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
@@ -138,7 +138,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         data = self._validate(X, y, sample_weight)

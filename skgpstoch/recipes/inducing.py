@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..data.rows import Rows
 from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -366,7 +365,7 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     if points is None or isinstance(points, str):
         return None
     X = problem.X
-    points = check_array(readable(points), dtype=np.float64, input_name=name)
+    points = named_array(points, name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return problem.x_scaling.tensor(points, X.dtype, X.device)

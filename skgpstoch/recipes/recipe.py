@@ -21,7 +21,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling, plain
+from ..data.arrays import MOST_INTEGER, Scaling, plain
 from ..data.deadline import Deadline
 from ..data.devices import HOST
 from ..data.findings import Finding
@@ -263,6 +263,8 @@ def positive_integers(name: str, given: Any) -> tuple[int, ...]:
     found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    if any(n > MOST_INTEGER for n in found):
+        raise ValueError(f"{name} must be at most {MOST_INTEGER}, got {given!r}.")
     return tuple(int(n) for n in found)
 
 

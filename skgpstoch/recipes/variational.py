@@ -18,15 +18,17 @@ from torch import Tensor
 
 from ..data.arrays import Scaling
 from ..data.rows import Data, Rows
+from ..features.inducing import InducingFeatures
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..losses import Loss
+from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.all_rows import AllRowsObjective
+from ..objectives.collapsed import CollapsedObjective
 from ..objectives.dual import DualObjective
 from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
@@ -330,6 +332,8 @@ class VariationalRecipe(Recipe):
             objective = ExactObjective(model, n_rows, **options)
         elif problem.plan.has_all_rows:
             objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
+        elif problem.plan.start_rows and self.is_titsias(model, problem.rows):
+            objective = CollapsedObjective(model, n_rows, **options)
         elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
             objective = DualObjective(model, n_rows, **options)
         elif solver == "lbfgs":
@@ -345,6 +349,11 @@ class VariationalRecipe(Recipe):
             )
         objective.has_user_module = network is not None and network.module is not None
         return objective
+
+    def is_titsias(self, model: SparseModel, rows: Rows) -> bool:
+        """Whether the bound is that of Titsias, with one noise variance for all rows."""
+        plain = type(self.loss) is ExpectedLogLikelihood and rows.noise is None
+        return plain and type(model.features) is InducingFeatures
 
     # ---- streams -----------------------------------------------------------------------------
 

@@ -197,6 +197,8 @@ PLANS = [  # class, parameters, rows, what the plan says
     (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "is_exact": True}),
     (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
     (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150, "start_rows": 300}),
+    (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "solver": "lbfgs"}),
+    (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "has_all_rows": True}),
     (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
     (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),

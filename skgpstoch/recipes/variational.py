@@ -59,7 +59,8 @@ COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
 OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
-AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
+AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
+AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
 LBFGS_EPOCHS = 20
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
@@ -222,7 +223,8 @@ class VariationalRecipe(Recipe):
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
         is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
-        enough = auto_tol(sizes.n_given) if is_free else LBFGS_TOL
+        moves = points.has_gram and not (points.are_rows and n_trained == M)
+        enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
         plan = Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
@@ -413,9 +415,13 @@ def bound_of(fitted: Fitted) -> float:
     return fitted.in_units(value, fitted.posterior.n_rows)
 
 
-def auto_tol(n_rows: float) -> float:
-    """Return the gain of ten iterations, in nats per row, that is worth ten more."""
-    return max(AUTO_TOL, AUTO_GAIN / n_rows)
+def auto_tol(n_rows: float, trains_points: bool) -> float:
+    """Return the gain of ten iterations, in nats per row, that is worth ten more.
+
+    *Measured* on two made tables of 700 to 2,000 rows: points that are trained for three times as
+    long gain .006 nats per row of the bound, and none on other rows.
+    """
+    return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
 
 
 def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) -> None:
@@ -436,7 +442,7 @@ def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) ->
         schedule=constant,
         generator=problem.generator,
         n_iter_no_change=1,
-        tol=auto_tol(rows.n_effective),
+        tol=auto_tol(rows.n_effective, trains_points=False),
         evaluate=lambda: exact.evaluate(X, rows),
     )
 

@@ -171,7 +171,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         """Return exact processes, to be fitted in a share of the time that is left."""
         max_time = None if left is None else share * left
         seed = resolve_seed(self.random_state)
-        return ExactProcessRegressor(max_time=max_time, device=self.device, random_state=seed)
+        return ExactProcessRegressor(
+            missing_columns=self._encoder.missing_columns,
+            max_time=max_time,
+            device=self.device,
+            random_state=seed,
+        )
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights

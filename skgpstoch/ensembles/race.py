@@ -14,6 +14,7 @@ from ..data.deadline import Deadline, seconds_left
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import Fit, Fits
+from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .stacking import kept_weights, stacking_weights
 
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
@@ -83,6 +84,9 @@ def race(
     given_up: list[Judged] = []
     for entrant in entrants:
         name, make, scout, adapt = entrant
+        if was_interrupted():
+            warn_without(name)
+            break
         try:
             tried = None
             if scout is not None and entrant.is_scouted(found):
@@ -96,11 +100,16 @@ def race(
                 model = adapt(model, tried, data)
             found.append(fitted(fits.next(name), name, model, data))
         except KeyboardInterrupt:
-            if not found:
+            if not (found and keeps_best()):
                 raise
-            warn(f"The fit was interrupted; the model is without {name}.", ConvergenceWarning)
+            warn_without(name)
             break
     return found, given_up
+
+
+def warn_without(name: str) -> None:
+    """Warn that Ctrl-C came before a model was fitted."""
+    warn(f"The fit was interrupted; the model is without {name}. {AGAIN}", ConvergenceWarning)
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:

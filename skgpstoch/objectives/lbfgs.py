@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,23 @@ from .elbo import expected_score
 from .optimal_q import optimal_q
 from .variational import VariationalObjective
 
-INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
+
+class Inner(NamedTuple):
+    """Where the search for the best q(w) ends, in every evaluation."""
+
+    tol: float = 1e-10  # nats per row; as close as L-BFGS needs it
+    max_iter: int = 100
+
+
+INNER = Inner()
 REJECTED = 1e10  # a loss that a line search steps back from
 
 
 class FullBatchObjective(VariationalObjective):
     """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
 
+    is_still = True
+    inner = INNER
     precision: Tensor
     cross: Tensor
     value: Tensor
@@ -58,7 +68,7 @@ class FullBatchObjective(VariationalObjective):
 
     def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
-        found = optimal_q(self.model, X, rows, self.present_sites(), **INNER)
+        found = optimal_q(self.model, X, rows, self.present_sites(), None, *self.inner)
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")

@@ -19,11 +19,13 @@ from skgpstoch import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
     SVGPClassifier,
+    on_interrupt,
 )
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
 from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
 SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
@@ -289,6 +291,27 @@ def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
     with pytest.raises(KeyboardInterrupt):
         other.fit(*step)
     assert not hasattr(other, "estimators_")
+
+
+def test_an_interrupted_scout_is_what_there_is(step, monkeypatch, small):
+    """Ctrl-C in the first epochs does not start more of them."""
+    epochs = []
+    original = Trainer.run_epoch
+
+    def interrupted(self):
+        epochs.append(self)
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(Trainer, "run_epoch", interrupted)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    monkeypatch.setattr(automatic, "SCOUTED", 1.0)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert len(epochs) == 2
+    assert list(model.estimators_) == ["process", "networks"]
 
 
 # ---- what is said ------------------------------------------------------------------------------

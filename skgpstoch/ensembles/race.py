@@ -95,6 +95,9 @@ def race(
                 if found and gain_of(tried, found, data) < LEAST_GAIN:
                     given_up.append(tried)
                     continue
+                if was_interrupted():  # its best so far is what there is
+                    found.append(tried)
+                    break
             model = make(seconds_left(deadline))
             if tried is not None and adapt is not None:
                 model = adapt(model, tried, data)

@@ -368,7 +368,7 @@ def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table)
 
 
 def test_many_rows_take_few_factorisations(monkeypatch, table):
-    """Of one draw, a kernel is searched from the last one's best z, and all rows are solved once."""
+    """A kernel of one draw is searched from the last one's best z; all rows are solved once."""
     starts, ends, sizes = [], [], []
     search, given = process_fit.search, Process.given
 

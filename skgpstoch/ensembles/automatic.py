@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -28,6 +26,7 @@ from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import ensemble_plan
 from ..recipes.recipe import Training
 from .race import Entrant, Judged, race, weights_of
+from .report import Report
 
 TOO_FEW_ROWS = 10  # to learn a kernel from
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
@@ -61,8 +60,7 @@ class AutomaticParameters:
         The fitted models by name, without those that have no weight.
     scores_ : dict of lists
         "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time" in
-        seconds. Scores are mean log densities, or log probabilities, of rows held out; of classes
-        of fewer than 50 rows, the bound on the evidence.
+        seconds. Scores are mean log densities, or log probabilities, of rows held out.
     leaderboard_ : DataFrame
         The same, the best first; needs pandas.
     budget_ : dict or None
@@ -102,25 +100,14 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     return Entrant("networks", make, lambda left: make(left).set_params(**fewer))
 
 
-def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a method, with the signature and the docstring of this one, that asks the model."""
-
-    @functools.wraps(method)
-    def asked(self: Automatic, X: Any, *args: Any, **kwargs: Any) -> np.ndarray:
-        X = self._query(X)
-        return np.asarray(getattr(self._model, method.__name__)(X, *args, **kwargs))
-
-    return asked
-
-
 # ---- estimators ----------------------------------------------------------------------------------
 
 
 class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A fit of several models, and the mixture that predicts best."""
 
-    _model: Any
-    """What predicts."""
+    _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    """Calibration by group, and limits, of rows that were held out."""
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
@@ -187,6 +174,20 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         check_is_fitted(self)
         table = pd.DataFrame(self.scores_)
         return table.sort_values("score", ascending=False, ignore_index=True)
+
+    def report(self) -> Report:
+        """Tell what was fitted, how well it is calibrated, and what limits it; needs pandas.
+
+        Returns
+        -------
+        report : Report
+            Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
+            :class:`~skgpstoch.display.ReportDisplay`.
+        """
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
 
 
 def warn_of_few_rows(n_rows: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..data.arrays import Scaling, resolve_seed
 from ..data.devices import HOST, block_rows, map_blocks, prediction_device, resolve_device
-from ..data.held_out import HeldOutPredictions
+from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
@@ -99,13 +99,13 @@ class ClassRows(NamedTuple):
 
     def some(self, index: Tensor) -> ClassRows:
         """Return rows by their numbers, with functions made of these."""
-        X, *columns = (column[index] for column in self[:4])
-        return ClassRows(X, *columns, X, self.offset)
+        X, codes, weight, fold = (column[index] for column in self[:4])
+        return ClassRows(X, codes, weight, fold, X, self.offset)
 
     def to(self, device: torch.device) -> ClassRows:
         """Move to a device."""
-        X, *columns, Z, offset = (column.to(device) for column in self)
-        return ClassRows(X, *columns, X if self.Z is self.X else Z, offset)
+        X, codes, weight, fold, Z, offset = (column.to(device) for column in self)
+        return ClassRows(X, codes, weight, fold, X if self.Z is self.X else Z, offset)
 
 
 class ExactProcessClassifier(MixtureClassifier):
@@ -220,8 +220,8 @@ class ExactProcessClassifier(MixtureClassifier):
         of_class = log_p[np.arange(len(codes)), :, codes]
         self.weights_ = stacking_weights(of_class, weight, KERNEL_ROWS)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
-        p = self.weights_ @ np.exp(log_p)
-        self.held_out_ = held_out_classes(given, p[places], codes[places])
+        p, log_own = self.weights_ @ np.exp(log_p), logsumexp(of_class, axis=1, b=self.weights_)
+        self.held_out_ = of_classes(given, log_own[places], p[places], codes[places])
         self.kernels_ = [f.kernel for f in fitted]
         self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
         self._rows = rows.to(HOST)
@@ -260,11 +260,14 @@ class ExactProcessClassifier(MixtureClassifier):
         codes = data.y[:, 0].astype(np.int64)
         shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
         log_shares = np.log(shares)
-        columns = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
-        *columns, offset = (torch.from_numpy(column).to(device) for column in columns)
-        points = some_of(len(X), MOST_POINTS, rng)
-        Z = X if len(points) == len(X) else X[torch.from_numpy(points).to(device)]
-        return ClassRows(X, *columns, Z, offset)
+        fold, points = folds_of(codes, rng), some_of(len(X), MOST_POINTS, rng)
+
+        def tensor(column: np.ndarray) -> Tensor:
+            return torch.from_numpy(column).to(device)
+
+        Z = X if len(points) == len(X) else X[tensor(points)]
+        offset = tensor(log_shares - log_shares.mean())
+        return ClassRows(X, tensor(codes), tensor(weight), tensor(fold), Z, offset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -407,11 +410,3 @@ def most_suitable(rows: ClassRows, f: Tensor) -> tuple[float, float]:
     scores = [score(log_t) for log_t in LOG_CONFIDENCES]
     best = int(np.argmax(scores))
     return math.exp(LOG_CONFIDENCES[best]), scores[best]
-
-
-def held_out_classes(rows: np.ndarray, p: np.ndarray, codes: np.ndarray) -> HeldOutPredictions:
-    """Return predictions of classes as those of numbers: p (n, C) of rows of these classes (n,)."""
-    own = np.eye(p.shape[1])[codes]
-    log_p = np.log(p[np.arange(len(p)), codes])
-    unknown = np.full_like(p, np.nan)
-    return HeldOutPredictions(rows, log_p, own - p, np.sqrt(p * (1.0 - p)), unknown, p, unknown)

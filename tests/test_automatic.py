@@ -229,6 +229,7 @@ def test_two_outputs(step):
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    monkeypatch.setattr(automatic_classifier, "FEWEST_FOR_NETWORKS", 200)
     X, y = step
     y = y if cls is AutoGaussianProcessRegressor else y > 0
     model = cls(max_time=600, random_state=0).fit(X, y)

@@ -220,8 +220,11 @@ class ExactProcessClassifier(MixtureClassifier):
         of_class = log_p[np.arange(len(codes)), :, codes]
         self.weights_ = stacking_weights(of_class, weight, KERNEL_ROWS)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
-        p, log_own = self.weights_ @ np.exp(log_p), logsumexp(of_class, axis=1, b=self.weights_)
-        self.held_out_ = of_classes(given, log_own[places], p[places], codes[places])
+        mixed = logsumexp(log_p, axis=1, b=self.weights_[:, None])
+        self._confidence = mixture_confidence(rows, mixed) if len(fitted) > 1 else 1.0
+        mixed = log_softmax(self._confidence * mixed, axis=1)
+        log_own = mixed[np.arange(len(codes)), codes]
+        self.held_out_ = of_classes(given, log_own[places], np.exp(mixed[places]), codes[places])
         self.kernels_ = [f.kernel for f in fitted]
         self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
         self._rows = rows.to(HOST)
@@ -277,7 +280,8 @@ class ExactProcessClassifier(MixtureClassifier):
         device = prediction_device(self.device)
         X = self._x_scaling.tensor(X, torch.float64, device).clamp(-FARTHEST_INPUT, FARTHEST_INPUT)
         rows = self._rows.to(device)
-        return ClassParts(self.weights_, [AtMode(rows, f) for f in self._processes]), X
+        models = [AtMode(rows, f) for f in self._processes]
+        return ClassParts(self.weights_, models, self._confidence), X
 
 
 class AtMode:
@@ -410,3 +414,9 @@ def most_suitable(rows: ClassRows, f: Tensor) -> tuple[float, float]:
     scores = [score(log_t) for log_t in LOG_CONFIDENCES]
     best = int(np.argmax(scores))
     return math.exp(LOG_CONFIDENCES[best]), scores[best]
+
+
+def mixture_confidence(rows: ClassRows, log_p: np.ndarray) -> float:
+    """Return τ: mixtures of calibrated parts are too even. log_p (N, C) are of rows held out."""
+    logits = torch.from_numpy(log_p).to(rows.weight.device)
+    return most_suitable(rows._replace(offset=torch.zeros_like(rows.offset)), logits)[0]

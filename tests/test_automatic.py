@@ -229,7 +229,8 @@ def test_two_outputs(step):
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
-    monkeypatch.setattr(automatic_classifier, "FEWEST_FOR_NETWORKS", 200)
+    monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)
+    monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", -np.inf)
     X, y = step
     y = y if cls is AutoGaussianProcessRegressor else y > 0
     model = cls(max_time=600, random_state=0).fit(X, y)
@@ -352,7 +353,8 @@ def mixed_classes():
         patch.setattr(
             automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
         )
-        patch.setattr(automatic_classifier, "FEWEST_FOR_NETWORKS", 100)
+        patch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 100)
+        patch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", -np.inf)
         patch.setattr(race, "LEAST_GAIN", -np.inf)
         patch.setattr(race, "LEAST_WEIGHT", 0.0)
         return AutoGaussianProcessClassifier(random_state=0).fit(X, names), X, names
@@ -412,6 +414,20 @@ def test_classes_have_a_report(mixed_classes):
     assert confident["mean_prediction"].is_monotonic_increasing
     assert set(report.limits["limit"]) == {"doubt", "rare classes", "budget"}
     assert pickle.loads(pickle.dumps(model)).report()._repr_html_().count("<table") == 3
+
+
+def test_scouts_of_classes_have_to_add_more(step, monkeypatch, small):
+    X, y = step
+    monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)
+    monkeypatch.setattr(race, "gain_of", lambda *_: 0.005)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    assert model.scores_["model"] == ["process", "networks"]
+    assert list(model.estimators_) == ["process"]
+    monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", 0.004)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    assert model.estimators_.keys() <= {"process", "networks"}
+    assert model.scores_["fit_time"][1] > 0.0
+    assert sum(model.scores_["weight"]) == pytest.approx(1.0)
 
 
 def test_classes_without_weight_are_none_of_the_models(step, small):

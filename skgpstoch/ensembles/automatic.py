@@ -28,6 +28,8 @@ from ..recipes.recipe import Training
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 
+PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
+PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
 TOO_FEW_ROWS = 10  # to learn a kernel from
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
 SCOUTED = 0.25  # of the epochs

@@ -18,17 +18,18 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
-from .automatic import Automatic, of_networks
+from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
 from .class_mixture import ClassParts, MixtureClassifier
 from .process_classes import ExactProcessClassifier
 from .race import Entrant, Judged
 from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
-FEWEST_FOR_NETWORKS = 600  # rows, of fewer than which processes predict better, and sooner
-MOST_FOR_PROCESS = 5000  # rows
-PROCESS_SECONDS = 4.0  # of max_time at least, for processes of as many
-PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
+FEWEST_OF_CLASSES = 600  # rows, of fewer than which processes predict better, and sooner
+MOST_OF_CLASSES = 5000  # rows, up to which there are processes
+LEAST_GAIN_OF_CLASSES = (
+    0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
+)
 
 
 @public_estimator
@@ -96,12 +97,13 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n, found = data.size, []
-        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
-        if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
-            share = PROCESS_SHARE if n >= FEWEST_FOR_NETWORKS else 1.0
+        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_OF_CLASSES
+        if n < FEWEST_OF_CLASSES or (n <= MOST_OF_CLASSES and has_time):
+            share = PROCESS_SHARE if n >= FEWEST_OF_CLASSES else 1.0
             found.append(Entrant("process", functools.partial(self._process, share)))
-        if n >= FEWEST_FOR_NETWORKS:
-            found.append(of_networks(DeepKernelEnsembleClassifier, self, data))
+        if n >= FEWEST_OF_CLASSES:
+            networks = of_networks(DeepKernelEnsembleClassifier, self, data)
+            found.append(networks._replace(least_gain=LEAST_GAIN_OF_CLASSES))
         return found
 
     def _process(self, share: float, left: float | None) -> ExactProcessClassifier:

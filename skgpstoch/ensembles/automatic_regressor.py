@@ -24,7 +24,7 @@ from ..estimators.parameters import AUTO
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
-from .automatic import Automatic, of_networks
+from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
 from .process import ExactProcessRegressor
@@ -32,8 +32,6 @@ from .race import Entrant, Judged
 from .report import calibration_by_group, limits, share_done
 
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
-PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
-PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 
 

@@ -42,14 +42,12 @@ from .class_process import (
     find_modes,
     one_hot,
 )
-from .process import is_time_for_more
+from .process import KERNEL_ROWS, SEARCH_ROWS, is_time_for_more
 from .stacking import stacking_weights
 
-SEARCH_ROWS = 400  # that θ and the variance of f are learned from at most
 KERNELS = ("rbf", "rbf-ard", "rough-ard", "linear")
 MOST_POINTS = 800  # rows that functions are made of
-KERNEL_ROWS = 1.0  # that speak for each kernel, whatever the data
-N_FOLDS = 10  # of few rows
+FOLDS_OF_FEW = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
 VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
@@ -350,7 +348,7 @@ def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Assign rows to folds, each with about the same share of every class, (N,)."""
     order = np.lexsort((rng.permutation(len(codes)), codes))
     fold = np.empty(len(codes), np.int64)
-    fold[order] = np.arange(len(codes)) % (N_FOLDS if len(codes) <= FEW_ROWS else USUAL_FOLDS)
+    fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)
     return fold
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,11 +33,14 @@ class Entrant(NamedTuple):
         Makes it, given the seconds that are left.
     scout : callable or None, default=None
         Makes a cheap one, which tells if there is any use in the model itself.
+    least_gain : float, default=-inf
+        Nats per row that this has to add to the score, if that is more than `LEAST_GAIN`.
     """
 
     name: str
     make: Callable[[float | None], Any]
     scout: Callable[[float | None], Any] | None = None
+    least_gain: float = -math.inf
 
 
 class Judged(NamedTuple):
@@ -74,12 +78,12 @@ def race(
     """Fit models in turn; return those to be mixed, and scouts that no model has followed."""
     found: list[Judged] = []
     given_up: list[Judged] = []
-    for name, make, scout in entrants:
+    for name, make, scout, least_gain in entrants:
         try:
             if found and scout is not None:
                 few = scout(seconds_left(deadline))
                 tried = fitted(fits.next(f"{name}, a few"), name, few, data)
-                if gain_of(tried, found, data) < LEAST_GAIN:
+                if gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
                     given_up.append(tried)
                     continue
             found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))

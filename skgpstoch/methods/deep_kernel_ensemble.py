@@ -574,7 +574,7 @@ class DeepKernelEnsembleClassifier(
 
     See Also
     --------
-    AutoGaussianProcessClassifier : Chooses a process where rows are very few.
+    AutoGaussianProcessClassifier : Stacks it with processes where rows are few.
     DLMClassifier : The same losses on inducing points.
 
     References

@@ -227,6 +227,11 @@ def test_what_the_kernel_sees(case):
     assert ("StandardScaler" in variation.advice) == (of_variation == "problem")
 
 
+def test_rows_that_are_all_the_same_are_noted():
+    found = only(findings.of_sight(RBF(1.0), RBF(1.0), np.ones((20, 2)), 1.0))
+    assert (found.severity, found.where) == ("note", "X")
+
+
 def test_of_many_rows_only_some_are_compared(monkeypatch):
     """Of which the nearest is no neighbour."""
     X = np.arange(1000.0)[:, None]
@@ -245,6 +250,14 @@ def test_inputs_of_other_units():
     constant = np.column_stack([X[:, 0], np.ones(60)])  # which nobody can see
     assert only(findings.of_inputs(RBF(1.0), constant)).severity == "fine"
     assert not list(findings.of_inputs(RBF(1.0) + DotProduct(), X))
+
+
+def test_few_errors_are_alike_by_chance():
+    error = np.random.default_rng(0).standard_normal((16, 1))
+    nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]
+    assert only(findings.of_errors(error, nearest, "Raise.", True)).limit == 1.0
+    found = only(findings.of_errors(np.tile(error, (20, 1)), np.tile(nearest, (20, 1)), "", True))
+    assert (found.limit, found.severity) == (findings.ALIKE, "problem")
 
 
 def test_errors_of_neighbours():
@@ -271,6 +284,10 @@ def test_the_nearest_row_is_another_one_in_units_of_the_columns():
     assert_array_equal(nearest, [2, 3, 0, 1, 3])
     _, in_other_units = findings.nearest_rows(X * [1e3, 1e-3])
     assert_array_equal(in_other_units, nearest)
+    order = np.random.default_rng(0).permutation(500)
+    rows = np.random.default_rng(1).standard_normal((500, 2))
+    whole, shuffled = (Z[np.stack(findings.nearest_rows(Z))] for Z in (rows, rows[order]))
+    assert_array_equal(whole, shuffled)
 
 
 # ---- fits --------------------------------------------------------------------------------------
@@ -427,7 +444,7 @@ def test_basis_functions_at_more_rows_than_there_are_are_cut(sine):
     X, y = (a[:40] for a in sine)
     model = QSGPRegressor(basis="inducing", n_components=50, max_iter=3, random_state=0)
     assert "n_components=50" in only(said_by(lambda: model.fit(X, y)))
-    assert model.posterior_.model.basis.n_components == 40
+    assert model.n_components_ == 40
 
 
 def test_searches_go_on_where_there_are_few_rows(sine):

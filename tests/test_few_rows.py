@@ -26,7 +26,7 @@ from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.sparse import ConstantMean, SparseModel
-from skgpstoch.objectives import all_rows, dual, exact
+from skgpstoch.objectives import all_rows, collapsed, dual, exact
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.sites import RowSites
@@ -92,6 +92,20 @@ def test_with_all_rows_as_points_the_bound_is_the_exact_evidence(inputs, kind):
     assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-9)
     expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
     assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_bound_of_few_points_in_three_products(inputs, weighted):
+    X, f, _ = inputs
+    rows = make_rows(Gaussian(0.2), torch.cat([f, f.cos()], 1), weighted)
+    model = make_model(Gaussian(torch.tensor([0.2, 0.3], dtype=F64)), X[:6] + 0.1, rows)
+    params = [p for p in model.parameters() if p.requires_grad]
+    found = optimal_q(model, X, rows)
+    value, same = collapsed.bound_of(model, X, rows)
+    assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-10)
+    torch.testing.assert_close(same.q.mean, found.q.mean)
+    expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
+    assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-8, atol=1e-9)
 
 
 NOT_GAUSSIAN = {
@@ -183,6 +197,8 @@ PLANS = [  # class, parameters, rows, what the plan says
     (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "is_exact": True}),
     (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
     (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150, "start_rows": 300}),
+    (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "solver": "lbfgs"}),
+    (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "has_all_rows": True}),
     (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
     (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),

@@ -15,6 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessRegressor
+from skgpstoch.ensembles import process_fit
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
@@ -364,6 +365,32 @@ def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table)
     again = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
     assert_array_equal(model.predict(X), again.predict(X))
     assert_array_equal(model.held_out_.log_density[order], again.held_out_.log_density)
+
+
+def test_many_rows_take_few_factorisations(monkeypatch, table):
+    """A kernel of one draw is searched from the last one's best z; all rows are solved once."""
+    starts, ends, sizes = [], [], []
+    search, given = process_fit.search, Process.given
+
+    def searched(objective, start):
+        starts.append(start)
+        ends.append(search(objective, start))
+        return ends[-1]
+
+    def counted(shape, z, rows):
+        sizes.append(len(rows.y))
+        return given(shape, z, rows)
+
+    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
+    monkeypatch.setattr("skgpstoch.ensembles.process.DRAWS_OF_ROWS", ())
+    monkeypatch.setattr(process_fit, "search", searched)
+    monkeypatch.setattr(Process, "given", counted)
+    ExactProcessRegressor(kernels=["rbf", "matern", "constant"], random_state=0).fit(*table)
+    assert [len(start) for start in starts] == [9, 9, 3]
+    assert not starts[0].any()
+    assert_array_equal(starts[1], ends[0])
+    assert not starts[2].any()
+    assert sizes.count(80) == 3
 
 
 def test_floors_are_of_few_rows(monkeypatch, table):

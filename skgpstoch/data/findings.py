@@ -47,6 +47,10 @@ class Finding(NamedTuple):
         """What happened, why, and what to do."""
         return f"{self.text} {self.advice}".strip()
 
+    def noted(self) -> Finding:
+        """Return the same, of which `fit` does not warn."""
+        return self if self.severity == "fine" else self._replace(severity="note")
+
     def line(self) -> dict[str, Any]:
         """Return a line of the table."""
         cells = (self.name, self.where, self.value, self.limit, self.severity)

@@ -15,7 +15,7 @@ from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
-from ..estimators.base import BaseGP, refuse_booleans, validate_inputs
+from ..estimators.base import BaseGP, check_numbers, validate_inputs
 from ..recipes.findings import of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
@@ -33,7 +33,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _check_parameters(self) -> None:
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")
@@ -83,18 +83,19 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
         """Yield what there is to say of rows in one matrix, and of fitted kernels by their names.
 
         That rows are few, or features many, is only noted: with a kernel of one's own they can be
-        enough, and scikit-learn's users have chosen one.
+        enough, and scikit-learn's users have chosen one. So is what it sees without an optimizer.
         """
         X, learns, given = self.X_train_, self.optimizer is not None, self._kernel()
         has_columns = given.requires_vector_input
         noted = list(of_rows(len(X), learns))
         if has_columns:
             noted += of_features(len(X), X.shape[1])
-        yield from (f if f.severity == "fine" else f._replace(severity="note") for f in noted)
+        yield from (finding.noted() for finding in noted)
         for name, kernel in kernels.items():
             found = list(of_bounds(kernel, True)) if learns else []
             if has_columns:
-                found += [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X)]
+                seen = [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X)]
+                found += seen if learns else [finding.noted() for finding in seen]
             yield from Diagnosis(found).within(name)
 
     def _check_is_fitted(self) -> None:

@@ -22,7 +22,7 @@ from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
-from ..estimators.base import BaseGP, fitting, refuse_booleans
+from ..estimators.base import BaseGP, check_numbers, fitting
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
@@ -150,7 +150,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         data = self._validate(X, y, sample_weight)

@@ -160,7 +160,13 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             if not is_time_for_more(began, len(fitted), self.max_time):
                 break
             shape = KERNEL_SHAPES[name]
-            fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
+            before = fitted[-1] if fitted else [None] * len(outputs)
+            fitted.append(
+                [
+                    fit_kernel(shape, output, searched, normals, of_output)
+                    for output, of_output in zip(outputs, before, strict=True)
+                ]
+            )
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
         self.weights_ = stacking_weights(densities, outputs[0].weight.cpu().numpy(), KERNEL_ROWS)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..kernels.distances import Profile, matern_3, rbf, squared_distance
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_
+from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_, tri_solve
 from ..posteriors.exact import conditional_variance, leave_one_out
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
@@ -189,7 +189,7 @@ class LogPosterior:
         C.diagonal().add_(v * relative)
         if not cholesky_(C):
             return -math.inf, gradient
-        alpha = torch.cholesky_solve(y[:, None], C)[:, 0]
+        alpha = tri_solve(C, tri_solve(C, y[:, None]), transpose=True)[:, 0]  # copies no matrix
         # A mean of w copies is known with noise v/w; the copies are at their mean.
         others = self.rows.weight - 1.0
         value = -0.5 * (y @ alpha + log_det(C) + len(y) * LOG_2PI + others @ v.log())
@@ -204,7 +204,7 @@ class LogPosterior:
             gradient[1] = along.sum()
             by_scale -= 2.0 * along
         if self.shape.profile is not None:
-            gradient[0] = c * (G * kappa).sum()
+            gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
             W = G.mul_(slope).mul_(c)
             by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))
         is_one = len(theta.length_scale) < len(by_scale)  # for all inputs
@@ -221,8 +221,10 @@ def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
 def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
     """Return z + H^−½ε, (S, D), for ε (S, D): H is minus the curvature, and at least the prior's.
 
-    With ε and −ε in pairs, the mean of the draws is z.
+    With ε and −ε in pairs, the mean of the draws is z. One ε of 0 needs no curvature.
     """
+    if not normals.any():
+        return z + normals
     at_z = objective(z)[1]
     rows = [at_z - objective(z + step)[1] for step in DIFFERENCE * np.eye(len(z))]
     H = np.array(rows) / DIFFERENCE

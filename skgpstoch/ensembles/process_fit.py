@@ -25,44 +25,69 @@ GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it s
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
 
-class FittedKernel(NamedTuple):
-    """Of one output: a process for each draw of hyper-parameters, tails, and log densities (N,)."""
+class Conditioned(NamedTuple):
+    """A process, and y less its mean and the variance of y of rows that were left out, (N,)."""
 
+    process: Process
+    residual: torch.Tensor
+    var: torch.Tensor
+
+    @classmethod
+    def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Conditioned:
+        """Condition on rows, and leave each of them out."""
+        process = Process.given(shape, z, rows)
+        return cls(process, *process.left_out(rows))
+
+
+class FittedKernel(NamedTuple):
+    """Of one output: the best z, a process for each draw of it, tails, and log densities (N,)."""
+
+    z: np.ndarray
     draws: list[Process]
     tails: Tails
     held_out: HeldOutPredictions
 
 
 def fit_kernel(
-    shape: Shape, rows: ProcessRows, searched: torch.Tensor, normals: np.ndarray
+    shape: Shape,
+    rows: ProcessRows,
+    searched: torch.Tensor,
+    normals: np.ndarray,
+    before: FittedKernel | None,
 ) -> FittedKernel:
     """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
 
     Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
+    If there is one draw, the search starts where that of the kernel before ended: of 500 rows .08
+    nats better on the mean of 14 tables, and a fifth quicker, but of 60 rows .01 worse.
     """
-    z, some = settled(shape, rows.some(searched))
+    start = shape.start(rows)
+    if before is not None and len(normals) == 1 and before.z.shape == start.shape:
+        start = before.z
+    z, some = settled(shape, rows.some(searched), start)
+    found = [Conditioned.given(shape, z, rows)]
     precision = rows.precision
     if len(searched) < len(rows.y):  # the others are judged by what the searched ones say
-        precision = left_out_precisions(Process.given(shape, z, rows), rows)
-    rows = rows._replace(precision=precision.index_copy(0, searched, some.precision))
-    draws = [z]
-    if len(normals) > 1:
-        draws = list(laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)]))
-    processes = [Process.given(shape, of_draw, rows) for of_draw in draws]
-    found = zip(*(process.left_out(rows) for process in processes), strict=True)
-    left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))
+        precision = left_out_precisions(found[0], rows)
+    precision = precision.index_copy(0, searched, some.precision)
+    is_final = len(normals) == 1 and torch.equal(precision, rows.precision)
+    rows = rows._replace(precision=precision)
+    if not is_final:
+        draws = laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)])
+        found = [Conditioned.given(shape, of_draw, rows) for of_draw in draws]
+    processes, *columns = zip(*found, strict=True)
+    left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in columns))
     tails = calibrated(left_out, rows.weight.cpu().numpy())
     noise = torch.stack([process.theta.noise_where(rows.missing) for process in processes])
     held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
-    return FittedKernel([process.to(HOST) for process in processes], tails, held_out)
+    return FittedKernel(z, [process.to(HOST) for process in processes], tails, held_out)
 
 
-def settled(shape: Shape, rows: ProcessRows) -> tuple[np.ndarray, ProcessRows]:
-    """Return the best z, and rows with their precisions, which depend on each other."""
-    z = shape.start(rows)
+def settled(shape: Shape, rows: ProcessRows, z: np.ndarray) -> tuple[np.ndarray, ProcessRows]:
+    """Return the best z, from a start, and rows with their precisions, which depend on it."""
     for _ in range(SETTLING_ROUNDS):
         z = search(LogPosterior(shape, rows), z)
-        precision = left_out_precisions(Process.given(shape, z, rows), rows)
+        precision = left_out_precisions(Conditioned.given(shape, z, rows), rows)
         if torch.equal(precision == 1.0, rows.precision == 1.0):
             break
         rows = rows._replace(precision=precision)
@@ -102,10 +127,9 @@ def target_precisions(rows: Data) -> np.ndarray:
     return gross_precisions(error, weighted.median(error), GROSS_TARGET).numpy()
 
 
-def left_out_precisions(process: Process, rows: ProcessRows) -> torch.Tensor:
+def left_out_precisions(conditioned: Conditioned, rows: ProcessRows) -> torch.Tensor:
     """Precisions of targets, (N,): less than 1 where other rows predict something else."""
-    residual, var = process.left_out(rows)
-    error = (residual / var.sqrt()).abs()
+    error = (conditioned.residual / conditioned.var.sqrt()).abs()
     middle = Rows(error[:, None], rows.weight).median(error[:, None])
     return gross_precisions(error, middle, GROSS_ERROR)
 

@@ -306,9 +306,9 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
         "lbfgs": all rows at each step; "adam": q is learned like all else. "auto" is "lbfgs" up to
-        1,000 rows for the loss "elbo", up to 2,000 for a Gaussian likelihood without a network; it
-        ends where the bound has converged. Above that it is "collapsed" where it can be, "adam"
-        where gradients are sampled, else "natural"; `solver_` says which.
+        1,000 rows for the loss "elbo" of a log-concave likelihood, up to 2,000 of a Gaussian one
+        without a network; it ends where the bound has converged. Otherwise it is "collapsed" where
+        it can be, "adam" where gradients are sampled, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from ..data.arrays import readable
@@ -58,6 +59,17 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         weight = None
     data = replace(data, weight=weight)
     return data if keeps or counts.all() else data[counts]
+
+
+def check_labels(y: np.ndarray) -> None:
+    """Raise a ValueError if y holds no labels, or labels that cannot be put in order."""
+    kinds = {type(label).__name__ for label in y.flat} if y.dtype == object else set()
+    if len(kinds) > 1:
+        raise ValueError(
+            f"y must hold labels of one type, got {' and '.join(sorted(kinds))}: convert them, "
+            "as by y.astype(str), and leave out rows without a label."
+        )
+    check_classification_targets(y)
 
 
 def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:

@@ -71,7 +71,7 @@ class Factor(NamedTuple):
     diagonal: Callable[[np.ndarray, Points], Tensor | float]
 
 
-class Term(NamedTuple):
+class KernelTerm(NamedTuple):
     """Constants, by their numbers among hyper-parameters, times factors; or times δ."""
 
     constants: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class SumOfProducts:
 
     Parameters
     ----------
-    terms : list of Term
+    terms : list of KernelTerm
         Of the sum.
     values : ndarray of shape (n,)
         Hyper-parameters, the fixed ones too.
@@ -92,7 +92,7 @@ class SumOfProducts:
         Which of them are in θ.
     """
 
-    def __init__(self, terms: list[Term], values: np.ndarray, is_free: np.ndarray) -> None:
+    def __init__(self, terms: list[KernelTerm], values: np.ndarray, is_free: np.ndarray) -> None:
         self.white = [term for term in terms if term.is_white]
         self.terms = [term for term in terms if not term.is_white]
         self.values = values
@@ -103,7 +103,7 @@ class SumOfProducts:
         with np.errstate(over="ignore"):
             self.values[self.is_free] = np.exp(theta)
 
-    def variance(self, term: Term) -> float:
+    def variance(self, term: KernelTerm) -> float:
         """Return the product of a term's constants."""
         return math.prod(float(self.values[i]) for i in term.constants)
 
@@ -177,7 +177,9 @@ def sum_of_products(kernel: sk.Kernel) -> SumOfProducts | None:
     return None if terms is None else SumOfProducts(terms, np.array(values), np.array(is_free))
 
 
-def terms_of(kernel: sk.Kernel, values: list[float], is_free: list[bool]) -> list[Term] | None:
+def terms_of(
+    kernel: sk.Kernel, values: list[float], is_free: list[bool]
+) -> list[KernelTerm] | None:
     """Return the terms of an expression, or None; append its hyper-parameters, in θ's order."""
     if type(kernel) in (sk.Sum, sk.Product):
         first, second = (terms_of(part, values, is_free) for part in (kernel.k1, kernel.k2))
@@ -195,17 +197,17 @@ def terms_of(kernel: sk.Kernel, values: list[float], is_free: list[bool]) -> lis
     if n_more and type(kernel) not in (sk.RBF, sk.Matern):  # which only these may have
         return None
     if type(kernel) in (sk.ConstantKernel, sk.WhiteKernel):
-        return [Term((start,), is_white=type(kernel) is sk.WhiteKernel)]
+        return [KernelTerm((start,), is_white=type(kernel) is sk.WhiteKernel)]
     factor = factor_of(kernel, slice(start, len(values)))
-    return None if factor is None else [Term((), (factor,))]
+    return None if factor is None else [KernelTerm((), (factor,))]
 
 
-def multiplied(first: list[Term], second: list[Term]) -> list[Term] | None:
+def multiplied(first: list[KernelTerm], second: list[KernelTerm]) -> list[KernelTerm] | None:
     """Return the products of terms, unless factors would be made several times."""
     if min(len(first), len(second)) > 1:
         return None
     products = [
-        Term(a.constants + b.constants, a.factors + b.factors, a.is_white or b.is_white)
+        KernelTerm(a.constants + b.constants, a.factors + b.factors, a.is_white or b.is_white)
         for a in first
         for b in second
     ]

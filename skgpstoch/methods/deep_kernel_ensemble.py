@@ -312,7 +312,10 @@ class EnsembleRecipe(Recipe):
         return self.network is not None or not self.kernel.is_fixed
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
-        yield from super().training_findings(fitted)
+        for finding in super().training_findings(
+            fitted
+        ):  # of the last layers before they are closed
+            yield finding.noted()
         if (budget := fitted.budget) is None:
             return
         done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)

@@ -31,6 +31,10 @@ from ..objectives.base import surrogate
 from ..objectives.evidence import FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 
+STEPS_OF_FEW = (100, 350, 8000)
+"""Of "auto", as :class:`EvidenceRecipe` has them. *Measured* on eight tables of 400 rows: 2.5 times
+as many predict better by .004 nats per row."""
+
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
 PROFILE_WARM_UP = 200  # steps before the first, when the features still say little about the noise
 PROFILE_DAMPING = 0.25
@@ -139,6 +143,8 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
         Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
         most 0.05 and averages over at least 20 rows for each feature where there are as many,
         "theory" is t^(−1/2), and the paper's experiments have 0.9.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes n_samples steps, between 350 (100 for very few rows) and 8,000.
     weights : {"profiled", "learned"}, default="profiled"
         Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters
         that are trained like the others, as in the paper.
@@ -193,4 +199,4 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
 
     def _recipe(self) -> EvidenceRecipe:
         method = partial(SCGDObjective, averaging=self.averaging, weights=self.weights)
-        return EvidenceRecipe.of(self, method=method)
+        return EvidenceRecipe.of(self, method=method, steps=STEPS_OF_FEW)

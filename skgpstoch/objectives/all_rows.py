@@ -37,7 +37,7 @@ from ..posteriors.sites import RowSites, Sites
 from .base import surrogate
 from .elbo import safe_curvature
 from .exact import gram_of
-from .lbfgs import REJECTED
+from .lbfgs import rejected
 from .optimal_q import ROUNDING, damped_newton
 from .variational import VariationalObjective
 
@@ -81,8 +81,7 @@ class AllRowsObjective(VariationalObjective):
         try:
             total, kl = bound_at(self.model, X, rows, self.sites)
         except NotPositiveDefiniteError:
-            params = [p for p in self.parameters() if p.requires_grad]
-            return surrogate(self.value.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
+            return rejected([p for p in self.parameters() if p.requires_grad])
         return self.per_row(total, len(X), kl, generator)
 
     @property

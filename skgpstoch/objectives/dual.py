@@ -24,9 +24,8 @@ from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, add_diagonal, log_det, tri_solve
 from ..models.sparse import SparseModel
 from ..posteriors.sites import RowSites, diagonal_blocks
-from .base import surrogate
 from .elbo import expected_score_at, weighted_score
-from .lbfgs import INNER, REJECTED, FullBatchObjective
+from .lbfgs import INNER, FullBatchObjective, rejected
 
 
 class Epoch(NamedTuple):
@@ -49,12 +48,9 @@ class DualObjective(FullBatchObjective):
             self.epoch = Epoch(X, rows, self.best_sites(X, rows))
         try:
             total, kl = bound_at(self.model, X, rows, self.epoch.sites)
-            if not self.model.features.is_sound():
-                self.model.features.forgive()
-                raise NotPositiveDefiniteError("The covariance of the points is not finite.")
+            self.check_sound()
         except NotPositiveDefiniteError:
-            params = [p for p in self.parameters() if p.requires_grad]
-            return surrogate(self.value.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
+            return rejected([p for p in self.parameters() if p.requires_grad])
         return self.per_row(total, len(X), kl, generator)
 
     def best_sites(self, X: Tensor, rows: Rows) -> RowSites:

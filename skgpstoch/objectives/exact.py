@@ -23,7 +23,7 @@ from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import NotPositiveDefiniteError, cholesky_, inverse_, log_det, mirror_
 from ..models.sparse import SparseModel
 from .base import surrogate
-from .lbfgs import REJECTED
+from .lbfgs import rejected
 from .variational import VariationalObjective
 
 
@@ -51,8 +51,7 @@ class ExactObjective(VariationalObjective):
         except NotPositiveDefiniteError:
             if not self.found:
                 raise
-            params = self.param_groups()[0]["params"]
-            return surrogate(X.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
+            return rejected(self.param_groups()[0]["params"])
         self.found = True
         return loss
 

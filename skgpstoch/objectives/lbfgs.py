@@ -69,10 +69,14 @@ class FullBatchObjective(VariationalObjective):
     def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
         found = optimal_q(self.model, X, rows, self.present_sites(), None, *self.inner)
+        self.check_sound()
+        return found
+
+    def check_sound(self) -> None:
+        """Raise an error where K_uu has no factor."""
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
-        return found
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         params = [p for p in self.parameters() if p.requires_grad]
@@ -81,12 +85,18 @@ class FullBatchObjective(VariationalObjective):
         except NotPositiveDefiniteError:
             if not bool(self.value.isfinite()):
                 raise
-            return surrogate(self.value.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
+            return rejected(params)
         if found.value >= self.value:
             self.keep(found.sites, found.value)
         gradients = gradients_at(self.model, X, rows, found, params)
         loss = -found.value / rows.n_effective
         return surrogate(loss, *zip(params, gradients, strict=True))
+
+
+def rejected(params: list[nn.Parameter]) -> Tensor:
+    """Return a loss that a line search steps back from."""
+    loss = torch.tensor(REJECTED, dtype=torch.float64, device=params[0].device)
+    return surrogate(loss, *((p, 0.0 * p) for p in params))
 
 
 def gradients_at(

@@ -342,7 +342,11 @@ class BasisRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         likelihood = fitted.posterior.likelihood
-        found = {"kernel_": self.fitted_kernel(fitted), "likelihood_": likelihood}
+        found: dict[str, Any] = {
+            "kernel_": self.fitted_kernel(fitted),
+            "likelihood_": likelihood,
+            "n_components_": fitted.posterior.model.basis.n_components,
+        }
         is_noise = isinstance(likelihood, AdditiveNoise)
         return found | (fitted.of_noise(likelihood) if is_noise else {})
 

@@ -53,7 +53,7 @@ MEMBER_ROWS = 10_000  # up to which several networks are joined
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
 RANDOM_FEATURES = (5, 100, 1000)  # of "auto": for each row; at least; at most
-EVIDENCE_STEPS = (200, 1000, 8000)  # for very few rows; at least, but three for each row; at most
+EVIDENCE_STEPS = (200, 1000, 8000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,8 @@ class ExactRecipe(Recipe):
         Below the kernel.
     training, solver, n_estimators
         See :class:`SCGDGaussianProcessRegressor`.
+    steps : tuple of int, default=(200, 1000, 8000)
+        Of "auto": for very few rows; at least, but three for each row; at most.
     """
 
     likelihood: Likelihood = GAUSSIAN
@@ -76,6 +78,7 @@ class ExactRecipe(Recipe):
     training: Training
     solver: str = "adam"
     n_estimators: int | str = "auto"
+    steps: tuple[int, int, int] = EVIDENCE_STEPS
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -111,7 +114,7 @@ class ExactRecipe(Recipe):
             folds = Folds.of(n, t.validation_fraction, K) if t.early_stopping else Folds(K)
         n_trained = n - folds.n_untrained
         b = batch_rows(t.batch_size, n_trained)
-        few, usual, most = EVIDENCE_STEPS
+        few, usual, most = self.steps
         n_steps = min(max(n_trained, min(max(3 * n_trained, few), usual)), most)
         return Plan(
             solver=self.solver,

@@ -41,6 +41,7 @@ STANDARDISE = (
     "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
     "standard deviations of X."
 )
+SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 UNTRAINED = "Raise max_iter first, which has cut the training short."
 
 ALIKE = 0.4
@@ -182,7 +183,7 @@ def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator
     if asked == "auto" or int(asked) <= n_used:
         return
     yield Finding(
-        name,
+        "points cut to rows",
         name,
         int(asked),
         n_used,
@@ -212,6 +213,12 @@ def of_sight(
         Standard deviation of y, in units of f.
     """
     kernel, some = split_white_noise(fitted)[0], X[:: stride(X)]
+    if not np.ptp(some, axis=0).any():
+        same = "All rows of X are the same, so that predictions are a constant."
+        yield Finding(
+            VARIATION, "X", 0, LEAST_VARIATION, "note", same, "Look for inputs that differ."
+        )
+        return
     least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
     before = 1.0, math.inf
     if given is not None:
@@ -271,9 +278,9 @@ def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, fl
     """
     n = len(X)
     asked = np.unique(np.linspace(0, n - 1, min(n, ASKED_ROWS)).round().astype(int))
-    K, prior = kernel(X[asked], X), kernel.diag(X)  # (q, n), (n,)
-    squared = prior[asked][:, None] + prior - 2.0 * K  # E (f(x) − f(x'))²
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        K, prior = kernel(X[asked], X), kernel.diag(X)  # (q, n), (n,)
+        squared = prior[asked][:, None] + prior - 2.0 * K  # E (f(x) − f(x'))²
         correlation = np.nan_to_num(K / np.sqrt(prior[asked][:, None] * prior))
     correlation[np.arange(len(asked)), asked] = -1.0
     return float(np.median(correlation.max(1))), math.sqrt(max(squared.max(), 0.0))
@@ -326,8 +333,9 @@ def of_errors(
 ) -> Iterator[Finding]:
     """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise."""
     alike = max(map(correlation, error.T, nearest.T))
-    found = Finding(ERRORS, "points", alike, ALIKE)
-    if alike > ALIKE:
+    limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
+    found = Finding(ERRORS, "points", alike, limit)
+    if alike > limit:
         found = found._replace(
             severity="problem" if is_trained else "note",
             text=f"Errors at neighbouring rows of the training data are alike (correlation "
@@ -348,7 +356,7 @@ def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
     step = stride(X)
     _, distinct = np.unique(X[::step], axis=0, return_index=True)
-    rows = step * np.sort(distinct)
+    rows = step * distinct  # by what they hold, whatever their order is
     offset, scale = Scaling.standard(X[rows])
     Z = torch.from_numpy((X[rows] - offset) / scale).float()
     asked = np.unique(
@@ -383,7 +391,4 @@ def causes(findings: Iterable[Finding]) -> list[Finding]:
     if not first:
         return found
     follow = f"This follows from {first[0].name!r}."
-    return [
-        f._replace(severity="note", advice=follow) if f.name == ERRORS and f.text else f
-        for f in found
-    ]
+    return [f._replace(advice=follow).noted() if f.name == ERRORS and f.text else f for f in found]

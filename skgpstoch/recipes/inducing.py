@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..data.rows import Rows
 from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -45,6 +44,7 @@ INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 HALVED_ROWS = 1000  # up to which "auto" is half of that
+HALVED_SHARED_ROWS = 2000  # the same beside as many orthogonal points, where L-BFGS sees all rows
 ALL_POINTS, ALL_SITES = 512, 256  # rows up to which all are points: of Gaussian noise; of others
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
@@ -153,7 +153,7 @@ class InducingBuilder(OfParameters):
             M = start.number("n_inducing", self.n_inducing, len(features.points))
             return M, self.n_fitted_orthogonal(features, start) if self.is_orthogonal else 0
         if isinstance(self.points, str):
-            takes_all = self.has_gram and not self.is_orthogonal and recipe.takes_all_rows
+            takes_all = self.has_gram and recipe.takes_all_rows
             M = n_inducing(self.n_inducing, n, recipe, self.is_orthogonal, takes_all)
         else:
             M = given_number(self.n_inducing, "n_inducing", len(self.points))
@@ -336,10 +336,11 @@ def n_inducing(
     if asked != "auto":
         return min(int(asked), n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
-    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
+    few = HALVED_SHARED_ROWS if shares and takes_all and conjugate else HALVED_ROWS
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > few else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
-    if takes_all and n_trained <= (ALL_POINTS if conjugate else ALL_SITES):
+    if takes_all and not shares and n_trained <= (ALL_POINTS if conjugate else ALL_SITES):
         return n_trained
     M = min(most, n_trained)
     return min(M, max(1, n_trained // 2)) if shares else M
@@ -366,7 +367,7 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     if points is None or isinstance(points, str):
         return None
     X = problem.X
-    points = check_array(readable(points), dtype=np.float64, input_name=name)
+    points = named_array(points, name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return problem.x_scaling.tensor(points, X.dtype, X.device)

@@ -21,7 +21,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling, plain
+from ..data.arrays import MOST_INTEGER, Scaling, plain
 from ..data.deadline import Deadline
 from ..data.devices import HOST
 from ..data.findings import Finding
@@ -263,6 +263,8 @@ def positive_integers(name: str, given: Any) -> tuple[int, ...]:
     found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    if any(n > MOST_INTEGER for n in found):
+        raise ValueError(f"{name} must be at most {MOST_INTEGER}, got {given!r}.")
     return tuple(int(n) for n in found)
 
 
@@ -616,6 +618,12 @@ class Recipe(OfParameters, ABC):
         at_rows, at_nearest = y - mean.numpy().reshape(y.shape)
         yield from of_errors(at_rows, at_nearest, advice, is_trained)
 
+    def unit(self, data: Data) -> float:
+        """Return the standard deviation of y as f sees it; 1 where f is no number like y."""
+        if self.scales_target or not isinstance(self.likelihood, AdditiveNoise):
+            return 1.0
+        return float(Scaling.standard(data.y).scale.max())
+
     def kernel_findings(
         self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
     ) -> Iterator[Finding]:
@@ -628,9 +636,7 @@ class Recipe(OfParameters, ABC):
         data = fitted.whole
         if not (sees_inputs and data is not None):
             return
-        is_scaled = self.scales_target or not isinstance(likelihood, AdditiveNoise)
-        unit = 1.0 if is_scaled else float(data.y.std(0).max()) or 1.0
-        yield from of_sight(kernel, given.expression, data.X, unit)
+        yield from of_sight(kernel, given.expression, data.X, self.unit(data))
         if is_given:
             yield from of_inputs(kernel, data.X)
 

@@ -21,15 +21,17 @@ from ..data.arrays import Scaling
 from ..data.devices import HOST
 from ..data.findings import Finding
 from ..data.rows import Data, Rows
+from ..features.inducing import InducingFeatures
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..losses import Loss
+from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.all_rows import AllRowsObjective
+from ..objectives.collapsed import CollapsedObjective
 from ..objectives.dual import DualObjective
 from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
@@ -61,9 +63,11 @@ COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
 OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
-AUTO_TOL, AUTO_GAIN = 2e-4, 0.1  # the same where nobody asked for L-BFGS; and nats of all rows
+AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
+AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
 LBFGS_EPOCHS = 20
 SOME_ROWS = 200  # whose residual variance is looked at
+NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
 
@@ -206,13 +210,21 @@ class VariationalRecipe(Recipe):
         return self.averaging == "auto" and all(getattr(t, a) == getattr(usual, a) for a in names)
 
     @property
+    def has_safe_sites(self) -> bool:
+        """Whether the best q(w) is that of sites with κ ≥ 0.
+
+        *Measured* on five tables of 150 rows: with Student's t, L-BFGS fits them too well, and
+        predicts worse by .06 nats per row than minibatches do.
+        """
+        return self.covariance == "sites" and self.likelihood.log_concave
+
+    @property
     def takes_all_rows(self) -> bool:
         """Whether few rows may all be inducing points without a cost."""
         is_plain = self.training.early_stopping is not True
         if self.bounds_gaussian_evidence:
             return is_plain and self.solver in ("auto", "lbfgs")
-        has_sites = self.covariance == "sites" and self.likelihood.log_concave
-        return is_plain and has_sites and self.solver == "auto" and self.is_all_usual
+        return is_plain and self.has_safe_sites and self.solver == "auto" and self.is_all_usual
 
     def check(self, data: Data) -> None:
         self.check_rows(data)
@@ -244,7 +256,8 @@ class VariationalRecipe(Recipe):
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
         is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
-        enough = auto_tol(sizes.n_given) if is_free else LBFGS_TOL
+        moves = points.has_gram and not (points.are_rows and n_trained == M)
+        enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
         plan = Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
@@ -272,10 +285,9 @@ class VariationalRecipe(Recipe):
             if all_rows:
                 return replace(plan, is_exact=True)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
-        has_sites = chosen and points.has_gram and self.covariance == "sites"
-        is_plain = self.likelihood.log_concave and not self.scales_noise
-        has_sites = has_sites and not self.loss.is_conjugate(self.likelihood)
-        return replace(plan, has_all_rows=all_rows and has_sites and is_plain)
+        is_conjugate = self.loss.is_conjugate(self.likelihood)
+        has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
+        return replace(plan, has_all_rows=all_rows and has_sites and not self.scales_noise)
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""
@@ -287,8 +299,10 @@ class VariationalRecipe(Recipe):
         )
         if self.solver != "auto" or holds_out or not (points.has_gram and self.is_all_usual):
             return solver
-        is_small = n <= (SITES_ROWS if solver == "natural" else COLLAPSED_ROWS)
-        return "lbfgs" if is_small and self.covariance == "sites" and solver != "adam" else solver
+        if solver == "natural":
+            return "lbfgs" if self.has_safe_sites and n <= SITES_ROWS else solver
+        is_collapsed = solver == "collapsed" and self.covariance == "sites"
+        return "lbfgs" if is_collapsed and n <= COLLAPSED_ROWS else solver
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         return self.features.input_scaling(X, weight)
@@ -354,6 +368,8 @@ class VariationalRecipe(Recipe):
             objective = ExactObjective(model, n_rows, **options)
         elif problem.plan.has_all_rows:
             objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
+        elif problem.plan.start_rows and self.is_titsias(model, problem.rows):
+            objective = CollapsedObjective(model, n_rows, **options)
         elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
             objective = DualObjective(model, n_rows, **options)
         elif solver == "lbfgs":
@@ -369,6 +385,11 @@ class VariationalRecipe(Recipe):
             )
         objective.has_user_module = network is not None and network.module is not None
         return objective
+
+    def is_titsias(self, model: SparseModel, rows: Rows) -> bool:
+        """Whether the bound is that of Titsias, with one noise variance for all rows."""
+        plain = type(self.loss) is ExpectedLogLikelihood and rows.noise is None
+        return plain and type(model.features) is InducingFeatures
 
     # ---- streams -----------------------------------------------------------------------------
 
@@ -444,16 +465,24 @@ class VariationalRecipe(Recipe):
         yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
         if plan.n_orthogonal:
             yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
-        likelihood, some = fitted.posterior.likelihood, data.X[:: math.ceil(len(data) / SOME_ROWS)]
-        X = fitted.x_scaling.tensor(some, torch.float64, HOST)
-        is_noise = isinstance(likelihood, AdditiveNoise)
-        noise = float(likelihood.noise_variance.mean()) if is_noise else 1.0
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
-        with torch.no_grad():
-            basis = fitted.posterior.model.features.basis(X)
-        yield from of_residual(basis, noise, advice, is_trained)
+        if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
+            some = data.X[:: math.ceil(len(data) / SOME_ROWS)]
+            X = fitted.x_scaling.tensor(some, torch.float64, HOST)
+            with torch.no_grad():
+                basis = fitted.posterior.model.features.basis(X)
+            yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
+
+    def noise(self, fitted: Fitted, data: Data) -> float:
+        """Return the noise variance of a row as f sees it, known errors included; else 1."""
+        likelihood = fitted.posterior.likelihood
+        if not isinstance(likelihood, AdditiveNoise):
+            return 1.0
+        known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
+        learned = float(likelihood.noise_variance.mean())
+        return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
@@ -468,9 +497,13 @@ def bound_of(fitted: Fitted) -> float:
     return fitted.in_units(value, fitted.posterior.n_rows)
 
 
-def auto_tol(n_rows: float) -> float:
-    """Return the gain of ten iterations, in nats per row, that is worth ten more."""
-    return max(AUTO_TOL, AUTO_GAIN / n_rows)
+def auto_tol(n_rows: float, trains_points: bool) -> float:
+    """Return the gain of ten iterations, in nats per row, that is worth ten more.
+
+    *Measured* on two made tables of 700 to 2,000 rows: points that are trained for three times as
+    long gain .006 nats per row of the bound, and none on other rows.
+    """
+    return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
 
 
 def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) -> None:
@@ -491,7 +524,7 @@ def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) ->
         schedule=constant,
         generator=problem.generator,
         n_iter_no_change=1,
-        tol=auto_tol(rows.n_effective),
+        tol=auto_tol(rows.n_effective, trains_points=False),
         evaluate=lambda: exact.evaluate(X, rows),
     )
 

@@ -89,6 +89,17 @@ class Adadelta(LightOptimizer, TorchAdadelta):
         return unwrapped(TorchAdadelta.step)(self, closure)
 
 
+def check_decay(groups: list[dict[str, Any]]) -> None:
+    """Raise a ValueError if steps would reverse weights, which they multiply by 1 − rate·decay."""
+    for group in groups:
+        decay = group.get("weight_decay", 0.0)
+        if decay * group["lr"] >= 1.0:
+            raise ValueError(
+                f"weight_decay must be below 1/learning_rate_init, {1.0 / group['lr']:.3g}, as a "
+                f"step multiplies weights by 1 - learning_rate_init * weight_decay, got {decay!r}."
+            )
+
+
 def make_optimizer(
     solver: str,
     groups: list[dict[str, Any]],
@@ -106,6 +117,7 @@ def make_optimizer(
     ]
     if not groups:
         return None
+    check_decay(groups)
     if solver == "lbfgs":
         params = [p for group in groups for p in group["params"]]
         return ProjectedLBFGS(params, project, max_iter=LBFGS_ITERATIONS)

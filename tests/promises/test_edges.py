@@ -23,9 +23,13 @@ from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
     BSGDGaussianProcessRegressor,
     DLMRegressor,
     FITCRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
@@ -550,3 +554,56 @@ def test_scalars_of_numpy_change_no_stream_and_no_warm_start(tmp_path):
         for m in (clone(model), clone(model).set_params(**same))
     }
     assert len(identities) == 1
+
+
+# ---- messages ----------------------------------------------------------------------------------
+HOSTILE = [
+    (GaussianProcessRegressor, "alpha", {}),
+    (GaussianProcessRegressor, "alpha", []),
+    (GaussianProcessRegressor, "alpha", ["a"]),
+    (GaussianProcessRegressor, "optimizer", 3),
+    (ADMMGaussianProcessRegressor, "cv", []),
+    (ADMMGaussianProcessRegressor, "dual_step", 10**30),
+    (SolveGPRegressor, "orthogonal_points", {}),
+    (SolveGPRegressor, "orthogonal_points", [["a"]]),
+    (SVGPRegressor, "inducing_points", {}),
+    (SVGPRegressor, "inducing_points", [[]]),
+    (SVGPRegressor, "n_inducing", 10**30),
+    (SVGPRegressor, "hidden_layer_sizes", (4, 10**30)),
+    (SCGDGaussianProcessRegressor, "hidden_layer_sizes", 10**30),
+    (SCGDGaussianProcessRegressor, "weight_decay", 1e9),
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "value"), HOSTILE)
+def test_errors_name_the_parameter(cls, name, value):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(ValueError, match=name):
+        cls(**{name: value}).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "cls", [GaussianProcessClassifier, SVGPClassifier, AutoGaussianProcessClassifier]
+)
+@pytest.mark.parametrize("labels", [[1, "a"], ["a", None], ["a", 0.5]])
+def test_labels_of_several_types_are_named(cls, labels):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    kinds = " and ".join(sorted(type(label).__name__ for label in labels))
+    with pytest.raises(ValueError, match=f"y must hold labels of one type, got {kinds}"):
+        cls().fit(X, np.array(10 * labels, dtype=object))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")],
+)
+def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
+    def out_of_memory(*args):
+        raise error
+
+    monkeypatch.setattr(SCGDGaussianProcessRegressor, "_prepare", out_of_memory)
+    model = SCGDGaussianProcessRegressor(hidden_layer_sizes=10**9)
+    with pytest.raises(
+        MemoryError, match=r"ran out of memory .*hidden_layer_sizes \(now 1000000000"
+    ):
+        model.fit(np.zeros((3, 1)), np.zeros(3))

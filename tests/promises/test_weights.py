@@ -1463,7 +1463,7 @@ def block_problem(n, M=20):
 
 
 def fitted_with_few_points(model, X, y, **of_rows):
-    with pytest.warns(UserWarning, match="the noise variance unexplained"):
+    with pytest.warns(UserWarning, match="Raise n_inducing, now"):
         return model.fit(X, y, **of_rows)
 
 

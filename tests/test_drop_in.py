@@ -44,6 +44,7 @@ from sklearn.preprocessing import StandardScaler
 import skgpstoch.data.devices
 import skgpstoch.kernels.matrices
 from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, metrics
+from skgpstoch.training.starts import likely_bounds
 
 TheirRegressor = sklearn.gaussian_process.GaussianProcessRegressor
 TheirClassifier = sklearn.gaussian_process.GaussianProcessClassifier
@@ -1853,3 +1854,30 @@ def test_an_interrupted_start_cuts_training_short(rows, monkeypatch):
         model.fit(*rows)
     assert len(calls) == model.estimator_.n_iter_ == 1
     assert model.score(*rows) > 0.5
+
+
+# ---- where searches start ----
+def test_restarts_find_the_period_that_scikit_learn_finds():
+    """As in its gallery's comparison with kernel ridge regression: most of θ's space is noise."""
+    rng = np.random.RandomState(8)
+    X = rng.choice(np.linspace(0, 30, 1000), 40, replace=False)[:, None]
+    y = np.sin(X[:, 0]) + 0.5 * rng.standard_normal(40)
+    kernel = 1.0 * ExpSineSquared(1.0, 0.5, periodicity_bounds=(1e-2, 1e1)) + WhiteKernel(1e-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = GaussianProcessRegressor(kernel, n_restarts_optimizer=5, random_state=0).fit(X, y)
+        theirs = TheirRegressor(kernel, n_restarts_optimizer=5, random_state=0).fit(X, y)
+    value = model.log_marginal_likelihood_value_
+    assert value >= theirs.log_marginal_likelihood_value_ - 0.01
+    assert model.kernel_.get_params()["k1__k2__periodicity"] == pytest.approx(2 * np.pi, rel=0.1)
+
+
+def test_likely_starts_have_the_units_of_rows():
+    kernel = 1.0 * RBF([1.0, 1.0]) + WhiteKernel() + DotProduct(1.0, "fixed")
+    X = np.random.default_rng(0).uniform(size=(100, 2))
+    here, there = likely_bounds(kernel, X, 1.0), likely_bounds(kernel, X * [1.0, 50.0], 9.0)
+    assert_allclose(there - here, np.log([[9.0] * 2, [1.0] * 2, [50.0] * 2, [9.0] * 2]), atol=1e-12)
+    assert_allclose(here[3], np.log([1e-3, 1.0]), atol=1e-12)
+    narrow = RBF(1e-4, (1e-5, 1e-3))  # where no length-scale is likely
+    assert_array_equal(likely_bounds(narrow, X, 1.0), narrow.bounds)
+    assert_array_equal(likely_bounds(kernel, ["a", "b"], 1.0), kernel.bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting
@@ -173,15 +175,22 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             if self.warm_start and isinstance(last, BinaryLaplaceClassifier):
                 binary.f_cached = last.f_cached
             self.base_estimator_ = binary.fit(X, y, weight)
-            self.log_marginal_likelihood_value_ = binary.log_marginal_likelihood_value_
-            return
-        together = OneVsRestClassifier if self.multi_class == "one_vs_rest" else OneVsOneClassifier
-        with config_context(enable_metadata_routing=True):  # by which weights get there
-            binary.set_fit_request(sample_weight=True)
-            self.base_estimator_ = together(binary, n_jobs=self.n_jobs)
-            self.base_estimator_.fit(X, y, sample_weight=weight)
-        values = [b.log_marginal_likelihood_value_ for b in self.base_estimator_.estimators_]
+            fitted = {"": binary}
+        else:
+            is_rest = self.multi_class == "one_vs_rest"
+            together = OneVsRestClassifier if is_rest else OneVsOneClassifier
+            with config_context(enable_metadata_routing=True):  # by which weights get there
+                binary.set_fit_request(sample_weight=True)
+                self.base_estimator_ = together(binary, n_jobs=self.n_jobs)
+                self.base_estimator_.fit(X, y, sample_weight=weight)
+            pairs = itertools.combinations(self.classes_, 2)
+            names = self.classes_ if is_rest else [f"{a} or {b}" for a, b in pairs]
+            found = zip(map(str, names), self.base_estimator_.estimators_, strict=True)
+            fitted = dict(found)
+        values = [b.log_marginal_likelihood_value_ for b in fitted.values()]
         self.log_marginal_likelihood_value_ = float(np.mean(values))
+        self._diagnosis = Diagnosis(self._findings({k: b.kernel_ for k, b in fitted.items()}, 1.0))
+        self._diagnosis.warn()
 
     def _fit_many(
         self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None
@@ -203,6 +212,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
         self.base_estimator_ = estimator.fit(X, y, weight)
+        self._diagnosis = estimator.diagnose()  # which has warned
         if self.optimizer is None:
             estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_

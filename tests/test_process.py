@@ -15,6 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessRegressor
+from skgpstoch.ensembles import process_fit
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
@@ -226,8 +227,9 @@ def test_the_same_seed_gives_the_same_model(fitted, table):
     again = clone(fitted).fit(*table)
     assert_array_equal(again.predict(table[0]), fitted.predict(table[0]))
     assert_array_equal(again.held_out_.log_density, fitted.held_out_.log_density)
-    copy = pickle.loads(pickle.dumps(fitted))
+    copy = pickle.loads(pickled := pickle.dumps(fitted))
     assert_array_equal(copy.sample_y(table[0], 3), fitted.sample_y(table[0], 3))
+    assert len(pickled) < 0.1 * (4 * 16 * 80 * 80 * 8)  # of factors for all kernels and draws
 
 
 def test_one_gross_target_spoils_nothing(table):
@@ -256,6 +258,14 @@ def test_density_distribution_quantiles_and_draws_agree(fitted, table):
     assert_allclose(fitted.predictive_cdf(row, [high]), 0.9, atol=1e-10)
     draws = fitted.sample_y(row, 4000, random_state=1)[0]
     assert_allclose(np.mean(draws < high), 0.9, atol=0.02)
+
+
+def test_means_alone_are_the_same(fitted, table, monkeypatch):
+    """And take no variances."""
+    X = table[0]
+    mean = fitted.predict(X, return_std=True)[0]
+    monkeypatch.setattr(Process, "moments", None)
+    assert_array_equal(fitted.predict(X), mean)
 
 
 def test_draws_are_joint(fitted, table):
@@ -357,6 +367,32 @@ def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table)
     assert_array_equal(model.held_out_.log_density[order], again.held_out_.log_density)
 
 
+def test_many_rows_take_few_factorisations(monkeypatch, table):
+    """A kernel of one draw is searched from the last one's best z; all rows are solved once."""
+    starts, ends, sizes = [], [], []
+    search, given = process_fit.search, Process.given
+
+    def searched(objective, start):
+        starts.append(start)
+        ends.append(search(objective, start))
+        return ends[-1]
+
+    def counted(shape, z, rows):
+        sizes.append(len(rows.y))
+        return given(shape, z, rows)
+
+    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
+    monkeypatch.setattr("skgpstoch.ensembles.process.DRAWS_OF_ROWS", ())
+    monkeypatch.setattr(process_fit, "search", searched)
+    monkeypatch.setattr(Process, "given", counted)
+    ExactProcessRegressor(kernels=["rbf", "matern", "constant"], random_state=0).fit(*table)
+    assert [len(start) for start in starts] == [9, 9, 3]
+    assert not starts[0].any()
+    assert_array_equal(starts[1], ends[0])
+    assert not starts[2].any()
+    assert sizes.count(80) == 3
+
+
 def test_floors_are_of_few_rows(monkeypatch, table):
     X, y = table
     assert len(ExactProcessRegressor(random_state=0).fit(X[:10], y[:10]).weights_) == 4
@@ -419,6 +455,35 @@ def test_a_mixture_of_one_is_student_t():
     assert_allclose(mixture.quantile(0.9)[:, 0], expected.ppf(0.9))
     assert_allclose(mixture.moments()[0][:, 0], mean)
     assert_allclose(mixture.moments()[1][:, 0], expected.std())
+
+
+def some_mixture(n=40, n_draws=3, seed=0):
+    """Of components that are far apart, or much wider than others, and of two outputs."""
+    rng = np.random.default_rng(seed)
+    shape = (2, n_draws, n, 2)
+    scale = 10.0 ** rng.uniform(-3.0, 3.0, shape)
+    df = rng.uniform(3.0, 300.0, (2, 1, 1, 2))
+    return StudentMixture(np.array([0.3, 0.7]), 5.0 * rng.standard_normal(shape), scale, df)
+
+
+@pytest.mark.parametrize("probability", [1e-9, 0.025, 0.5, 0.9, 1.0 - 1e-6])
+def test_quantiles_of_mixtures(probability):
+    mixture = some_mixture()
+    found = mixture.cdf(mixture.quantile(probability))
+    assert_allclose(found, probability, rtol=1e-9)
+    ends = [np.full((40, 2), end) for end in (-1e9, 1e9)]
+    expected = mixture.searched(probability, *ends)
+    assert_allclose(mixture.quantile(probability), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_densities_of_mixtures_are_slopes():
+    mixture = some_mixture(n=10)
+    y = mixture.quantile(0.3)
+    step = 1e-5 * np.abs(mixture.scale).min((0, 1))
+    density, slope = mixture.density(y)
+    assert_allclose((mixture.cdf(y + step) - mixture.cdf(y - step)) / (2.0 * step), density, 1e-4)
+    of_both = mixture.density(y + step)[0] - mixture.density(y - step)[0]
+    assert_allclose(of_both / (2.0 * step), slope, rtol=1e-3, atol=1e-5 * np.abs(slope).max())
 
 
 def test_tails_that_are_light_are_normal():

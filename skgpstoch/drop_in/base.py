@@ -15,7 +15,7 @@ from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
-from ..estimators.base import BaseGP, refuse_booleans, validate_inputs
+from ..estimators.base import BaseGP, check_numbers, validate_inputs
 from ..recipes.findings import of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
@@ -33,7 +33,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _check_parameters(self) -> None:
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")

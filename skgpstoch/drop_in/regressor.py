@@ -11,9 +11,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_array
 
-from ..data.arrays import Scaling, random_numbers, readable
+from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
@@ -294,9 +293,7 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
     ValueError
         If it is not one number, or one for each row, none of them negative.
     """
-    alpha = check_array(
-        np.atleast_1d(readable(alpha)), dtype=np.float64, ensure_2d=False, input_name="alpha"
-    )
+    alpha = named_array(np.atleast_1d(readable(alpha)), "alpha", ensure_2d=False)
     if alpha.shape == (1,):
         alpha = alpha[0]
     elif alpha.shape != (n_rows,):

@@ -6,7 +6,7 @@ import functools
 import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
-from ..estimators.base import BaseGP, fitting, refuse_booleans
+from ..estimators.base import BaseGP, check_numbers, fitting
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
@@ -94,14 +94,23 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     """Return an ensemble of networks, to be trained in the time that is left."""
     seed = resolve_seed(p.random_state)
     model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
-    of_classes = is_classifier(model)
-    n_epochs = ensemble_plan(Training.of(model), len(data), of_classes=of_classes).max_iter
-    fewer = {"n_estimators": SCOUTS, "max_iter": max(1, round(SCOUTED * n_epochs))}
 
     def make(left: float | None) -> Any:
         return clone(model).set_params(max_time=left)
 
-    return Entrant("networks", make, lambda left: make(left).set_params(**fewer))
+    def scout(left: float | None) -> Any:
+        n_epochs = max(1, round(SCOUTED * usual_epochs(model, data)))
+        return make(left).set_params(n_estimators=SCOUTS, max_iter=n_epochs)
+
+    return Entrant("networks", make, scout)
+
+
+def usual_epochs(model: Any, data: Data) -> int:
+    """Return how many epochs networks make at most, unless they are told."""
+    y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
+    distinct = replace(data, y=y).merged()  # as networks count them
+    of_classes = is_classifier(model)
+    return ensemble_plan(Training.of(model), len(distinct), of_classes=of_classes).max_iter
 
 
 def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -141,7 +150,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         data = self._validate(X, y, sample_weight)

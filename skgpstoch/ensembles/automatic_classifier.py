@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..data.arrays import resolve_seed
 from ..data.rows import Data
@@ -14,7 +13,7 @@ from ..data.tables import validate_table
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
 from .automatic import Automatic, of_networks
 from .class_mixture import ClassParts, MixtureClassifier
@@ -23,7 +22,7 @@ from .race import Entrant, Judged
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEWEST_FOR_NETWORKS = 200  # rows
-MOST_FOR_PROCESS = 2000  # rows
+MOST_FOR_PROCESS = 5000  # rows
 
 
 @public_estimator
@@ -69,8 +68,8 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
         X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
-        check_classification_targets(y)
-        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        check_labels(y)
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
         if len(self.classes_) < 2:
             raise ValueError(

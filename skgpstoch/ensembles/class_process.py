@@ -1,13 +1,14 @@
 """Softmax of Gaussian processes: the mode of f given θ and rows, and θ from labels as numbers.
 
-Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With K = FFᵀ and f = s·Fu
-the mode of p(f | y) (Rasmussen & Williams, section 3.5) is where
+Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
+rows, k(Z, Z) = QΛQᵀ and φ(x) = Λ^−½Qᵀk(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The
+mode of p(f | y) (Rasmussen & Williams, section 3.5) is where, with Fᵢ = φ(xᵢ)ᵀ,
 
     ψ(u) = ½‖u‖² − Σᵢ wᵢ log softmax(offset + s·(Fu)ᵢ)[yᵢ]
 
-is least, a convex function; there u = s·Fᵀr with rᵢ = wᵢ(1(c = yᵢ) − π_ic), so that of new rows
-f* = s²·K* r. Newton's steps, by conjugate gradients, only multiply by F; rows of weight 0 are as
-other new rows, so that all folds are solved at once.
+is least, a convex function. Newton's steps, by conjugate gradients, only multiply by F, whose
+columns are about orthogonal, so that the diagonal of the curvature is a good preconditioner. Rows
+of weight 0 are as other new rows, so that all folds are solved at once.
 
 Length-scales are those with which a process explains the labels as numbers best, the variance σ² of
 the noise at its best value (Rasmussen & Williams, section 6.5): one evidence for all classes.
@@ -15,6 +16,7 @@ the noise at its best value (Rasmussen & Williams, section 6.5): one evidence fo
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -23,8 +25,9 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
+from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
-from ..maths.linalg import cholesky_, inverse_, log_det
+from ..maths.linalg import cholesky_, eigh, inverse_, log_det
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
@@ -34,10 +37,11 @@ LENGTH_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little 
 FARTHEST_DEVIATIONS = 6.0  # of the prior, that a search goes
 SEARCH_LIMITS = Limits(max_iter=30, tol=1e-4, gtol=1e-2)
 NEWTON_STEPS = 30
-NEWTON_TOL = 1e-5  # nats that a step promises, below which it is the last
-CG_STEPS = 40
-CG_TOL = 0.1  # of the gradient, that is left of it
+NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
+CG_STEPS = 12
+CG_TOL = 0.3  # of the gradient, that is left of it
 HALVINGS = 12  # of a step
+NEGLIGIBLE = 1e-5  # share of the variance of f that is left out
 
 
 # ---- θ given labels ------------------------------------------------------------------------------
@@ -52,20 +56,19 @@ class PriorKernel(NamedTuple):
 
     @classmethod
     def of(cls, name: str, n_features: int) -> PriorKernel:
-        """Return a "linear" one, or c·κ(a) + b·(1 + xᵀx'), with κ "rbf" or "matern"."""
-        line = sk.DotProduct(1.0, "fixed")
+        """Return a kernel of inputs of variance 1, by its name.
+
+        "linear" is 1 + xᵀx'; "rbf" and "rough" (Matérn-1/2) are smooth or rough functions, and
+        b·(1 + xᵀx') besides, with one length-scale, or with "ard" one for every input.
+        """
+        line, d = sk.DotProduct(1.0, "fixed"), max(n_features, 1)
         if name == "linear":
             return cls(line, np.empty(0), np.empty(0))
-        d = max(n_features, 1)
-        is_rough = name == "matern"
-        n_scales = d if is_rough and d <= MOST_RELEVANT_INPUTS else 1
-        log_scale, std = LENGTH_SCALE_PRIOR
-        (c, c_std), (b, b_std) = SIGNAL_PRIOR, SLOPE_PRIOR
+        n_scales = d if name.endswith("ard") and d <= MOST_RELEVANT_INPUTS else 1
+        (log_scale, std), (c, c_std), (b, b_std) = LENGTH_SCALE_PRIOR, SIGNAL_PRIOR, SLOPE_PRIOR
         log_scale, b = log_scale + 0.5 * math.log(d), b - math.log(d)
-        length_scale = (
-            np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
-        )
-        shape = sk.Matern(length_scale, nu=1.5) if is_rough else sk.RBF(length_scale)
+        scales = np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
+        shape = sk.Matern(scales, nu=0.5) if name.startswith("rough") else sk.RBF(scales)
         kernel = sk.ConstantKernel(math.exp(c)) * shape + sk.ConstantKernel(math.exp(b)) * line
         mean = np.array([c, *[log_scale] * n_scales, b])
         return cls(kernel, mean, np.array([c_std, *[std] * n_scales, b_std]))
@@ -144,13 +147,52 @@ def one_hot(codes: Tensor, n_classes: int) -> Tensor:
 # ---- f given θ and labels ------------------------------------------------------------------------
 
 
+class PointFeatures:
+    """φ(x) = Λ^−½Qᵀk(Z, x) of points Z (M, d), which are scaled rows, (R,): R ≤ M are worth it.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        k.
+    Z : Tensor of shape (M, d)
+        The points.
+    """
+
+    def __init__(self, kernel: sk.Kernel, Z: Tensor) -> None:
+        self.kernel = from_sklearn(kernel).to(Z.device).requires_grad_(False)
+        self.Z = Z
+
+    @functools.cached_property
+    def basis(self) -> Tensor:
+        """QΛ^−½, (M, R), of the largest eigenvalues; the rest have little of the variance."""
+        values, Q = eigh(self.kernel(self.Z))
+        kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE * values.sum()
+        return Q[:, kept] * values[kept].rsqrt()
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """φ, (N, R)."""
+        return self.kernel(X, self.Z) @ self.basis
+
+    def coefficients(self, U: Tensor) -> Tensor:
+        """v, (M, C), so that f(x) = k(x, Z) v, of u (R, C)."""
+        return self.basis @ U
+
+    def f(self, X: Tensor, coefficients: Tensor) -> Tensor:
+        """f of rows, (N, C)."""
+        return self.kernel(X, self.Z) @ coefficients
+
+    def residual_variance(self, X: Tensor, phi: Tensor) -> Tensor:
+        """k(x, x) − ‖φ‖², (N,): what the points do not tell."""
+        return (self.kernel.diag(X) - phi.square().sum(1)).clamp_min(0.0)
+
+
 class Problems(NamedTuple):
     """B modes to be found of the same N rows.
 
     Parameters
     ----------
-    F : Tensor of shape (N, M)
-        K = FFᵀ.
+    F : Tensor of shape (N, R)
+        φ of the rows.
     labels : Tensor of shape (N, C)
         1 at the class of each row.
     weight : Tensor of shape (N, B)
@@ -167,12 +209,16 @@ class Problems(NamedTuple):
     scale: Tensor
     offset: Tensor
 
+    def to(self, dtype: torch.dtype) -> Problems:
+        """In another floating type."""
+        return Problems(*(column.to(dtype) for column in self))
+
     def f(self, U: Tensor) -> Tensor:
-        """s·Fu, (N, B, C), of u (M, B, C)."""
+        """s·Fu, (N, B, C), of u (R, B, C)."""
         return (self.F @ U.flatten(1)).view(len(self.F), *U.shape[1:]) * self.scale[:, None]
 
     def pulled(self, R: Tensor) -> Tensor:
-        """s·Fᵀr, (M, B, C), of r (N, B, C)."""
+        """s·Fᵀr, (R, B, C), of r (N, B, C)."""
         R = R * self.scale[:, None]
         return (self.F.mT @ R.flatten(1)).view(self.F.shape[1], *R.shape[1:])
 
@@ -187,16 +233,19 @@ class Problems(NamedTuple):
         return 0.5 * U.square().sum((0, 2)) - (self.weight * log_p).sum(0)
 
     def newton_step(self, f: Tensor, gradient: Tensor) -> Tensor:
-        """Solve (I + s²FᵀWF) D = −∇ψ, by conjugate gradients, (M, B, C)."""
+        """Solve (I + s²FᵀWF) D = −∇ψ, by preconditioned conjugate gradients, (R, B, C)."""
         pi = torch.softmax(self.offset + f, -1)
         w_pi = self.weight[..., None] * pi
+        squares = (self.F.square().mT @ (w_pi * (1.0 - pi)).flatten(1)).view_as(gradient)
+        inverse = 1.0 / (1.0 + self.scale.square()[:, None] * squares)
 
         def curvature(V: Tensor) -> Tensor:
             v = self.f(V)
             return V + self.pulled(w_pi * (v - (pi * v).sum(-1, keepdim=True)))
 
         D, R = torch.zeros_like(gradient), -gradient
-        V, square = R, inner(R, R)
+        V = Z = inverse * R
+        square = inner(R, Z)
         least = CG_TOL**2 * square
         for _ in range(CG_STEPS):
             if bool((square <= least).all()):
@@ -204,29 +253,33 @@ class Problems(NamedTuple):
             HV = curvature(V)
             step = (square / inner(V, HV).clamp_min(TINY))[:, None]
             D, R = D + step * V, R - step * HV
-            last, square = square, inner(R, R)
-            V = R + (square / last.clamp_min(TINY))[:, None] * V
+            Z = inverse * R
+            last, square = square, inner(R, Z)
+            V = Z + (square / last.clamp_min(TINY))[:, None] * V
         return D
 
 
-TINY = torch.finfo(torch.float64).tiny
+TINY = torch.finfo(torch.float32).tiny
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
-    """Inner products of B pairs, (B,), of (M, B, C)."""
+    """Inner products of B pairs, (B,), of (R, B, C)."""
     return (A * B).sum((0, 2))
 
 
-def find_modes(problems: Problems) -> Tensor:
-    """f at the modes without the offset, (N, B, C), by Newton's steps, halved where ψ rises."""
-    p = problems
+def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return u (R, B, C) and f (N, B, C) at the modes, by Newton's steps, halved where ψ rises.
+
+    Steps need not be exact: their equations are solved in float32.
+    """
+    p, rough = problems, problems.to(torch.float32)
     n_problems, n_classes = p.weight.shape[1], p.labels.shape[1]
-    U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes)
-    f = p.F.new_zeros(len(p.F), n_problems, n_classes)
+    U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes) if start is None else start
+    f = p.f(U)
     psi = p.psi(U, f)
     for _ in range(NEWTON_STEPS):
         gradient = U - p.pulled(p.residual(f))
-        D = p.newton_step(f, gradient)
+        D = rough.newton_step(f.float(), gradient.float()).to(U)
         promised = -0.5 * inner(gradient, D)
         along = p.f(D)
         t = torch.ones_like(psi)
@@ -240,4 +293,4 @@ def find_modes(problems: Problems) -> Tensor:
         psi = torch.minimum(psi, found)
         if float(promised.max()) < NEWTON_TOL:
             break
-    return f
+    return U, f

@@ -18,23 +18,23 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..data.arrays import Scaling, resolve_seed
-from ..data.devices import map_blocks, prediction_device, resolve_device
+from ..data.devices import HOST, block_rows, map_blocks, prediction_device, resolve_device
 from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data
 from ..docstrings import documented
-from ..drop_in.laplace_evidence import latent
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
 from ..estimators.parameters import POSITIVE
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
-from ..kernels.matrices import TorchCovariance
+from ..kernels.matrices import covariance_of
 from ..likelihoods.classes import Categorical
 from ..maths.gaussian import Marginals
-from ..maths.linalg import cholesky, cholesky_, mirror_
+from ..maths.linalg import cholesky, tri_solve
 from .class_mixture import ClassParts, MixtureClassifier, codes_of
 from .class_process import (
     LabelEvidence,
+    PointFeatures,
     PriorKernel,
     Problems,
     best_theta,
@@ -46,26 +46,27 @@ from .process import is_time_for_more
 from .stacking import stacking_weights
 
 SEARCH_ROWS = 400  # that θ and the variance of f are learned from at most
-KERNELS = ("rbf", "matern", "linear")
+KERNELS = ("rbf", "rbf-ard", "rough-ard", "linear")
+MOST_POINTS = 800  # rows that functions are made of
 KERNEL_ROWS = 1.0  # that speak for each kernel, whatever the data
 N_FOLDS = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
-VARIANCES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # of f, that are tried
+VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
 VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
 LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
 CONFIDENCE_PRIOR = 0.5  # standard deviation of these around 0
 
 
 class FittedProcess(NamedTuple):
-    """Softmax of t·f + offset, with f* = s²·k(X*, X) r.
+    """Softmax of t·f + offset, with f* = k(X*, Z) v.
 
     Parameters
     ----------
     kernel : sklearn kernel
-        s²k.
-    residual : Tensor of shape (N, C)
-        r, at the mode.
+        k, of which s² is a factor.
+    coefficients : Tensor of shape (M, C)
+        v, at the mode.
     confidence : float
         t.
     log_p : ndarray of shape (N, C)
@@ -73,18 +74,22 @@ class FittedProcess(NamedTuple):
     """
 
     kernel: sk.Kernel
-    residual: Tensor
+    coefficients: Tensor
     confidence: float
     log_p: np.ndarray
 
 
 class ClassRows(NamedTuple):
-    """Scaled rows: X (N, d), codes, weights and folds (N,), and the offset of f, (C,)."""
+    """Scaled rows: X (N, d), codes, weights and folds (N,), points Z (M, d), and the offset of f.
+
+    Points are rows; where they are all of them, Z is X.
+    """
 
     X: Tensor
     codes: Tensor
     weight: Tensor
     fold: Tensor
+    Z: Tensor
     offset: Tensor
 
     @property
@@ -92,15 +97,15 @@ class ClassRows(NamedTuple):
         """1 at the class of each row, (N, C)."""
         return one_hot(self.codes, len(self.offset))
 
-    @property
-    def trained(self) -> Tensor:
-        """How often each row counts when all are trained on, and when a fold is not: (N, 1 + K)."""
-        folds = torch.arange(-1, int(self.fold.max()) + 1, device=self.fold.device)
-        return self.weight[:, None] * (self.fold[:, None] != folds)
-
     def some(self, index: Tensor) -> ClassRows:
-        """Return rows by their numbers."""
-        return ClassRows(*(column[index] for column in self[:-1]), self.offset)
+        """Return rows by their numbers, with functions made of these."""
+        X, *columns = (column[index] for column in self[:4])
+        return ClassRows(X, *columns, X, self.offset)
+
+    def to(self, device: torch.device) -> ClassRows:
+        """Move to a device."""
+        X, *columns, Z, offset = (column.to(device) for column in self)
+        return ClassRows(X, *columns, X if self.Z is self.X else Z, offset)
 
 
 class ExactProcessClassifier(MixtureClassifier):
@@ -115,8 +120,9 @@ class ExactProcessClassifier(MixtureClassifier):
 
     Parameters
     ----------
-    kernels : "auto" or sequence of {"rbf", "matern", "linear"}, default="auto"
-        What is mixed; "auto" is all of them.
+    kernels : "auto" or sequence of str, default="auto"
+        What is mixed: "rbf", "rbf-ard", "rough-ard", "linear"; "auto" is all of them. "ard" has a
+        length-scale for every input, "rough" is Matérn-1/2.
     max_time : float or None, default=None
         Seconds after which no other kernel is tried, if it would probably take longer. One is
         always fitted.
@@ -217,8 +223,8 @@ class ExactProcessClassifier(MixtureClassifier):
         p = self.weights_ @ np.exp(log_p)
         self.held_out_ = held_out_classes(given, p[places], codes[places])
         self.kernels_ = [f.kernel for f in fitted]
-        self._processes = [f._replace(residual=f.residual.cpu()) for f in fitted]
-        self._rows = rows._replace(**{k: v.cpu() for k, v in rows._asdict().items()})
+        self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
+        self._rows = rows.to(HOST)
         return self
 
     def _chosen(self) -> list[str]:
@@ -254,8 +260,11 @@ class ExactProcessClassifier(MixtureClassifier):
         codes = data.y[:, 0].astype(np.int64)
         shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
         log_shares = np.log(shares)
-        columns = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
-        return ClassRows(X, *(torch.from_numpy(column).to(device) for column in columns))
+        arrays = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
+        *columns, offset = (torch.from_numpy(array).to(device) for array in arrays)
+        points = some_of(len(X), MOST_POINTS, rng)
+        Z = X if len(points) == len(X) else X[torch.from_numpy(points).to(device)]
+        return ClassRows(X, *columns, Z, offset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -264,7 +273,7 @@ class ExactProcessClassifier(MixtureClassifier):
         X = validate_inputs(self, X, reset=False)
         device = prediction_device(self.device)
         X = self._x_scaling.tensor(X, torch.float64, device).clamp(-FARTHEST_INPUT, FARTHEST_INPUT)
-        rows = self._rows._replace(**{k: v.to(device) for k, v in self._rows._asdict().items()})
+        rows = self._rows.to(device)
         return ClassParts(self.weights_, [AtMode(rows, f) for f in self._processes]), X
 
 
@@ -273,8 +282,8 @@ class AtMode:
 
     def __init__(self, rows: ClassRows, fitted: FittedProcess) -> None:
         self.rows, self.fitted = rows, fitted
-        self.covariance = TorchCovariance(fitted.kernel, rows.X, rows.X.device)
-        self.residual = fitted.residual.to(rows.X.device)
+        self.features = PointFeatures(fitted.kernel, rows.Z)
+        self.coefficients = fitted.coefficients.to(rows.Z.device)
 
     @predicting()
     def logits(self, X: Tensor) -> np.ndarray:
@@ -282,10 +291,10 @@ class AtMode:
         found = np.empty((len(X), len(self.rows.offset)))
 
         def compute(block: slice) -> None:
-            f = self.covariance.cross(X[block]) @ self.residual
+            f = self.features.f(X[block], self.coefficients)
             found[block] = (self.fitted.confidence * f + self.rows.offset).cpu().numpy()
 
-        map_blocks(compute, len(X), self.covariance.block_rows)
+        map_blocks(compute, len(X), block_rows(X.device, len(self.rows.Z)))
         return found
 
     def predict_log_proba(self, X: Tensor) -> np.ndarray:
@@ -300,32 +309,34 @@ class AtMode:
     def predict_std(self, X: Tensor) -> np.ndarray:
         """Return deviations of probabilities, (N*, C), where functions are independent given y.
 
-        With Laplace's approximation of each, W = wπ(1 − π) of its class.
+        With Laplace's approximation of each, W = wπ(1 − π) of its class: the variance of f is
+        k(x, x) − ‖φ‖² + φᵀ(I + FᵀWF)⁻¹φ.
         """
-        k, n_classes = self.covariance, len(self.rows.offset)
-        mean, var = self.logits(X), np.empty((len(X), n_classes))
-        K = k.empty()
-        k.gram_(K)
-        mirror_(K)
-        pi = torch.softmax(K @ self.residual + self.rows.offset, 1)
-        W_sr = (self.rows.weight[:, None] * pi * (1.0 - pi)).sqrt()
-        for c in range(n_classes):
-            w = W_sr[:, c].contiguous()
-            B = (K * w).mul_(w[:, None])
-            B.diagonal().add_(1.0)
-            cholesky_(B)
+        rows, features = self.rows, self.features
+        mean, F = self.logits(X), features(rows.X)
+        pi = torch.softmax(rows.offset + features.f(rows.X, self.coefficients), 1)
+        W = rows.weight[:, None] * pi * (1.0 - pi)
+        factors = [cholesky(torch.eye(len(F.mT)).to(F) + (F.mT * w) @ F) for w in W.T]
+        var = np.empty_like(mean)
 
-            def compute(block: slice, c: int = c, w: Tensor = w, B: Tensor = B) -> None:
-                of_block = latent(k.cross(X[block]), k.diag(X[block]), B, w, self.residual[:, c])
-                var[block, c] = of_block[1].cpu().numpy()
+        def compute(block: slice) -> None:
+            phi = features(X[block])
+            rest = features.residual_variance(X[block], phi)
+            known = [tri_solve(L, phi.mT).square().sum(0) for L in factors]
+            var[block] = (rest[:, None] + torch.stack(known, 1)).cpu().numpy()
 
-            map_blocks(compute, len(X), k.block_rows)
+        map_blocks(compute, len(X), block_rows(X.device, len(rows.Z)))
         var *= self.fitted.confidence**2
         q = Marginals(*(torch.from_numpy(a)[None] for a in (mean, var)))
         return Categorical().probability_std(q).numpy()
 
 
 # ---- parts ---------------------------------------------------------------------------------------
+
+
+def some_of(n_rows: int, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers of some rows at most, in order."""
+    return np.sort(rng.permutation(n_rows)[:most])
 
 
 def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -342,59 +353,48 @@ def fit_process(name: str, rows: ClassRows, searched: ClassRows) -> FittedProces
     The kernel and the variance are those of the rows that are searched.
     """
     kernel = kernel_of(name, searched)
-    F = factor_of(kernel, searched)
-    f = modes(F, searched, VARIANCES)
-    choices = [most_suitable(searched, blind(searched, f[:, j])) for j in range(len(VARIANCES))]
+    f = modes(PointFeatures(kernel, searched.Z), searched, VARIANCES)[1]
+    scores = [most_suitable(searched, blind)[1] for blind in f.unbind(1)]
     log_variance, std = VARIANCE_PRIOR
     penalty = 0.5 * ((np.log(VARIANCES) - log_variance) / std) ** 2
-    best = int(np.argmax([score for _, score in choices] - penalty))
-    f, variance = f[:, best], VARIANCES[best]
-    if len(rows.X) > len(searched.X):
-        F = factor_of(kernel, rows)
-        f = modes(F, rows, (variance,))[:, 0]
-    confidence, _ = most_suitable(rows, held_out := blind(rows, f))
-    residual = rows.weight[:, None] * (rows.labels - torch.softmax(rows.offset + f[:, 0], 1))
-    log_p = torch.log_softmax(rows.offset + confidence * held_out, 1)
-    return FittedProcess(
-        sk.ConstantKernel(variance, "fixed") * kernel, residual, confidence, log_p.cpu().numpy()
-    )
+    variance = VARIANCES[int(np.argmax(scores - penalty))]
+    kernel = sk.ConstantKernel(variance, "fixed") * kernel
+    features = PointFeatures(kernel, rows.Z)
+    U, f = modes(features, rows, (1.0,))
+    confidence, _ = most_suitable(rows, f[:, 0])
+    log_p = torch.log_softmax(rows.offset + confidence * f[:, 0], 1).cpu().numpy()
+    return FittedProcess(kernel, features.coefficients(U[:, 0]), confidence, log_p)
 
 
 def kernel_of(name: str, rows: ClassRows) -> sk.Kernel:
     """Return the kernel that explains the labels best, of mean variance 1."""
     prior = PriorKernel.of(name, rows.X.shape[1])
-    covariance = TorchCovariance(prior.kernel, rows.X, rows.X.device)
+    X = rows.X.cpu().numpy()
+    covariance = covariance_of(prior.kernel, X, rows.X.device)
     Y = contrasts(rows.codes, rows.weight, len(rows.offset))
     theta = best_theta(LabelEvidence(prior, covariance, Y, rows.weight))
     covariance.set_theta(theta)
     kernel = prior.kernel.clone_with_theta(theta)
-    unit = float(covariance.kernel.diag(rows.X).detach().mean())
+    unit = float(covariance.diag(X).mean())
     return sk.ConstantKernel(1.0 / unit, "fixed") * kernel
 
 
-def factor_of(kernel: sk.Kernel, rows: ClassRows) -> Tensor:
-    """Return F, with K = FFᵀ, (N, N)."""
-    covariance = TorchCovariance(kernel, rows.X, rows.X.device)
-    K = covariance.empty()
-    covariance.gram_(K)
-    mirror_(K)
-    return cholesky(K, "covariance of the rows")
-
-
-def modes(F: Tensor, rows: ClassRows, variances: Sequence[float]) -> Tensor:
-    """Return f, (N, V, 1 + K, C), for V variances, by all rows and without each of K folds."""
-    trained = rows.trained
+def modes(
+    features: PointFeatures, rows: ClassRows, variances: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return u (R, V, C) for V variances, and f of each row without its fold (N, V, C)."""
+    F, V = features(rows.X), len(variances)
     scale = torch.tensor(variances, dtype=F.dtype, device=F.device).sqrt()
-    weight = trained.repeat(1, len(variances))
-    problems = Problems(
-        F, rows.labels, weight, scale.repeat_interleave(trained.shape[1]), rows.offset
+    weight = rows.weight[:, None].expand(-1, V)
+    given_all = Problems(F, rows.labels, weight, scale, rows.offset)
+    U, _ = find_modes(given_all)
+    folds = torch.arange(int(rows.fold.max()) + 1, device=F.device)
+    weight = rows.weight[:, None] * (rows.fold[:, None] != folds)
+    without = given_all._replace(
+        weight=weight.repeat(1, V), scale=scale.repeat_interleave(len(folds))
     )
-    return find_modes(problems).unflatten(1, (len(variances), -1))
-
-
-def blind(rows: ClassRows, f: Tensor) -> Tensor:
-    """Return f of each row without its fold, (N, C), of f (N, 1 + K, C)."""
-    return f[torch.arange(len(f), device=f.device), 1 + rows.fold]
+    f = find_modes(without, U.repeat_interleave(len(folds), 1))[1].unflatten(1, (V, -1))
+    return U, f[torch.arange(len(f), device=F.device), :, rows.fold]
 
 
 def most_suitable(rows: ClassRows, f: Tensor) -> tuple[float, float]:

@@ -17,7 +17,7 @@ differences of gradients. Everything below is of z = (θ − prior mean)/prior d
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..kernels.distances import Profile, matern_3, rbf, squared_distance
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_
+from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_, tri_solve
 from ..posteriors.exact import conditional_variance, leave_one_out
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
@@ -149,6 +149,13 @@ def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
     return k + theta.slope * (X / theta.length_scale).square().sum(1) if shape.is_linear else k
 
 
+def factor(shape: Shape, theta: Theta, X: Tensor, noise: Tensor) -> Tensor:
+    """Return L (N, N) of C = K + diag(noise)."""
+    C = covariance(shape, theta, X, X)
+    C.diagonal().add_(noise)
+    return cholesky(C, "covariance of the rows")
+
+
 # ---- θ given rows --------------------------------------------------------------------------------
 
 
@@ -182,7 +189,7 @@ class LogPosterior:
         C.diagonal().add_(v * relative)
         if not cholesky_(C):
             return -math.inf, gradient
-        alpha = torch.cholesky_solve(y[:, None], C)[:, 0]
+        alpha = tri_solve(C, tri_solve(C, y[:, None]), transpose=True)[:, 0]  # copies no matrix
         # A mean of w copies is known with noise v/w; the copies are at their mean.
         others = self.rows.weight - 1.0
         value = -0.5 * (y @ alpha + log_det(C) + len(y) * LOG_2PI + others @ v.log())
@@ -197,7 +204,7 @@ class LogPosterior:
             gradient[1] = along.sum()
             by_scale -= 2.0 * along
         if self.shape.profile is not None:
-            gradient[0] = c * (G * kappa).sum()
+            gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
             W = G.mul_(slope).mul_(c)
             by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))
         is_one = len(theta.length_scale) < len(by_scale)  # for all inputs
@@ -214,8 +221,10 @@ def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
 def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
     """Return z + H^−½ε, (S, D), for ε (S, D): H is minus the curvature, and at least the prior's.
 
-    With ε and −ε in pairs, the mean of the draws is z.
+    With ε and −ε in pairs, the mean of the draws is z. One ε of 0 needs no curvature.
     """
+    if not normals.any():
+        return z + normals
     at_z = objective(z)[1]
     rows = [at_z - objective(z + step)[1] for step in DIFFERENCE * np.eye(len(z))]
     H = np.array(rows) / DIFFERENCE
@@ -227,28 +236,43 @@ def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -
 
 
 class Process(NamedTuple):
-    """p(f | y, θ): the rows' X (N, d), the factor L of C (N, N), and α = C⁻¹y (N,)."""
+    """p(f | y, θ): the rows' X (N, d), v/(wτ) (N,), the factor L of C (N, N), and α = C⁻¹y (N,)."""
 
     shape: Shape
     theta: Theta
     X: Tensor
+    noise: Tensor
     L: Tensor
     alpha: Tensor
 
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
         """Condition on rows."""
-        X = rows.X
-        theta = Theta.of(torch.from_numpy(z).to(X), *shape.sizes(rows))
-        C = covariance(shape, theta, X, X)
-        C.diagonal().add_(theta.noise_where(rows.missing) * rows.relative_noise)
-        L = cholesky(C, "covariance of the rows")
-        return cls(shape, theta, X, L, torch.cholesky_solve(rows.y[:, None], L)[:, 0])
+        theta = Theta.of(torch.from_numpy(z).to(rows.X), *shape.sizes(rows))
+        noise = theta.noise_where(rows.missing) * rows.relative_noise
+        L = factor(shape, theta, rows.X, noise)
+        alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
+        return cls(shape, theta, rows.X, noise, L, alpha)
+
+    @classmethod
+    def with_alpha(
+        cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
+    ) -> Process:
+        """Return the process that these are of."""
+        return cls(shape, theta, X, noise, factor(shape, theta, X, noise), alpha)
+
+    def __reduce__(self) -> Any:
+        """Pickle all but the factor: it is most of the memory, and follows from the rest."""
+        return self.with_alpha, (self.shape, self.theta, self.X, self.noise, self.alpha)
 
     def to(self, device: torch.device) -> Process:
         """Move to a device."""
         theta = Theta(*(value.to(device) for value in self.theta))
         return Process(self.shape, theta, *(column.to(device) for column in self[2:]))
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Mean of y, (N*,)."""
+        return covariance(self.shape, self.theta, X, self.X) @ self.alpha
 
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of y, its noise included, each (N*,)."""

@@ -37,7 +37,7 @@ from sklearn.utils.validation import (
 from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..docstrings import documented
-from ..estimators.base import BaseGP, fitting, refuse_booleans, validate_inputs
+from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
@@ -282,7 +282,7 @@ class StackedDensityRegressor(
             How many rows each counts for.
         """
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
@@ -395,7 +395,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and its variance to folds."""
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)

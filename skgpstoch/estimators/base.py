@@ -10,6 +10,7 @@ import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import MOST_INTEGER, Scaling, readable, resolve_seed
 from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
@@ -49,7 +50,20 @@ from .runs import Run, begin, begin_in_time, budget_of
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
 
-TAKE_MEMORY = ("batch_size", "n_inducing", "n_components", "basis_batch_size", "max_exact")
+TAKE_MEMORY = (
+    "batch_size",
+    "n_inducing",
+    "n_components",
+    "basis_batch_size",
+    "max_exact",
+    "hidden_layer_sizes",
+    "n_estimators",
+    "n_waves",
+    "n_layers",
+    "hidden_dims",
+    "n_samples",
+)
+RAN_OUT = "ran out of memory"
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
@@ -90,7 +104,7 @@ def fitting(method: Callable) -> Callable:
         except BaseException as error:
             vars(estimator).clear()
             vars(estimator).update(state)
-            if ran_out_of_memory(error):
+            if RAN_OUT not in str(error) and ran_out_of_memory(error):
                 raise MemoryError(what_to_lower(estimator)) from error
             raise
 
@@ -103,7 +117,7 @@ def what_to_lower(estimator: BaseEstimator) -> str:
     given = [f"{name} (now {params[name]!r})" for name in TAKE_MEMORY if name in params]
     lower = f"lower {', '.join(given)}, or " if given else ""
     return (
-        f"{type(estimator).__name__} ran out of memory on device={params.get('device')!r}: {lower}"
+        f"{type(estimator).__name__} {RAN_OUT} on device={params.get('device')!r}: {lower}"
         "free memory there, or set device='cpu'."
     )
 
@@ -140,7 +154,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _validate_params(self) -> None:
         super()._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
 
     # ---- fit ---------------------------------------------------------------------------------
 
@@ -395,8 +409,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 # ---- parameters ----------------------------------------------------------------------------------
 
 
-def refuse_booleans(estimator: BaseEstimator) -> None:
-    """Raise an error where a parameter that is a number is True or False, which Python counts with.
+def check_numbers(estimator: BaseEstimator) -> None:
+    """Raise an error where a number is True or False, which Python counts with, or too long for C.
 
     Raises
     ------
@@ -411,6 +425,11 @@ def refuse_booleans(estimator: BaseEstimator) -> None:
             raise InvalidParameterError(
                 f"The {name!r} parameter of {type(estimator).__name__} must be a number, got "
                 f"{value!r}."
+            )
+        if isinstance(value, Integral) and is_number and abs(int(value)) > MOST_INTEGER:
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} must be at most "
+                f"{MOST_INTEGER}, got {value!r}."
             )
 
 

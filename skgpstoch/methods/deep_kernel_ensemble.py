@@ -405,9 +405,9 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with "one-cycle"; networks and last layers have a tenth of it.
     early_stopping : bool, default=True
-        Hold out a fold of each network and keep the iterate that predicts it best; the rows rejoin
-        the closing pass. False: the last iterate is kept, and nothing is recalibrated.
-
+        Hold out a fold of each network and rows of all, and keep the iterate that predicts them
+        best, as a recalibrated mixture if there will be one; the rows rejoin the closing pass.
+        False: the last iterate is kept, and nothing is recalibrated.
     max_time : float or None, default=None
         Seconds that `fit` may take, from its call to its return. Steps are measured, and the
         learning rate anneals towards the end of the time; where there is little there are fewer
@@ -428,8 +428,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     loss_curve_ : list of float
         What is minimised, per row, at each epoch, as minibatches saw it.
     validation_scores_ : list of float or None
-        Loss of held-out rows at each evaluation, per row, the mean over members; of the scaled y
-        where it is scaled.
+        Loss of held-out rows at each evaluation, per row, of the scaled y where it is scaled: the
+        mean over members or, of recalibrated densities, what is expected of their mixture.
     held_out_ : HeldOutPredictions or None
         Predictions for rows that were held out, by networks that have not seen them: numbers of the
         rows (`rows`), `log_density` in the units of y, or of its class, and of numbers `mean`,

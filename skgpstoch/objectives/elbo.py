@@ -150,8 +150,13 @@ def sites_of(
     phi = basis.phi.detach()
     kappa = term.curvature.to(phi)  # (N, P)
     if not (exact or model.is_conjugate):
-        far = FARTHEST_TARGET * basis.prior.detach().mean().sqrt()
-        kappa = torch.maximum(kappa.clamp_min(0.0), term.mean.to(phi).abs() / far)
+        kappa = safe_curvature(term, basis.prior.detach()).to(phi)
     shifted = kappa * (q.mean[0] - model.offset(basis)) + term.mean
     weighted = (kappa / model.beta).mT[..., None] * phi  # (P, N, D)
     return Sites(phi.mT @ weighted, phi.mT @ (shifted / model.beta).to(phi))
+
+
+def safe_curvature(term: ExpectedScore, prior: Tensor) -> Tensor:
+    """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f."""
+    far = FARTHEST_TARGET * prior.mean().sqrt()
+    return torch.maximum(term.curvature.to(prior).clamp_min(0.0), term.mean.to(prior).abs() / far)

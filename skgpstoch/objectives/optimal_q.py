@@ -7,7 +7,7 @@ eq. 3), and that of two is SOLVE-GP's (eq. 9).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .elbo import evidence_lower_bound, expected_score, score_at, sites_of
 SMALLEST_STEP = 1e-3
 ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
 
-Survey = Callable[[WeightMoments, bool], tuple[Tensor, Sites]]
+Survey = Callable[[Any, bool], tuple[Tensor, Any]]
 """(q, exact) → the value at q, and the sites there, of all rows."""
 
 
@@ -157,8 +157,8 @@ def level_sites(model: SparseModel, X: Tensor, rows: Rows) -> Sites:
 
 def damped_newton(
     survey: Survey,
-    moments: Callable[[Sites], WeightMoments],
-    start: Sites,
+    moments: Callable[[Any], Any],
+    start: Any,
     tol: float,
     rounding: float,
     max_iter: int,
@@ -175,8 +175,8 @@ def damped_newton(
     survey : callable
         The value at q(w), and the sites there.
     moments : callable
-        The q(w) that sites imply.
-    start : Sites
+        The q(w), or q(f), that sites imply.
+    start : Sites or RowSites
         Where steps start.
     tol, rounding : float
         Nats: steps end with a gain below the first, and one above minus the second is an

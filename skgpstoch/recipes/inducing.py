@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..data.rows import Rows
 from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -45,6 +44,8 @@ INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 HALVED_ROWS = 1000  # up to which "auto" is half of that
+HALVED_SHARED_ROWS = 2000  # the same beside as many orthogonal points, where L-BFGS sees all rows
+ALL_POINTS, ALL_SITES = 512, 256  # rows up to which all are points: of Gaussian noise; of others
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
@@ -99,6 +100,11 @@ class InducingBuilder(OfParameters):
         return self.posterior == "odvgp" and not self.whiten
 
     @property
+    def has_gram(self) -> bool:
+        """Whether the covariance of f between rows is that of a kernel of the inputs."""
+        return False
+
+    @property
     def method(self) -> str:
         """How points are chosen that are not given."""
         return self.points if isinstance(self.points, str) else "kmeans"
@@ -121,7 +127,9 @@ class InducingBuilder(OfParameters):
         M, M2 = 0, 0
         if not (sizes.streams and start):  # which goes on with the points that there are
             M, M2 = self.n_points(sizes, n_untrained, recipe, start)
-        return FeatureSizes(M, M2, USUAL_BATCH if self.is_decoupled else None)
+        needed = USUAL_BATCH if self.is_decoupled else None
+        are_rows = isinstance(self.points, str) and not self.is_orthogonal
+        return FeatureSizes(M, M2, needed, self.has_gram and not sizes.streams, are_rows)
 
     def check(self) -> None:
         """Raise a ValueError where parameters do not agree."""
@@ -145,7 +153,8 @@ class InducingBuilder(OfParameters):
             M = start.number("n_inducing", self.n_inducing, len(features.points))
             return M, self.n_fitted_orthogonal(features, start) if self.is_orthogonal else 0
         if isinstance(self.points, str):
-            M = n_inducing(self.n_inducing, n, recipe, shares=self.is_orthogonal)
+            takes_all = self.has_gram and recipe.takes_all_rows
+            M = n_inducing(self.n_inducing, n, recipe, self.is_orthogonal, takes_all)
         else:
             M = given_number(self.n_inducing, "n_inducing", len(self.points))
         if not self.is_orthogonal:
@@ -267,6 +276,12 @@ class InducingPoints(InducingBuilder):
             return self.network.input_scaling(X, weight)
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
+    @property
+    def has_gram(self) -> bool:
+        given = self.kernel.expression
+        is_white = given is not None and kernels.contains(given, sk.WhiteKernel)
+        return self.network is None and not (is_white or self.is_decoupled)
+
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> InducingFeatures:
@@ -296,7 +311,13 @@ class InducingPoints(InducingBuilder):
 # ---- how many ------------------------------------------------------------------------------------
 
 
-def n_inducing(asked: int | str, n_trained: int, recipe: VariationalRecipe, shares: bool) -> int:
+def n_inducing(
+    asked: int | str,
+    n_trained: int,
+    recipe: VariationalRecipe,
+    shares: bool,
+    takes_all: bool = False,
+) -> int:
     """Return M, at most the number of rows.
 
     Parameters
@@ -309,13 +330,18 @@ def n_inducing(asked: int | str, n_trained: int, recipe: VariationalRecipe, shar
         Says what is trained for.
     shares : bool
         Whether orthogonal points want rows of their own.
+    takes_all : bool, default=False
+        Whether few rows may all be points.
     """
     if asked != "auto":
         return min(int(asked), n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
-    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
+    few = HALVED_SHARED_ROWS if shares and takes_all and conjugate else HALVED_ROWS
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > few else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
+    if takes_all and not shares and n_trained <= (ALL_POINTS if conjugate else ALL_SITES):
+        return n_trained
     M = min(most, n_trained)
     return min(M, max(1, n_trained // 2)) if shares else M
 
@@ -341,7 +367,7 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     if points is None or isinstance(points, str):
         return None
     X = problem.X
-    points = check_array(readable(points), dtype=np.float64, input_name=name)
+    points = named_array(points, name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return problem.x_scaling.tensor(points, X.dtype, X.device)
@@ -490,7 +516,7 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
                 f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
                 "likelihood, or a term of kernel at its top level."
             )
-        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):
             raise ValueError(
                 f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "

@@ -13,11 +13,10 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..features.inducing import InducingFeatures
 from ..features.patches import PLACES, Geometry, PatchCovariances
 from ..features.sums import SumFeatures
@@ -250,7 +249,7 @@ class Patches(InducingBuilder):
         if given is None or isinstance(given, str):
             return None
         X, x_scaling = problem.X, problem.x_scaling
-        points = check_array(readable(given), dtype=np.float64, input_name=name, copy=True)
+        points = named_array(given, name, copy=True)
         size = self.geometry(X.shape[1]).size
         width = size + (0 if self.location_kernel is None else 2)
         if points.shape[1] != width:

@@ -21,7 +21,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
+from ..data.arrays import MOST_INTEGER, Scaling, plain
 from ..data.deadline import Deadline
 from ..data.devices import HOST
 from ..data.findings import Finding
@@ -64,7 +64,8 @@ class OfParameters:
     def of(cls, parameters: Any, **decided: Any) -> Self:
         """Take what is not decided here from parameters of the same names, as far as there are."""
         names = [name for name in inspect.signature(cls).parameters if name not in decided]
-        given = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        has = [name for name in names if hasattr(parameters, name)]
+        given = {name: plain(getattr(parameters, name)) for name in has}
         return cls(**given, **decided)
 
 
@@ -262,6 +263,8 @@ def positive_integers(name: str, given: Any) -> tuple[int, ...]:
     found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    if any(n > MOST_INTEGER for n in found):
+        raise ValueError(f"{name} must be at most {MOST_INTEGER}, got {given!r}.")
     return tuple(int(n) for n in found)
 
 
@@ -425,10 +428,14 @@ class Plan:
     folds: Folds = field(default=Folds())
     n_inducing: int = 0  # M, or the number of basis functions
     n_orthogonal: int = 0  # M₂
+    n_components: int = 0  # random Fourier features
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are
     window_rows: float = 0.0  # that running statistics look back on at least
+    is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
+    has_all_rows: bool = False  # whether all rows are points, of another likelihood
+    start_rows: int = 0  # training starts at the optimum of their exact evidence; 0: of none
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:
@@ -555,7 +562,7 @@ class Recipe(OfParameters, ABC):
         self.likelihood.check_targets(data.y)
         if data.exposure is None and data.y_std is None:
             return
-        one = torch.ones(1, 1, dtype=torch.float64)
+        one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)
 

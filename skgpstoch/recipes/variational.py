@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..data.arrays import Scaling
 from ..data.devices import HOST
 from ..data.findings import Finding
 from ..data.rows import Data, Rows
+from ..features.inducing import InducingFeatures
 from ..kernels import join_white_noise
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
@@ -29,11 +30,16 @@ from ..models.deep import DeepModel
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
+from ..objectives.all_rows import AllRowsObjective
+from ..objectives.collapsed import CollapsedObjective
+from ..objectives.dual import DualObjective
+from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
-from ..training.optimizers import SCHEDULES, constant
+from ..training.loop import train
+from ..training.optimizers import SCHEDULES, constant, make_optimizer
 from .findings import of_number, of_residual
 from .recipe import (
     Fitted,
@@ -53,7 +59,12 @@ from .recipe import (
 
 USUAL_BATCH = 512  # rows of a minibatch
 FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
+COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
+SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
+OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
 LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
+AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
+AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
 LBFGS_EPOCHS = 20
 SOME_ROWS = 200  # whose residual variance is looked at
 NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
@@ -66,6 +77,8 @@ class FeatureSizes(NamedTuple):
     n_inducing: int  # M
     n_orthogonal: int  # M₂
     batch_needed: int | None  # usual rows of a minibatch if the bound is only estimated
+    has_gram: bool = False  # whether the covariance of f between rows is a kernel's
+    are_rows: bool = False  # whether all points are chosen from the rows
 
 
 class FeatureBuilder(Protocol):
@@ -183,6 +196,36 @@ class VariationalRecipe(Recipe):
         """Where S comes from: "sites", "gradient" or "prior"."""
         return self.loss.covariance(self.likelihood)
 
+    @property
+    def bounds_gaussian_evidence(self) -> bool:
+        """Whether, with as many points as rows, the bound is the evidence of Gaussian noise."""
+        is_bound = self.loss.bounds_evidence and self.beta == 1.0 and not self.scales_noise
+        return is_bound and isinstance(self.likelihood, Gaussian)
+
+    @property
+    def is_all_usual(self) -> bool:
+        """Whether nothing is asked of minibatches, which "auto" may do without then."""
+        t, usual = self.training, Training()
+        names = ("batch_size", "learning_rate_init", "learning_rate")
+        return self.averaging == "auto" and all(getattr(t, a) == getattr(usual, a) for a in names)
+
+    @property
+    def has_safe_sites(self) -> bool:
+        """Whether the best q(w) is that of sites with κ ≥ 0.
+
+        *Measured* on five tables of 150 rows: with Student's t, L-BFGS fits them too well, and
+        predicts worse by .06 nats per row than minibatches do.
+        """
+        return self.covariance == "sites" and self.likelihood.log_concave
+
+    @property
+    def takes_all_rows(self) -> bool:
+        """Whether few rows may all be inducing points without a cost."""
+        is_plain = self.training.early_stopping is not True
+        if self.bounds_gaussian_evidence:
+            return is_plain and self.solver in ("auto", "lbfgs")
+        return is_plain and self.has_safe_sites and self.solver == "auto" and self.is_all_usual
+
     def check(self, data: Data) -> None:
         self.check_rows(data)
         check_choices(self.likelihood, self.loss, self.features.kernel.white)
@@ -202,12 +245,9 @@ class VariationalRecipe(Recipe):
         if holds_out and not sizes.streams:
             folds = Folds.of(sizes.n_rows, t.validation_fraction)
             n_trained -= folds.n_untrained
-        M, M2, needed = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
-        shares_noise = not (sizes.has_known_noise or self.scales_noise)
-        n = math.inf if sizes.streams else sizes.n_rows
-        solver = choose_solver(
-            self.solver, n, self.likelihood, self.loss, shares_noise, needed is not None
-        )
+        points = self.features.sizes(sizes, sizes.n_rows - n_trained, self, start)
+        M, M2, needed = points[:3]
+        solver = self.choose_solver(sizes, points, holds_out)
         is_lbfgs = solver == "lbfgs"
         asked = (needed or USUAL_BATCH) if t.batch_size == "auto" else int(t.batch_size)
         b = min(asked, n_trained)
@@ -215,15 +255,18 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        return Plan(
+        is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
+        moves = points.has_gram and not (points.are_rows and n_trained == M)
+        enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
+        plan = Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
             max_iter=auto if t.max_iter == "auto" else int(t.max_iter),
             batch_size=n_trained if is_lbfgs else b,
             schedule=constant if is_lbfgs else SCHEDULES[t.learning_rate],
             rate=t.learning_rate_init,
-            patience=2 if stops_itself else t.n_iter_no_change or math.inf,
-            tol=max(t.tol, LBFGS_TOL) if stops_itself else t.tol,
+            patience=(1 if is_free else 2) if stops_itself else t.n_iter_no_change or math.inf,
+            tol=max(t.tol, enough) if stops_itself else t.tol,
             holds_out=holds_out,
             evaluates=holds_out or is_lbfgs,
             folds=folds,
@@ -231,6 +274,35 @@ class VariationalRecipe(Recipe):
             n_orthogonal=M2,
             beta=self.beta,
         )
+        if not is_lbfgs or holds_out or start is not None:
+            return plan
+        return self.for_few_rows(plan, points, n_trained)
+
+    def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
+        """Say what is quicker where all rows, or many of them, are inducing points."""
+        all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
+        if points.has_gram and self.bounds_gaussian_evidence:
+            if all_rows:
+                return replace(plan, is_exact=True)
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
+        is_conjugate = self.loss.is_conjugate(self.likelihood)
+        has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
+        return replace(plan, has_all_rows=all_rows and has_sites and not self.scales_noise)
+
+    def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
+        """Return the solver, "lbfgs" for few rows."""
+        shares_noise = not (sizes.has_known_noise or self.scales_noise)
+        n = math.inf if sizes.streams else sizes.n_rows
+        needs_minibatches = points.batch_needed is not None
+        solver = choose_solver(
+            self.solver, n, self.likelihood, self.loss, shares_noise, needs_minibatches
+        )
+        if self.solver != "auto" or holds_out or not (points.has_gram and self.is_all_usual):
+            return solver
+        if solver == "natural":
+            return "lbfgs" if self.has_safe_sites and n <= SITES_ROWS else solver
+        is_collapsed = solver == "collapsed" and self.covariance == "sites"
+        return "lbfgs" if is_collapsed and n <= COLLAPSED_ROWS else solver
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         return self.features.input_scaling(X, weight)
@@ -251,6 +323,8 @@ class VariationalRecipe(Recipe):
             if start.is_fixed:
                 model.requires_grad_(False)
         objective = self.solve(model.to(X.device), problem)
+        if problem.plan.start_rows:
+            start_at_exact_optimum(objective, problem)
         if start is not None and start.is_fixed and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
@@ -290,7 +364,15 @@ class VariationalRecipe(Recipe):
         }
         solver = problem.plan.solver
         objective: VariationalObjective
-        if solver == "lbfgs":
+        if problem.plan.is_exact:
+            objective = ExactObjective(model, n_rows, **options)
+        elif problem.plan.has_all_rows:
+            objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
+        elif problem.plan.start_rows and self.is_titsias(model, problem.rows):
+            objective = CollapsedObjective(model, n_rows, **options)
+        elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
+            objective = DualObjective(model, n_rows, **options)
+        elif solver == "lbfgs":
             objective = FullBatchObjective(model, n_rows, **options)
         elif solver == "adam":
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
@@ -303,6 +385,11 @@ class VariationalRecipe(Recipe):
             )
         objective.has_user_module = network is not None and network.module is not None
         return objective
+
+    def is_titsias(self, model: SparseModel, rows: Rows) -> bool:
+        """Whether the bound is that of Titsias, with one noise variance for all rows."""
+        plain = type(self.loss) is ExpectedLogLikelihood and rows.noise is None
+        return plain and type(model.features) is InducingFeatures
 
     # ---- streams -----------------------------------------------------------------------------
 
@@ -408,6 +495,38 @@ def bound_of(fitted: Fitted) -> float:
     """Return the bound on log p(y | X) that a fit came to, for y in the user's units."""
     value = float(fitted.posterior.log_evidence().sum())
     return fitted.in_units(value, fitted.posterior.n_rows)
+
+
+def auto_tol(n_rows: float, trains_points: bool) -> float:
+    """Return the gain of ten iterations, in nats per row, that is worth ten more.
+
+    *Measured* on two made tables of 700 to 2,000 rows: points that are trained for three times as
+    long gain .006 nats per row of the bound, and none on other rows.
+    """
+    return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
+
+
+def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) -> None:
+    """Move the hyper-parameters of a model to where the exact evidence of some rows is largest."""
+    some = slice(problem.plan.start_rows)
+    X, rows, noise = problem.X[some], problem.rows[some], objective.log_noise_bounds
+    exact = ExactObjective(objective.model, rows.n_effective)
+    exact.log_noise_bounds = noise
+    if exact.is_closed():
+        return
+    train(
+        exact,
+        X,
+        rows,
+        optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
+        max_iter=LBFGS_EPOCHS,
+        batch_size=len(X),
+        schedule=constant,
+        generator=problem.generator,
+        n_iter_no_change=1,
+        tol=auto_tol(rows.n_effective, trains_points=False),
+        evaluate=lambda: exact.evaluate(X, rows),
+    )
 
 
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:

@@ -133,7 +133,7 @@ class Trainer:
         while self.history.status == "running":
             if self.step >= self.n_steps:
                 self.history.status = "max_iter"
-            elif self.should_stop() or self.overfits() or self.objective.has_converged():
+            elif self.should_stop() or self.overfits() or self.has_converged():
                 self.history.status = "converged"
             elif self.is_late():
                 self.score_last()
@@ -311,6 +311,11 @@ class Trainer:
             return False
         recent = h.loss_curve[-(1 + waited // 2) :]
         return sum(recent) / len(recent) < h.loss_curve[h.best_iter - 1]
+
+    def has_converged(self) -> bool:
+        """Whether there is nothing left to train: the objective or an optimiser can tell."""
+        found = self.objective.is_still and getattr(self.optimizer, "converged", False)
+        return found or self.objective.has_converged()
 
     def report(self) -> None:
         h = self.history

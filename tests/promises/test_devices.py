@@ -76,7 +76,6 @@ def some_of(cases, covering):
 @pytest.fixture
 def alike(monkeypatch):
     """The CPU takes the branches of accelerators."""
-    monkeypatch.setattr(skgpstoch.kernels.matrices, "SINGLE_BLOCK_ROWS", 0)
     monkeypatch.setattr(devices, "HOST_ELEMENTS", devices.MOST_ELEMENTS)
     for module in (
         skgpstoch.kernels.distances,

@@ -125,7 +125,7 @@ def unsound(model, X):
     if not (np.isfinite([low, high]).all() and (low <= high).all()):
         return f"interval from {low} to {high}"
     alone, largest = model.predict(X[:1]), np.abs(X).max()
-    share = 1e-5 if 1e-4 < largest < 1e4 else 0.1
+    share = 1e-5 if 0.1 < largest < 1e4 else 0.1
     scale = np.abs(mean).max() + std.max()
     return None if np.abs(alone - mean[:1]) <= share * scale else f"alone {alone}, not {mean[:1]}"
 

@@ -457,10 +457,11 @@ def test_auto_solver_says_what_it_is(quick_sparse, sine):
     common = {"solver": "auto", "max_iter": 1}
     assert quick_sparse(**common).fit(X, y).solver_ == "lbfgs"
     rng = np.random.default_rng(0)
-    many = rng.uniform(-3, 3, (1200, 2)), rng.standard_normal(1200)
+    many = rng.uniform(-3, 3, (2001, 2)), rng.standard_normal(2001)
     assert quick_sparse(**common).fit(*many).solver_ == "collapsed"
     model = quick_sparse(**common, likelihood="laplace")
-    assert model.fit(X, y).solver_ == "natural"
+    assert model.fit(X, y).solver_ == "lbfgs"
+    assert model.fit(*many).solver_ == "natural"
     assert quick_sparse(**common).partial_fit(X, y).solver_ == "collapsed"
     assert model.solver == "auto"
     decoupled = constructor(SolveGPRegressor)(**common, **POSTERIORS["decoupled"])

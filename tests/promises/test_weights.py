@@ -1345,7 +1345,7 @@ def test_errors_that_are_none(y_std, message, problem):
 def test_auto_solver_with_errors_is_one_for_them(problem, sine):
     X, y = sine
     model = constructor(SVGPRegressor)(solver="auto", max_iter=1)
-    X2, y2 = np.tile(X, (6, 1)) + 1e-3 * np.arange(1200)[:, None], np.tile(y, 6)
+    X2, y2 = np.tile(X, (11, 1)) + 1e-3 * np.arange(2200)[:, None], np.tile(y, 11)
     assert clone(model).fit(X2, y2).solver_ == "collapsed"
     assert clone(model).fit(X2, y2, y_std=0.1).solver_ == "natural"
 

@@ -145,7 +145,7 @@ def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
         kernel=KernelChoice.of(p.kernel),
         basis=functions(n_components=p.n_components),
         augments=p.augment,
-        learns_kernel=p.learn_kernel,
+        learns_kernel=bool(p.learn_kernel),
         training=Training.of(p),
     )
 

@@ -25,6 +25,11 @@ def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:
         yield slice(start, min(start + size, n_rows))
 
 
+def plain(value: Any) -> Any:
+    """Return a NumPy scalar, as searches take them from arrays, as Python's; others as they are."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 class Scaling(NamedTuple):
     """(A − offset)/scale, columnwise, both (d,) in float64."""
 

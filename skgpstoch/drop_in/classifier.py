@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ..data.findings import Diagnosis
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
@@ -20,7 +22,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
-from .laplace import BinaryLaplaceClassifier, Stop, predict_std_one_vs_rest
+from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
 from .noise import fixed
 
@@ -157,7 +159,6 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             warm_start=self.warm_start,
             random_state=self.random_state,
             device=self.device,
-            stop=Stop(),
         )
         X = self.X_train_
         if self.n_classes_ == 2:
@@ -165,12 +166,19 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             if self.warm_start and isinstance(last, BinaryLaplaceClassifier):
                 binary.f_cached = last.f_cached
             self.base_estimator_ = binary.fit(X, y)
-            self.log_marginal_likelihood_value_ = binary.log_marginal_likelihood_value_
-            return
-        together = OneVsRestClassifier if self.multi_class == "one_vs_rest" else OneVsOneClassifier
-        self.base_estimator_ = together(binary, n_jobs=self.n_jobs).fit(X, y)
-        values = [b.log_marginal_likelihood_value_ for b in self.base_estimator_.estimators_]
+            fitted = {"": binary}
+        else:
+            is_rest = self.multi_class == "one_vs_rest"
+            together = OneVsRestClassifier if is_rest else OneVsOneClassifier
+            self.base_estimator_ = together(binary, n_jobs=self.n_jobs).fit(X, y)
+            pairs = itertools.combinations(self.classes_, 2)
+            names = self.classes_ if is_rest else [f"{a} or {b}" for a, b in pairs]
+            found = zip(map(str, names), self.base_estimator_.estimators_, strict=True)
+            fitted = dict(found)
+        values = [b.log_marginal_likelihood_value_ for b in fitted.values()]
         self.log_marginal_likelihood_value_ = float(np.mean(values))
+        self._diagnosis = Diagnosis(self._findings({k: b.kernel_ for k, b in fitted.items()}, 1.0))
+        self._diagnosis.warn()
 
     def _fit_many(self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray) -> None:
         expression, white = split_white_noise(kernel)
@@ -190,6 +198,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
         self.base_estimator_ = estimator.fit(X, y)
+        self._diagnosis = estimator.diagnose()  # which has warned
         if self.optimizer is None:
             estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_

@@ -27,16 +27,6 @@ from ..training.exact_search import maximise
 from .laplace_evidence import LaplaceEvidence, latent, probability
 
 
-class Stop:
-    """Whether one of several searches was interrupted, so that the others need not begin."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-
-    def __deepcopy__(self, memo: Any) -> Stop:
-        return self  # clones of an estimator share it
-
-
 @dataclass(eq=False, repr=False)
 class BinaryLaplaceClassifier(BaseEstimator):
     """One classifier of two classes, with the attributes of scikit-learn's.
@@ -45,8 +35,6 @@ class BinaryLaplaceClassifier(BaseEstimator):
     ----------
     kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, random_state, device
         As those of :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
-    stop : Stop or None, default=None
-        Shared by classifiers that are fitted together.
 
     Attributes
     ----------
@@ -71,21 +59,17 @@ class BinaryLaplaceClassifier(BaseEstimator):
     warm_start: bool = False
     random_state: Any = None
     device: str | torch.device | None = None
-    stop: Stop | None = None
 
     def fit(self, X: Any, y: Any) -> BinaryLaplaceClassifier:
         """Fit to labels of two classes."""
         self.X_train_ = X
         self.classes_, self.y_train_ = np.unique(y, return_inverse=True)
         kernel, start = clone(self.kernel), self._start()
-        stop = Stop() if self.stop is None else self.stop
-        if self.optimizer is not None and kernel.n_dims > 0 and not stop.is_set:
+        if self.optimizer is not None and kernel.n_dims > 0:
             random_state = random_numbers(self.random_state)
             make = functools.partial(self._evidence, kernel, start)
             theta, bounds, n = kernel.theta, kernel.bounds, self.n_restarts_optimizer
-            optimum = maximise(make, theta, bounds, self.optimizer, n, random_state)
-            kernel.theta, stop.is_set = optimum.theta, optimum.status == "interrupted"
-            kernel._check_bounds_params()
+            kernel.theta = maximise(make, theta, bounds, self.optimizer, n, random_state).theta
         self.kernel_ = kernel
         self._set_mode(start)
         return self

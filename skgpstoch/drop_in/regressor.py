@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
+from ..data.findings import Diagnosis
 from ..docstrings import documented
 from ..estimators.base import fitting
 from ..estimators.docs import public_estimator
@@ -165,8 +166,6 @@ class GaussianProcessRegressor(GaussianPredictor):
             self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:
             self._fit_many(kernel, X, y, alpha, search, device)
-        if self.optimizer is not None and self.kernel_.n_dims:
-            self.kernel_._check_bounds_params()
         return self
 
     def _check_targets(self, Y: np.ndarray) -> None:
@@ -182,6 +181,9 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = value
         self.estimator_: Any = None
+        unit = float(Scaling.standard(rows.Y).scale.max())
+        self._diagnosis = Diagnosis(self._findings({"": self.kernel_}, unit))
+        self._diagnosis.warn()
 
     def _fit_many(
         self,
@@ -207,6 +209,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             random_state=search[2].randint(np.iinfo(np.int32).max),
         )
         self.estimator_ = estimator.fit(X, y, **of_rows)
+        self._diagnosis = estimator.diagnose()  # which has warned
         self.method_reason_ += noise.note + (SEVERAL if Y.shape[1] > 1 else "")
         self._noise = noise
         of_model = without_alpha if self.method_ == "scgd" else fitted_kernel

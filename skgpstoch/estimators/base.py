@@ -31,11 +31,14 @@ from ..data.devices import (
     ran_out_of_memory,
     resolve_device,
 )
+from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..posteriors.base import Posterior
+from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
+from ..training.interrupts import one_fit
 from ..training.loop import History, train
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
@@ -82,7 +85,7 @@ def fitting(method: Callable) -> Callable:
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(estimator))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), numeric_context():
+            with one_fit(), torch.inference_mode(False), torch.enable_grad(), numeric_context():
                 return method(estimator, *args, **kwargs)
         except BaseException as error:
             vars(estimator).clear()
@@ -125,6 +128,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
     _stream: Any
+    _diagnosis: Diagnosis
 
     @abstractmethod
     def _recipe(self) -> Recipe:
@@ -177,6 +181,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         if getattr(self, "max_time", None) is not None:
             recipe = replace(recipe, deadline=Deadline(began + self.max_time))
         self._fit(recipe, data)
+        self._diagnosis.warn()
         return self
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
@@ -301,6 +306,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             budget=budget_of(run, history),
         )
         self._set_attributes(recipe, fitted)
+        self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
@@ -312,14 +318,12 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         )
 
     def _set_attributes(self, recipe: Recipe, fitted: Fitted) -> None:
-        """Set the recipe's own attributes, in place of those of the last fit, and warn."""
+        """Set the recipe's own attributes, in place of those of the last fit."""
         for name in self.__dict__.pop("_own_attributes", ()):
             self.__dict__.pop(name, None)
         found = recipe.attributes(fitted)
         self.__dict__.update(found)
         self._own_attributes = tuple(found)
-        for message in recipe.warnings(fitted):
-            warn(message, ConvergenceWarning)
 
     def _set_history(self, history: History, plan: Plan) -> None:
         """Say what training has done so far; callbacks find it here after every epoch."""
@@ -327,6 +331,19 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
         self.validation_scores_ = list(history.scores) if plan.holds_out else None
+
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fit: the table behind its warnings.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            A tuple of findings, the worst first: name, where, value, limit, severity ("problem":
+            `fit` has warned, "note" or "fine"), and a message that says what to do. It prints as a
+            table, shows as one in a notebook, and `to_frame()` is a pandas frame.
+        """
+        check_is_fitted(self)
+        return self._diagnosis
 
     # ---- predictions -------------------------------------------------------------------------
 

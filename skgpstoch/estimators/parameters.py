@@ -287,10 +287,10 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
         kernel (nu=1.5) with a length-scale for each input, started from the data.
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, at most n_samples, and no more than there are distinct rows;
-        "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows half of that,
-        but of as few rows all of them; and a quarter of the rows at most, or 20, where q's
-        covariance has no closed form, as for the loss "log".
+        Number M of inducing points; if it is more than there are distinct rows, it is cut to those,
+        with a warning. "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows
+        half of that, but of as few rows all of them; and a quarter of the rows at most, or 20,
+        where q's covariance has no closed form, as for the loss "log".
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).

@@ -16,6 +16,9 @@ from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.base import largest
 
+FEWEST_COUNTED = 0.05
+"""Of rows, by their weights, below which these are taken for proportions: with a warning."""
+
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
 
 
@@ -44,11 +47,11 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1 and weight.sum() < least:
+    if least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
         warn(
-            f"All rows together count for {weight.sum():.3g} by their sample_weight, so that the "
-            "prior prevails. A weight is a number of repetitions: divide relative weights by their "
-            "mean.",
+            f"sample_weight sums to {weight.sum():.3g} although {counts.sum()} rows have one, so "
+            "that they count as that many rows and the prior prevails. If the weights are "
+            "proportions, divide them by their mean.",
             UserWarning,
         )
     if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):

@@ -23,10 +23,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
+from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data, Rows
 from ..estimators.classifier import Classifier
@@ -305,9 +307,22 @@ class EnsembleRecipe(Recipe):
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        if fitted.budget is not None and not fitted.budget.is_enough:
-            yield fitted.budget.shortage
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        for finding in super().training_findings(
+            fitted
+        ):  # of the last layers before they are closed
+            yield finding.noted()
+        if (budget := fitted.budget) is None:
+            return
+        done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)
+        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
+        if not budget.is_enough:
+            found = found._replace(severity="problem", text=budget.shortage)
+        yield found
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -33,6 +33,8 @@ from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
 from .base import surrogate
 
+MOST_VARIANCE = 1.0  # of f, as a start: with more, a log link expects any rate
+
 FARTHEST_TARGET = 3.0
 """Prior deviations of f that a site's target may be away."""
 
@@ -96,6 +98,20 @@ def expected_score(
     value = term.value.sum()
     total = surrogate(value.detach(), *((x, dx) for x, dx in given if x.requires_grad))
     return total + (value - value.detach()), term, marginals
+
+
+@torch.no_grad()
+def score_at(
+    model: SparseModel,
+    basis: Basis,
+    rows: Rows,
+    level: Tensor,
+    generator: torch.Generator | None = None,
+) -> tuple[ExpectedScore, Marginals]:
+    """−loss of rows where f is about a level (P,), and that q(f)."""
+    f = level.to(basis.phi).expand(1, len(rows), -1)
+    known = Marginals(f, basis.prior.clamp_max(MOST_VARIANCE)[:, None].expand_as(f))
+    return weighted_score(model, basis, rows, known, basis.residual(), generator), known
 
 
 def expected_score_at(

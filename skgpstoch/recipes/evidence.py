@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data.arrays import Scaling
+from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.base import FeatureMap, JoinedFeatures
 from ..features.fourier import KernelFeatures
@@ -157,6 +158,15 @@ class ExactRecipe(Recipe):
             "kernel_": self.fitted_kernel(posterior),
         }
 
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        kernel, sees_inputs = self.fitted_kernel(fitted.posterior), self.network is None
+        yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs)
+
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)
         return float(posterior.refit(X, rows).log_evidence().sum())
@@ -281,6 +291,14 @@ class EvidenceRecipe(ExactRecipe):
         return objective
 
     # ---- fitted ------------------------------------------------------------------------------
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        of_network = "Give more or wider hidden_layer_sizes."
+        of_kernel = f"Raise n_components, now {self.n_components}."
+        advice = of_network if self.kernel.expression is None else of_kernel
+        is_trained = self.training.is_complete(fitted.history.status)
+        yield from self.error_findings(fitted, advice, is_trained)
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
         fitted, weights = feature_kernel(posterior.features), posterior.weights

@@ -28,7 +28,17 @@ from ..likelihoods.real import Gaussian
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
-from .recipe import Fitted, KernelChoice, Network, OfParameters, Problem, Sizes, Start, given_number
+from .recipe import (
+    Fitted,
+    KernelChoice,
+    Network,
+    OfParameters,
+    Problem,
+    Sizes,
+    Start,
+    given_number,
+    in_units,
+)
 from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
@@ -100,6 +110,17 @@ class InducingBuilder(OfParameters):
         """How points are chosen that are not given."""
         return self.points if isinstance(self.points, str) else "kmeans"
 
+    @property
+    def sees_inputs(self) -> bool:
+        return self.network is None
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return True
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        return n_rows
+
     def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> FeatureSizes:
@@ -127,14 +148,14 @@ class InducingBuilder(OfParameters):
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> tuple[int, int]:
         """Return M and M₂."""
-        n, n_given = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
+        n = sizes.n_rows - n_untrained
         if start is not None:
             features = start.posterior.model.features
             M = start.number("n_inducing", self.n_inducing, len(features.points))
             return M, self.n_fitted_orthogonal(features, start) if self.is_orthogonal else 0
         if isinstance(self.points, str):
             takes_all = self.has_gram and recipe.takes_all_rows
-            M = n_inducing(self.n_inducing, n, n_given, recipe, self.is_orthogonal, takes_all)
+            M = n_inducing(self.n_inducing, n, recipe, self.is_orthogonal, takes_all)
         else:
             M = given_number(self.n_inducing, "n_inducing", len(self.points))
         if not self.is_orthogonal:
@@ -142,7 +163,7 @@ class InducingBuilder(OfParameters):
         if self.orthogonal_points is not None:
             given = len(self.orthogonal_points)
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)
-        return M, n_orthogonal(self.n_orthogonal, n, n_given, M)
+        return M, n_orthogonal(self.n_orthogonal, n, M)
 
     def n_fitted_orthogonal(self, features: Any, start: Start) -> int:
         """Return M₂ of a fitted model."""
@@ -294,33 +315,27 @@ class InducingPoints(InducingBuilder):
 def n_inducing(
     asked: int | str,
     n_trained: int,
-    n_given: int,
     recipe: VariationalRecipe,
     shares: bool,
     takes_all: bool = False,
 ) -> int:
-    """Return M.
+    """Return M, at most the number of rows.
 
     Parameters
     ----------
     asked : int or "auto"
         The parameter.
-    n_trained, n_given : int
-        Distinct rows to train on, and rows as they were given.
+    n_trained : int
+        Distinct rows to train on.
     recipe : VariationalRecipe
         Says what is trained for.
     shares : bool
         Whether orthogonal points want rows of their own.
     takes_all : bool, default=False
         Whether few rows may all be points.
-
-    Raises
-    ------
-    ValueError
-        If more points than rows are asked for.
     """
     if asked != "auto":
-        return at_most(n_trained, n_given, "n_inducing", int(asked))
+        return min(int(asked), n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
     few = HALVED_SHARED_ROWS if shares and takes_all and conjugate else HALVED_ROWS
     most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > few else 2)
@@ -332,24 +347,11 @@ def n_inducing(
     return min(M, max(1, n_trained // 2)) if shares else M
 
 
-def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
+def n_orthogonal(asked: int | str, n_trained: int, M: int) -> int:
     """Return M₂ beside M points; as :func:`n_inducing`."""
     if asked == "auto":
         return min(M, max(1, n_trained - M))
-    return at_most(n_trained, n_given, "n_orthogonal", int(asked))
-
-
-def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
-    """Return the number asked for, at most that of rows to train on.
-
-    A ValueError is raised if it is more than were given. Equal rows, or patches, are one to train
-    on.
-    """
-    if asked > max(n_trained, n_given):
-        raise ValueError(
-            f"{name}={asked} must be at most the number of {among} to train on, {n_trained}."
-        )
-    return min(asked, n_trained)
+    return min(int(asked), n_trained)
 
 
 # ---- where they start ----------------------------------------------------------------------------
@@ -515,18 +517,10 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
                 f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
                 "likelihood, or a term of kernel at its top level."
             )
-        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):
             raise ValueError(
                 f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
                 f"numbers, got {expression}."
             )
     return kernel
-
-
-def in_units(kernel: Any, scale: np.ndarray | float) -> None:
-    """Give length-scales, and their bounds, in other units: `scale` times as large."""
-    kernel.length_scale = kernel.length_scale * scale
-    if not isinstance(kernel.length_scale_bounds, str):
-        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
-        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)

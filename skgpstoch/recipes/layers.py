@@ -141,6 +141,10 @@ class Layers(InducingBuilder):
             return self.kernel.input_scaling(X, weight, standardizes=True)
         return Scaling.standard(X, weight)
 
+    @property
+    def sees_inputs(self) -> bool:
+        return self.n_layers == 1
+
     # ---- features ----------------------------------------------------------------------------
 
     def build(

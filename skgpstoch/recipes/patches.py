@@ -39,15 +39,13 @@ from .images import (
 from .inducing import (
     InducingBuilder,
     arrays_of_points,
-    at_most,
     fitted_points,
-    in_units,
     input_unit,
     make_features,
     named_kernel,
 )
 from .layers import fitted_layers
-from .recipe import Fitted, Problem, Sizes, Start
+from .recipe import Fitted, Problem, Sizes, Start, in_units
 from .variational import FeatureSizes, VariationalRecipe
 
 MOST_PATCHES = 200  # for which "auto" is the least stride
@@ -136,10 +134,6 @@ class Patches(InducingBuilder):
             J = self.geometry(sizes.n_features).n_patches
             n_untrained *= J
             sizes = sizes._replace(n_rows=J * sizes.n_rows, n_given=J * sizes.n_given)
-            most = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
-            for name in ("n_inducing", "n_orthogonal"):
-                if getattr(self, name) != "auto":
-                    at_most(*most, name, getattr(self, name), "patches in all images")
         found = super().sizes(sizes, n_untrained, recipe, start)
         if self.hidden is None:
             return found
@@ -158,6 +152,17 @@ class Patches(InducingBuilder):
         find = Scaling.centered if given else Scaling.standard
         offset, scale = find(pixels, counts)
         return Scaling(offset.repeat(n_pixels), scale.repeat(n_pixels))
+
+    @property
+    def sees_inputs(self) -> bool:
+        return False
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return False
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        return n_rows * self.geometry(n_features).n_patches
 
     # ---- features ----------------------------------------------------------------------------
 

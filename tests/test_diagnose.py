@@ -395,7 +395,7 @@ def test_training_that_is_cut_short_is_warned_of(sine):
 def test_a_kernel_of_other_units_is_warned_of(waves):
     X, y = waves
     for scale, name in ((1e-6, findings.VARIATION), (1e6, findings.NEAREST)):
-        model = SVGPRegressor(RBF(1.0), n_inducing=20, random_state=0)
+        model = SVGPRegressor(RBF(1.0, "fixed"), n_inducing=20, random_state=0)
         said = said_by(lambda model=model, scale=scale: model.fit(scale * X, y))
         assert said == [model.diagnose()[0].message]
         assert model.diagnose()[0].name == name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -548,6 +548,17 @@ def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) ->
         tol=auto_tol(rows.n_effective, trains_points=False),
         evaluate=lambda: exact.evaluate(X, rows),
     )
+    add_residuals_to_noise(objective.model, X, rows)
+    objective.step_end()
+
+
+@torch.no_grad()
+def add_residuals_to_noise(model: SparseModel, X: Tensor, rows: Rows) -> None:
+    """Count as noise what the points leave unexplained: without noise the bound has no bottom."""
+    log_noise = cast(Gaussian, model.likelihood).log_noise
+    if log_noise.requires_grad:
+        residual = rows.mean(model.features.basis(X).residual()[:, None])
+        log_noise.copy_((log_noise.exp() + residual).log())
 
 
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:

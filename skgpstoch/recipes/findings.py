@@ -21,7 +21,7 @@ from ..features.base import Basis
 from ..kernels import split_white_noise
 from ..training.loop import History
 
-FEW_ROWS, TOO_FEW_ROWS = 20, 10  # to learn hyper-parameters from
+FEW_TO_LEARN, TOO_FEW_TO_LEARN = 20, 10  # to learn hyper-parameters from
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
@@ -42,7 +42,7 @@ STANDARDISE = (
     "standard deviations of X."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
-LEAST_ERROR = 0.25  # mean square, of the noise variance
+BESIDE_NOISE = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, which has cut the training short."
 
 ALIKE = 0.4
@@ -60,10 +60,10 @@ optimum it is .02 to .25 of the noise, however few points there are.
 
 def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     """Yield how many rows there are to learn hyper-parameters from."""
-    found = Finding("few rows", "X", n_rows, FEW_ROWS)
-    if n_rows < FEW_ROWS and learns:
+    found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
+    if n_rows < FEW_TO_LEARN and learns:
         found = found._replace(
-            severity="problem" if n_rows < TOO_FEW_ROWS else "note",
+            severity="problem" if n_rows < TOO_FEW_TO_LEARN else "note",
             text=f"{n_rows} rows are too few to learn a kernel from: expect predictions that are "
             "too certain.",
             advice="Give more rows; or give an estimator that takes a kernel what you know of it, "
@@ -226,7 +226,7 @@ def of_sight(
     if given is not None:
         before = neighbour_and_variation(split_white_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
-    if TOO_FEW_ROWS <= len(some) == len(X):
+    if TOO_FEW_TO_LEARN <= len(some) == len(X):
         yield of_nearest(nearest, before[0], kernel)
 
 
@@ -337,7 +337,7 @@ def of_errors(
 
     Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
     """
-    counts = np.square(error).mean(0) >= LEAST_ERROR * np.where(np.isfinite(noise), noise, 0.0)
+    counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
     alike = max(map(correlation, error.T * counts[:, None], nearest.T))
     limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
     found = Finding(ERRORS, "points", alike, limit)

@@ -36,7 +36,15 @@ MOST_RESIDUAL = 1.0  # of noise variances, that points leave unexplained
 SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
-EXPLAIN_ERRORS = (VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING)
+BOUND = "at its bound"
+CAUSES = {
+    ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING),
+    RESIDUAL: (BOUND, TRAINING),
+    VARIATION: (BOUND,),
+    NEAREST: (BOUND,),
+}
+"""Problems that explain a finding, so that it is no other problem."""
+
 STANDARDISE = (
     "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
     "standard deviations of X."
@@ -104,14 +112,14 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
         close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
     free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
     if not close.any():
-        yield Finding("at its bound", "kernel", 0, 1)
+        yield Finding(BOUND, "kernel", 0, 1)
     for (parameter, i), value, at in zip(free, np.exp(kernel.theta), close, strict=True):
         if not at.any():
             continue
         side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")
         limit = parameter.bounds[i][0 if at[0] else 1]
         found = Finding(
-            "at its bound",
+            BOUND,
             f"{parameter.name}[{i}]" if parameter.n_elements > 1 else parameter.name,
             float(value),
             float(limit),
@@ -391,10 +399,14 @@ def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | N
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, errors that follow from another problem as a note."""
+    """Return findings, those that follow from another problem as a note."""
     found = list(findings)
-    first = [f for f in found if f.name in EXPLAIN_ERRORS and f.severity == "problem"]
-    if not first:
-        return found
-    follow = f"This follows from {first[0].name!r}."
-    return [f._replace(advice=follow).noted() if f.name == ERRORS and f.text else f for f in found]
+    problems = {f.name for f in found if f.severity == "problem"}
+
+    def told(finding: Finding) -> Finding:
+        first = [name for name in CAUSES.get(finding.name, ()) if name in problems]
+        if not (first and finding.text):
+            return finding
+        return finding._replace(advice=f"This follows from {first[0]!r}.").noted()
+
+    return [told(finding) for finding in found]

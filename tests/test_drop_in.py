@@ -652,6 +652,59 @@ def test_an_optimum_at_a_bound_warns(rows):
         GaussianProcessRegressor(RBF(1.0, (1e-2, 1e2)) * 1.0 + WhiteKernel(1, (0.5, 2))).fit(*rows)
 
 
+# ---- weights -----------------------------------------------------------------------------------
+COUNTS = np.random.default_rng(6).integers(0, 4, 40)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("multi_class", ["one_vs_rest", "one_vs_one"])
+def test_a_weight_is_a_number_of_rows(n_classes, multi_class, labels):
+    X, *of_classes = labels
+    y = of_classes[n_classes - 2]
+    parameters = {"kernel": SMOOTH, "multi_class": multi_class, "random_state": 0}
+    repeated = GaussianProcessClassifier(**parameters)
+    repeated.fit(np.repeat(X, COUNTS, axis=0), np.repeat(y, COUNTS))
+    weighted = GaussianProcessClassifier(**parameters).fit(X, y, sample_weight=COUNTS)
+    assert len(weighted.X_train_) == (COUNTS > 0).sum()
+    assert_allclose(
+        weighted.log_marginal_likelihood_value_, repeated.log_marginal_likelihood_value_, rtol=1e-7
+    )
+    assert_allclose(weighted.kernel_.theta, repeated.kernel_.theta, atol=1e-4)
+    assert_array_equal(weighted.predict(QUERY_2), repeated.predict(QUERY_2))
+    if multi_class == "one_vs_rest":
+        p = repeated.predict_proba(QUERY_2)
+        assert_allclose(weighted.predict_proba(QUERY_2), p, atol=1e-5)
+        assert_allclose(weighted.predict_std(QUERY_2), repeated.predict_std(QUERY_2), atol=1e-4)
+
+
+def test_the_weighted_evidence_has_its_gradient(labels):
+    X, y, _ = labels
+    weight = np.random.default_rng(7).uniform(0.1, 5.0, len(y))
+    kernel = 1.5 * RBF([0.8, 1.7])
+    model = GaussianProcessClassifier(kernel, optimizer=None).fit(X, y, weight)
+    theta = kernel.theta + 0.1
+    _, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
+    for j, step in enumerate(1e-5 * np.eye(len(theta))):
+        up, down = (model.log_marginal_likelihood(theta + s) for s in (step, -step))
+        assert_allclose(gradient[j], (up - down) / 2e-5, rtol=1e-6)
+
+
+def test_weights_of_many_rows_reach_the_posterior(labels):
+    X, y, _ = labels
+    many = {"method": "svgp", "optimizer": None, "random_state": 0}
+    weighted = GaussianProcessClassifier(RBF(), **many).fit(X, y, COUNTS)
+    repeated = GaussianProcessClassifier(RBF(), **many)
+    repeated.fit(np.repeat(X, COUNTS, axis=0), np.repeat(y, COUNTS))
+    p = repeated.predict_proba(QUERY_2)
+    assert_allclose(weighted.predict_proba(QUERY_2), p, rtol=1e-12)
+
+
+def test_weights_that_leave_one_class_are_refused(labels):
+    X, y, _ = labels
+    with pytest.raises(ValueError, match="requires 2 or more distinct classes; got 1 class"):
+        GaussianProcessClassifier().fit(X, y, y == "up")
+
+
 class Interrupted:
     """An optimizer that evaluates a few theta, the second of them the best, and is interrupted."""
 
@@ -1497,12 +1550,8 @@ def numeric_context():
 
 @both
 def test_numeric_context_stays(ours, theirs, rows, labels):
-    """After fits that end well, badly, or by an interrupt; by any kind of method.
-
-    torch imports sympy with its first optimiser, and sympy adds a filter of warnings.
-    """
+    """After fits that end well, badly, or by an interrupt; by any kind of method."""
     X, y, query, kernel = data_of(ours, rows, labels)
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     before = numeric_context()
     for method in ("auto", "svgp"):
         small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
@@ -1790,7 +1839,7 @@ def test_what_an_optimizer_returns_is_checked(found, rows):
         model.fit(*rows)
 
 
-def test_an_interrupted_start_says_that_training_follows(rows, monkeypatch):
+def test_an_interrupted_start_cuts_training_short(rows, monkeypatch):
     """Of many rows, the search among some of them comes first."""
     kernel, calls = 1.0 * RBF() + WhiteKernel(), []
 
@@ -1800,9 +1849,10 @@ def test_an_interrupted_start_says_that_training_follows(rows, monkeypatch):
         raise KeyboardInterrupt
 
     model = GaussianProcessRegressor(kernel, optimizer=interrupted, method="sgpr", random_state=0)
-    with pytest.warns(ConvergenceWarning, match="Training on all rows follows"):
+    cut = pytest.warns(ConvergenceWarning, match="interrupted after 1 of")
+    with cut, pytest.warns(ConvergenceWarning, match="Training on all rows is cut short"):
         model.fit(*rows)
-    assert len(calls) == 1
+    assert len(calls) == model.estimator_.n_iter_ == 1
     assert model.score(*rows) > 0.5
 
 

@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 
+from ..data.arrays import resolve_seed
 from ..data.rows import Data
 from ..data.tables import validate_table
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
-from ..methods.svgp import SVGPClassifier
-from .automatic import Automatic, of_model, of_networks
+from .automatic import Automatic, of_networks
+from .class_mixture import ClassParts, MixtureClassifier
+from .process_classes import ExactProcessClassifier
 from .race import Entrant, Judged
 
-FEWEST_FOR_CLASSES = 50
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
-FEW_STEPS = 100  # of a process for few rows of classes
+FEWEST_FOR_NETWORKS = 200  # rows
+MOST_FOR_PROCESS = 5000  # rows
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
+class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     """The recommended default: calibrated probabilities on tables of any size.
 
     Tables are taken as they are: frames with categories, dates and missing values. An ensemble of
@@ -68,8 +68,8 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
         X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
-        check_classification_targets(y)
-        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        check_labels(y)
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
         if len(self.classes_) < 2:
             raise ValueError(
@@ -85,17 +85,22 @@ class AutoGaussianProcessClassifier(ClassifierMixin, Automatic):
         return self._encoded(X, y, weight, self.classes_)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        if data.size >= FEWEST_FOR_CLASSES:
-            return [of_networks(DeepKernelEnsembleClassifier, self, data)]
-        shared = {"device": self.device, "random_state": self.random_state}
-        process = SVGPClassifier(max_iter=FEW_STEPS, **shared)
-        return [Entrant("process", lambda left: process)]
+        n, found = data.size, []
+        if n <= MOST_FOR_PROCESS:
+            found.append(Entrant("process", self._process))
+        if n >= FEWEST_FOR_NETWORKS:
+            found.append(of_networks(DeepKernelEnsembleClassifier, self, data))
+        return found
+
+    def _process(self, left: float | None) -> ExactProcessClassifier:
+        """Return processes, to be fitted in the time that is left."""
+        seed = resolve_seed(self.random_state)
+        return ExactProcessClassifier(max_time=left, device=self.device, random_state=seed)
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
-        self._model = found[0].model
+        self.weights_ = weights
+        self._models = [each.model for each in found]
 
-    predict = of_model(Classifier.predict)
-    predict_proba = of_model(Classifier.predict_proba)
-    predict_log_proba = of_model(Classifier.predict_log_proba)
-    predict_std = of_model(Classifier.predict_std)
-    log_predictive_density = of_model(Classifier.log_predictive_density)
+    def _parts(self, X: Any) -> tuple[ClassParts, Any]:
+        X = self._query(X)
+        return ClassParts(self.weights_, self._models), X

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
 from ..data.devices import block_elements
+from ..maths.pull_back import pulled_back
 from .expressions import UnsupportedKernelError, from_sklearn
 from .traces import Made, Points, SumOfProducts, sum_of_products
 
@@ -194,13 +195,8 @@ class GraphCovariance(Covariance):
         pairs = [(K, G) for K, G in pairs if K.requires_grad]
         if not pairs:
             return np.zeros(sum(self.sizes))
-        gradients = torch.autograd.grad(
-            [K for K, _ in pairs],
-            self.parameters,
-            [G for _, G in pairs],
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        K, weights_of_K = zip(*pairs, strict=True)
+        gradients = pulled_back(K, weights_of_K, self.parameters)
         return torch.cat([g.reshape(-1) for g in gradients]).cpu().numpy()
 
     @torch.no_grad()

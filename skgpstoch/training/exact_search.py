@@ -32,6 +32,7 @@ from ..data.messages import warn
 from ..kernels.matrices import Covariance, covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky_, inverse_, log_det
+from .interrupts import AGAIN, keeps_best, was_interrupted
 from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds
@@ -136,7 +137,7 @@ def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     """Return the kernel that maximises the marginal likelihood of a few of the rows, Y (N, P)."""
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
-    then = " Training on all rows follows: interrupt again to end it."
+    then = " Training on all rows is cut short."
     random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
     return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
 
@@ -203,12 +204,15 @@ class Search:
 
     def run(self, optimizer: str | Callable, start: np.ndarray, bounds: np.ndarray) -> Optimum:
         """Return the best θ from this start; Ctrl-C ends the search there."""
+        if was_interrupted():  # in an earlier part of the same fit
+            self(start, False)
+            return self.best._replace(status="interrupted")
         try:
             if callable(optimizer):
                 return checked(optimizer(self, start, bounds=bounds), start)
             status = self.lbfgs(start, bounds)
         except KeyboardInterrupt:
-            if not math.isfinite(self.best.value):
+            if not (math.isfinite(self.best.value) and keeps_best()):
                 raise
             status = "interrupted"
         return self.best._replace(status=status)
@@ -332,7 +336,7 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
 def warn_of(status: str, then: str) -> None:
     """Warn of a search that did not end as it should."""
     words = {
-        "interrupted": f"was interrupted; the best so far are kept.{then}",
+        "interrupted": f"was interrupted; the best so far are kept.{then} {AGAIN}",
         "unconverged": "did not converge; scaling the data may help.",
     }
     warn(f"The search for hyper-parameters {words[status]}", ConvergenceWarning)

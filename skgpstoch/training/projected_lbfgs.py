@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+
+from .light_optimizer import LightOptimizer
 
 ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
 WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
@@ -183,16 +184,13 @@ class BoundedLBFGS:
         return torch.cat([g.reshape(-1) for g in zeros])
 
 
-class ProjectedLBFGS(BoundedLBFGS, Optimizer):
-    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`.
-
-    The first of torch's optimisers takes most of a second to make, in imports.
-    """
+class ProjectedLBFGS(BoundedLBFGS, LightOptimizer):
+    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`."""
 
     def __init__(
         self, params: list[nn.Parameter], project: Callable[[], None], **options: Any
     ) -> None:
-        Optimizer.__init__(self, [{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
+        LightOptimizer.__init__(self, [{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
         BoundedLBFGS.__init__(self, params, project, **options)
         self.state[params[0]]["pairs"] = self.pairs
 

@@ -251,7 +251,7 @@ def ctrl_c(case):
 
     with case.monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", interrupted)
-        with pytest.warns(ConvergenceWarning, match="interrupted"):
+        with sg.on_interrupt(), pytest.warns(ConvergenceWarning, match="interrupted"):
             model = case.make(max_iter=4).fit(case.X, case.y)
     return case.said_by(model)
 

@@ -1,0 +1,102 @@
+"""Predictions of a mixture of fitted classifiers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_array
+
+from ..data.arrays import readable
+from ..docstrings import documented
+from ..estimators.classifier import Classifier
+
+
+class ClassParts(NamedTuple):
+    """Weights (K,), of sum 1, and models that know the same classes."""
+
+    weights: np.ndarray
+    models: list[Any]
+
+
+class MixtureClassifier(ClassifierMixin, BaseEstimator):
+    """Classes, their probabilities, and how certain these are, of a mixture."""
+
+    classes_: np.ndarray
+
+    @abstractmethod
+    def _parts(self, X: Any) -> tuple[ClassParts, Any]:
+        """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
+
+    @documented(Classifier.predict_log_proba)
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of the probability of each class."""
+        (weights, models), X = self._parts(X)
+        log_p = np.stack([model.predict_log_proba(X) for model in models])
+        if len(models) == 1:
+            return log_p[0]
+        return np.asarray(logsumexp(log_p, axis=0, b=weights[:, None, None]))
+
+    @documented(Classifier.predict_proba)
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class."""
+        (weights, models), X = self._parts(X)
+        p = sum(w * model.predict_proba(X) for w, model in zip(weights, models, strict=True))
+        return np.asarray(p / p.sum(1, keepdims=True))
+
+    @documented(Classifier.predict_std)
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Return the standard deviation of each class's probability under the posterior.
+
+        It is that of the models' posteriors, and of what their probabilities differ by.
+
+        Returns
+        -------
+        std : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`; of two classes, both columns are the same.
+        """
+        (weights, models), X = self._parts(X)
+        stds = np.stack([model.predict_std(X) for model in models])
+        if len(models) == 1:
+            return stds[0]
+        p = np.stack([model.predict_proba(X) for model in models])
+        apart = p - np.average(p, axis=0, weights=weights)
+        return np.sqrt(np.average(stds**2 + apart**2, axis=0, weights=weights))
+
+    @documented(Classifier.predict)
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+    @documented(Classifier.log_predictive_density)
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability of each row's class."""
+        log_p = self.predict_log_proba(X)
+        y = check_array(readable(y), dtype=None, ensure_2d=False, input_name="y")
+        if y.shape != (len(log_p),):
+            raise ValueError(f"y must have the shape ({len(log_p)},) of labels, got {y.shape}.")
+        return log_p[np.arange(len(y)), codes_of(y, self.classes_)]
+
+
+def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
+    """Return the position of each label among the classes, (n,).
+
+    Raises
+    ------
+    ValueError
+        If one that `counts`, (n,), is not among them.
+    """
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[codes] != y
+    if counts is not None:
+        unknown &= counts
+    if unknown.any():
+        raise ValueError(
+            f"y has the class {y[unknown][:1].tolist()[0]!r}, but the classes are "
+            f"{classes.tolist()}."
+        )
+    return np.asarray(codes)

@@ -263,8 +263,9 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
-        moves = points.has_gram and not (points.are_rows and n_trained == M)
+        # Whether to end as soon as more is of no use.
+        is_free = is_lbfgs and self.solver == "auto" and points.has_gram and not holds_out
+        moves = not (points.are_rows and n_trained == M)
         enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
         plan = Plan(
             solver=solver,
@@ -461,25 +462,22 @@ class VariationalRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        if self.n_restarts:
-            yield self.restarts_finding(fitted.plan)
-        features = self.features
+        solver, features = fitted.plan.solver, self.features
+        if self.n_restarts and solver != "lbfgs":
+            yield Finding(
+                "idle restarts",
+                "n_restarts",
+                self.n_restarts,
+                0,
+                "problem",
+                f"n_restarts={self.n_restarts} played no part, as solver='auto' is {solver!r} for "
+                "these rows, which has no optimum to choose from.",
+                "Set solver='lbfgs' to train from several starts.",
+            )
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
         if (data := fitted.whole) is not None:
             yield from self.point_findings(fitted, data)
-
-    def restarts_finding(self, plan: Plan) -> Finding:
-        """Return whether there were the restarts that were asked for."""
-        found = Finding("restarts", "n_restarts", plan.n_restarts, self.n_restarts)
-        if plan.solver == "lbfgs":
-            return found
-        return found._replace(
-            severity="problem",
-            text=f"n_restarts={self.n_restarts} played no part, as solver='auto' is "
-            f"{plan.solver!r} for these rows, which has no optimum to choose from.",
-            advice="Set solver='lbfgs' to train from several starts.",
-        )
 
     def point_findings(self, fitted: Fitted, data: Data) -> Iterator[Finding]:
         """Yield whether there are as many points as were asked for, and as the function needs."""

@@ -22,6 +22,7 @@ from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
+from .training.interrupts import on_interrupt
 
 __all__ = [
     "ADMMGaussianProcessRegressor",
@@ -54,6 +55,7 @@ __all__ = [
     "SolveGPRegressor",
     "SquareLoss",
     "StackedDensityRegressor",
+    "on_interrupt",
 ]
 __version__ = "0.1.0"
 

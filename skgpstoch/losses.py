@@ -25,7 +25,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 from torch import Tensor
 
 from .data.rows import Rows
-from .likelihoods.base import Likelihood, differentiate
+from .likelihoods.base import Likelihood, differentiate, is_learned
 from .likelihoods.real import AdditiveNoise, Gaussian
 from .likelihoods.sampled import monte_carlo_gradients, product_gradients
 from .maths.gaussian import LOG_2PI, Marginals
@@ -165,9 +165,10 @@ class ExpectedLogLikelihood(Loss):
         residual: Tensor,
         generator: torch.Generator | None = None,
     ) -> ExpectedScore:
-        value = likelihood.expected_log_prob(y, q)
         with torch.no_grad():
-            _, mean, var = likelihood.expected_gradients(y, q)
+            value, mean, var = likelihood.expected_gradients(y, q)
+        if is_learned(likelihood) or y.dtype != torch.float64:
+            value = likelihood.expected_log_prob(y, q)
         return ExpectedScore(value, mean, var, var, -2.0 * var)
 
     def covariance(self, likelihood: Likelihood) -> str:

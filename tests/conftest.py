@@ -45,7 +45,8 @@ torch.manual_seed(0)  # for modules that are made when tests are collected
 torch.set_num_threads(1)
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-PUBLIC = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
+NAMED = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
+PUBLIC = [each for each in NAMED if isinstance(each, type)]
 OF_OTHERS = [  # estimators around others: tests/test_ensembles.py
     skgpstoch.AutoGaussianProcessClassifier,
     skgpstoch.AutoGaussianProcessRegressor,
@@ -155,6 +156,13 @@ def pytest_collection_finish() -> None:
 def seeded():
     """Modules that a test makes are the same whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def watched():
+    """Nobody is at the keyboard, but the first interrupt of a test is kept as if somebody were."""
+    with skgpstoch.on_interrupt("keep"):
+        yield
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +18,14 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    on_interrupt,
 )
+from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_classes import ExactProcessClassifier
+from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
 SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
@@ -152,6 +156,43 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     assert fits[1] == scout
 
 
+def test_networks_are_trained_for_longer_where_noise_is_small(step, monkeypatch, small):
+    """By what scouts find, if there is time, whether there is a process or not."""
+    fits = []
+    original = DeepKernelEnsembleRegressor.fit
+    spy = lambda self, *args, **kw: fits.append(self.get_params()) or original(self, *args, **kw)  # noqa: E731
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
+    monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_LONGER", 200)
+    monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    X, y = step
+    usual, longer = SMALL["max_iter"], automatic_regressor.LONGER * SMALL["max_iter"]
+    for clear, max_iter in [(-np.inf, longer), (np.inf, usual)]:
+        monkeypatch.setattr(automatic_regressor, "CLEAR", clear)
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+        assert fits.pop()["max_iter"] == max_iter
+        assert fits.pop()["n_estimators"] == automatic.SCOUTS
+    AutoGaussianProcessRegressor(max_time=15, random_state=0).fit(X, y)
+    assert len(fits) == 1
+    monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_LONGER", 201)
+    AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert len(fits) == 2
+
+
+@pytest.mark.parametrize(("spread", "is_longer"), [(0.1, True), (0.3, False)])
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_noise_is_small_beside_the_target(spread, is_longer, unit):
+    """Whatever the units: normal errors of a tenth have .9 nats, of three tenths -.2."""
+    rng = np.random.default_rng(0)
+    y = unit * rng.standard_normal((400, 2))
+    error = spread * unit
+    densities = np.full(400, -2.0 * np.log(error) - np.log(2.0 * np.pi) - 1.0)
+    held_out = HeldOutPredictions(np.arange(400), densities, *[y] * 5)
+    scout = race.Judged("networks", SimpleNamespace(held_out_=held_out), 1.0)
+    model = DeepKernelEnsembleRegressor(max_iter=7)
+    found = automatic_regressor.trained_longer(model, scout, Data(y, y))
+    assert found.max_iter == (14 if is_longer else 7)
+
+
 def test_a_model_that_adds_nothing_has_no_gain(step):
     X, y = (a[:50] for a in step)
     process = ExactProcessRegressor(random_state=0).fit(X, y)
@@ -253,6 +294,27 @@ def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
     with pytest.raises(KeyboardInterrupt):
         other.fit(*step)
     assert not hasattr(other, "estimators_")
+
+
+def test_an_interrupted_scout_is_what_there_is(step, monkeypatch, small):
+    """Ctrl-C in the first epochs does not start more of them."""
+    epochs = []
+    original = Trainer.run_epoch
+
+    def interrupted(self):
+        epochs.append(self)
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(Trainer, "run_epoch", interrupted)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    monkeypatch.setattr(automatic, "SCOUTED", 1.0)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert len(epochs) == 2
+    assert list(model.estimators_) == ["process", "networks"]
 
 
 # ---- what is said ------------------------------------------------------------------------------

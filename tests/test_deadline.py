@@ -275,6 +275,7 @@ def fit_by(model, seconds, tick):
     data = model._validate(X, y > 0 if is_classifier(model) else y, True)
     recipe = dataclasses.replace(model._recipe(), deadline=Deadline(seconds, clock))
     model._fit(recipe, data)
+    model._diagnosis.warn()  # as `fit` does at its end
     return model
 
 

@@ -20,6 +20,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
+from skgpstoch.calibration.held_out import ITERATES_SCALES
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
@@ -461,6 +462,48 @@ def test_training_ends_if_losses_are_better_and_scores_are_not(losses, ends):
     assert not trainer.overfits()
 
 
+def of_two_members(n_unseen, n_fold, n):
+    """An objective before training, of whose rows some are held out by folds, and some by all."""
+    g = torch.Generator().manual_seed(0)
+    X, y = torch.randn(n, 3, generator=g), torch.randn(n, 1, generator=g)
+    features = NetworkFeatures(multilayer_perceptron(3, (4,), "tanh", g, 2), 4, 2, skip=3)
+    scale = RowScale(torch.randn(2, 8, 1, generator=g))
+    mean = ConstantMean(torch.zeros(1))
+    model = SparseModel(
+        features, SharedStudentT(torch.tensor([0.5])), mean, None, LogLoss(), 1.0, scale
+    )
+    numbers = torch.tensor([-2, 0, 1, -1], dtype=torch.int32)
+    sizes = torch.tensor([n_unseen, n_fold, n_fold, n - n_unseen - 2 * n_fold])
+    objective = EnsembleObjective(model, rows := Rows(y, fold=numbers.repeat_interleave(sizes)))
+    objective.means.normal_(generator=g)
+    return objective, X, rows
+
+
+@torch.no_grad()
+def test_iterates_are_judged_by_what_calibration_and_mixing_make_of_them():
+    objective, X, rows = of_two_members(20, 30, 100)
+
+    def losses(found, scale):
+        """−Σ log p of each member, and of their mixture, with other deviations."""
+        of, q, latent = found
+        std = math.exp(scale) * (q.var + (0.5 * RowScale.of(latent)) ** 2).sqrt()
+        log_p = torch.from_numpy(t.logpdf(of.y, 4.0, q.mean, std)[..., 0])
+        mixed = log_p.logsumexp(0) - math.log(len(log_p))
+        return -log_p.sum(1).numpy(), -float(mixed.sum())
+
+    def penalty(scale):
+        return 0.5 * (scale / 0.3) ** 2
+
+    blind, of_all = objective.blind(X, rows), objective.unseen(X[:20], rows[:20])
+    of_fold, scale = min((losses(blind, s)[1] + penalty(s), s) for s in ITERATES_SCALES)
+    mixed = min(losses(of_all, s)[1] + penalty(s) for s in ITERATES_SCALES)
+    alone = losses(of_all, scale)[0].mean()
+    assert scale > 0.0
+    assert_allclose(objective.evaluate(X, rows), of_fold / 60 + (mixed - alone) / 20, rtol=1e-4)
+    objective.calibrates = False
+    assert_allclose(objective.evaluate(X, rows), losses(blind, 0.0)[1] / 60, rtol=1e-4)
+
+
 # ---- rows that have not been seen --------------------------------------------------------------
 
 
@@ -504,16 +547,8 @@ def test_densities_are_in_the_order_of_the_rows(funnel):
 
 @torch.no_grad()
 def test_a_member_is_asked_for_rows_that_it_is_blind_to():
-    g = torch.Generator().manual_seed(0)
-    X, y = torch.randn(20, 3, generator=g), torch.randn(20, 1, generator=g)
-    network = multilayer_perceptron(3, (4,), "tanh", g, 2)
-    features = NetworkFeatures(network, 4, 2, skip=3)
-    mean = ConstantMean(torch.zeros(1))
-    scale = RowScale(torch.randn(2, 8, 1, generator=g))
-    model = SparseModel(features, SharedStudentT(0.5), mean, None, LogLoss(), 1.0, scale)
-    fold = torch.tensor([-2] * 2 + [0] * 5 + [1] * 5 + [-1] * 8, dtype=torch.int32)
-    objective = EnsembleObjective(model, rows := Rows(y, fold=fold))
-    objective.means.normal_(generator=g)
+    objective, X, rows = of_two_members(2, 5, 20)
+    features, scale, y = objective.model.features, objective.model.scale, rows.y
     block, q, latent = objective.blind(X, rows)
     assert torch.equal(block.y, y[2:12])
     for k in range(2):

@@ -44,6 +44,7 @@ from sklearn.preprocessing import StandardScaler
 import skgpstoch.data.devices
 import skgpstoch.kernels.matrices
 from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, metrics
+from skgpstoch.training.starts import likely_bounds
 
 TheirRegressor = sklearn.gaussian_process.GaussianProcessRegressor
 TheirClassifier = sklearn.gaussian_process.GaussianProcessClassifier
@@ -649,6 +650,59 @@ def test_restarts_need_finite_bounds(ours, theirs, rows, labels):
 def test_an_optimum_at_a_bound_warns(rows):
     with pytest.warns(ConvergenceWarning, match="close to the specified"):
         GaussianProcessRegressor(RBF(1.0, (1e-2, 1e2)) * 1.0 + WhiteKernel(1, (0.5, 2))).fit(*rows)
+
+
+# ---- weights -----------------------------------------------------------------------------------
+COUNTS = np.random.default_rng(6).integers(0, 4, 40)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("multi_class", ["one_vs_rest", "one_vs_one"])
+def test_a_weight_is_a_number_of_rows(n_classes, multi_class, labels):
+    X, *of_classes = labels
+    y = of_classes[n_classes - 2]
+    parameters = {"kernel": SMOOTH, "multi_class": multi_class, "random_state": 0}
+    repeated = GaussianProcessClassifier(**parameters)
+    repeated.fit(np.repeat(X, COUNTS, axis=0), np.repeat(y, COUNTS))
+    weighted = GaussianProcessClassifier(**parameters).fit(X, y, sample_weight=COUNTS)
+    assert len(weighted.X_train_) == (COUNTS > 0).sum()
+    assert_allclose(
+        weighted.log_marginal_likelihood_value_, repeated.log_marginal_likelihood_value_, rtol=1e-7
+    )
+    assert_allclose(weighted.kernel_.theta, repeated.kernel_.theta, atol=1e-4)
+    assert_array_equal(weighted.predict(QUERY_2), repeated.predict(QUERY_2))
+    if multi_class == "one_vs_rest":
+        p = repeated.predict_proba(QUERY_2)
+        assert_allclose(weighted.predict_proba(QUERY_2), p, atol=1e-5)
+        assert_allclose(weighted.predict_std(QUERY_2), repeated.predict_std(QUERY_2), atol=1e-4)
+
+
+def test_the_weighted_evidence_has_its_gradient(labels):
+    X, y, _ = labels
+    weight = np.random.default_rng(7).uniform(0.1, 5.0, len(y))
+    kernel = 1.5 * RBF([0.8, 1.7])
+    model = GaussianProcessClassifier(kernel, optimizer=None).fit(X, y, weight)
+    theta = kernel.theta + 0.1
+    _, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
+    for j, step in enumerate(1e-5 * np.eye(len(theta))):
+        up, down = (model.log_marginal_likelihood(theta + s) for s in (step, -step))
+        assert_allclose(gradient[j], (up - down) / 2e-5, rtol=1e-6)
+
+
+def test_weights_of_many_rows_reach_the_posterior(labels):
+    X, y, _ = labels
+    many = {"method": "svgp", "optimizer": None, "random_state": 0}
+    weighted = GaussianProcessClassifier(RBF(), **many).fit(X, y, COUNTS)
+    repeated = GaussianProcessClassifier(RBF(), **many)
+    repeated.fit(np.repeat(X, COUNTS, axis=0), np.repeat(y, COUNTS))
+    p = repeated.predict_proba(QUERY_2)
+    assert_allclose(weighted.predict_proba(QUERY_2), p, rtol=1e-12)
+
+
+def test_weights_that_leave_one_class_are_refused(labels):
+    X, y, _ = labels
+    with pytest.raises(ValueError, match="requires 2 or more distinct classes; got 1 class"):
+        GaussianProcessClassifier().fit(X, y, y == "up")
 
 
 class Interrupted:
@@ -1496,12 +1550,8 @@ def numeric_context():
 
 @both
 def test_numeric_context_stays(ours, theirs, rows, labels):
-    """After fits that end well, badly, or by an interrupt; by any kind of method.
-
-    torch imports sympy with its first optimiser, and sympy adds a filter of warnings.
-    """
+    """After fits that end well, badly, or by an interrupt; by any kind of method."""
     X, y, query, kernel = data_of(ours, rows, labels)
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     before = numeric_context()
     for method in ("auto", "svgp"):
         small = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
@@ -1789,7 +1839,7 @@ def test_what_an_optimizer_returns_is_checked(found, rows):
         model.fit(*rows)
 
 
-def test_an_interrupted_start_says_that_training_follows(rows, monkeypatch):
+def test_an_interrupted_start_cuts_training_short(rows, monkeypatch):
     """Of many rows, the search among some of them comes first."""
     kernel, calls = 1.0 * RBF() + WhiteKernel(), []
 
@@ -1799,7 +1849,35 @@ def test_an_interrupted_start_says_that_training_follows(rows, monkeypatch):
         raise KeyboardInterrupt
 
     model = GaussianProcessRegressor(kernel, optimizer=interrupted, method="sgpr", random_state=0)
-    with pytest.warns(ConvergenceWarning, match="Training on all rows follows"):
+    cut = pytest.warns(ConvergenceWarning, match="interrupted after 1 of")
+    with cut, pytest.warns(ConvergenceWarning, match="Training on all rows is cut short"):
         model.fit(*rows)
-    assert len(calls) == 1
+    assert len(calls) == model.estimator_.n_iter_ == 1
     assert model.score(*rows) > 0.5
+
+
+# ---- where searches start ----
+def test_restarts_find_the_period_that_scikit_learn_finds():
+    """As in its gallery's comparison with kernel ridge regression: most of θ's space is noise."""
+    rng = np.random.RandomState(8)
+    X = rng.choice(np.linspace(0, 30, 1000), 40, replace=False)[:, None]
+    y = np.sin(X[:, 0]) + 0.5 * rng.standard_normal(40)
+    kernel = 1.0 * ExpSineSquared(1.0, 0.5, periodicity_bounds=(1e-2, 1e1)) + WhiteKernel(1e-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = GaussianProcessRegressor(kernel, n_restarts_optimizer=5, random_state=0).fit(X, y)
+        theirs = TheirRegressor(kernel, n_restarts_optimizer=5, random_state=0).fit(X, y)
+    value = model.log_marginal_likelihood_value_
+    assert value >= theirs.log_marginal_likelihood_value_ - 0.01
+    assert model.kernel_.get_params()["k1__k2__periodicity"] == pytest.approx(2 * np.pi, rel=0.1)
+
+
+def test_likely_starts_have_the_units_of_rows():
+    kernel = 1.0 * RBF([1.0, 1.0]) + WhiteKernel() + DotProduct(1.0, "fixed")
+    X = np.random.default_rng(0).uniform(size=(100, 2))
+    here, there = likely_bounds(kernel, X, 1.0), likely_bounds(kernel, X * [1.0, 50.0], 9.0)
+    assert_allclose(there - here, np.log([[9.0] * 2, [1.0] * 2, [50.0] * 2, [9.0] * 2]), atol=1e-12)
+    assert_allclose(here[3], np.log([1e-3, 1.0]), atol=1e-12)
+    narrow = RBF(1e-4, (1e-5, 1e-3))  # where no length-scale is likely
+    assert_array_equal(likely_bounds(narrow, X, 1.0), narrow.bounds)
+    assert_array_equal(likely_bounds(kernel, ["a", "b"], 1.0), kernel.bounds)

@@ -19,6 +19,7 @@ from skgpstoch.kernels import (
     expressions,
     from_sklearn,
     join_white_noise,
+    matrices,
     split_white_noise,
     to_sklearn,
 )
@@ -472,3 +473,64 @@ def test_a_radial_kernel_needs_a_profile():
 
     with pytest.raises(NotImplementedError, match="Unknown must define nu or profile"):
         Unknown(sk.RBF())(torch.zeros(2, 1))
+
+
+# ---- covariances of all rows, and traces of their gradients --------------------------------------
+
+C = sk.ConstantKernel
+SUMS_OF_PRODUCTS = [
+    *LEAVES[:-2],
+    *FIXED,
+    2.0 * sk.RBF([0.5, 1.0, 2.0]) + sk.WhiteKernel(0.3),
+    C(2.0) * C(0.5, "fixed") * sk.Matern([0.5, 1.0, 2.0], nu=1.5) + sk.DotProduct(0.4) + C(0.7),
+    sk.RBF(0.7) * sk.ExpSineSquared(1.2, 2.3) * C(3.0) + C(0.6) * sk.WhiteKernel(0.2),
+    (sk.RationalQuadratic(0.9, 1.7) + sk.Matern(0.8, nu=2.5) + sk.WhiteKernel(0.1)) * C(1.5),
+    sk.DotProduct(0.3) * sk.RBF(1.1) + sk.RBF(1.1),
+]
+WITH_A_GRAPH = [
+    (2.0 * sk.RBF(0.7)) ** 2,
+    sk.WhiteKernel(0.3) * sk.DotProduct(0.6) + sk.RBF(0.7),
+    (sk.RBF(0.7) + sk.RBF(2.0)) * (sk.DotProduct(0.6) + C(0.5)),
+]
+
+
+@pytest.mark.parametrize("kernel", SUMS_OF_PRODUCTS + WITH_A_GRAPH, ids=str)
+@pytest.mark.parametrize("block", [7, 100])
+def test_covariances_and_traces_are_those_of_sklearn(kernel, block, monkeypatch):
+    monkeypatch.setattr(matrices.Covariance, "block_rows", block)
+    rng = np.random.default_rng(0)
+    X, Z, G = rng.normal(size=(30, D)), rng.normal(size=(9, D)), rng.normal(size=(30, 30))
+    G += G.T
+    covariance = matrices.covariance_of(kernel, X, torch.device("cpu"))
+    is_sum = kernel not in WITH_A_GRAPH
+    assert isinstance(covariance, matrices.TermsCovariance) == is_sum
+    theta = kernel.theta + 0.1 * rng.normal(size=kernel.n_dims)
+    moved = kernel.clone_with_theta(theta) if kernel.n_dims else kernel
+    K, gradient = moved(X, eval_gradient=True)
+    covariance.set_theta(theta)
+    lower = covariance.empty()
+    pull = covariance.gram_(lower, pulls=True)
+    assert_allclose(lower.numpy()[np.tril_indices(30)], K[np.tril_indices(30)], rtol=1e-10)
+    found = pull(torch.from_numpy(np.tril(G)))
+    assert_allclose(found, np.einsum("ij,ijk->k", G, gradient), rtol=1e-8, atol=1e-9)
+    assert_allclose(covariance.cross(Z), moved(Z, X), rtol=1e-10, atol=1e-12)
+    assert_allclose(covariance.among(Z), moved(Z), rtol=1e-10, atol=1e-12)
+    assert_allclose(covariance.diag(Z), moved.diag(Z), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [sk.RBF(np.ones(D)), sk.Matern(np.ones(D), nu=0.5)])
+def test_traces_of_rows_that_are_far_apart_are_exact(kernel):
+    """Products lose what pairs of near rows differ by, if all are millions of units away."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.choice([-1e7, 1e7], size=(10, 1)), D, 1).repeat(3, 0)
+    X += rng.normal(size=(30, D))
+    covariance = matrices.covariance_of(kernel, X, torch.device("cpu"))
+    pull = covariance.gram_(covariance.empty(), pulls=True)
+    found = pull(torch.ones(30, 30, dtype=torch.float64))
+    assert_allclose(found, kernel(X, eval_gradient=True)[1].sum((0, 1)), rtol=1e-6)
+
+
+def test_length_scales_of_other_columns_are_refused():
+    covariance = matrices.covariance_of(sk.RBF([1.0, 2.0]), np.zeros((5, 3)), torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"one entry per column of X \(3\), got 2"):
+        covariance.gram_(covariance.empty())

@@ -1005,6 +1005,54 @@ class Uniform(AdditiveNoise):
         return self.log_width.exp().square() / 3.0
 
 
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_a_function_without_variance_is_known(name, dtype):
+    """Densities are p(y | f), and nothing is NaN, with a variance of nothing or of next to it."""
+    likelihood = ALL[name]().to(dtype)
+    means = torch.tensor([0.0, 1e-310, -1.7e-183, -3.0, 4.0], dtype=dtype)
+    variances = torch.tensor([0.0, 5e-324, 1e-310, 1e-200, 1e-40], dtype=dtype)
+    mean, var = torch.cartesian_prod(means, variances).T[..., None]
+    y = torch.ones_like(mean)
+    if name in ("softmax", "robustmax", "one_vs_rest"):
+        mean = mean * torch.tensor([1.0, -1.5, 0.5], dtype=dtype)
+        var = var.expand_as(mean)
+    q = Marginals(mean[None], var[None])
+    known = likelihood.log_prob(y, mean).sum(-1)
+    if name == "one_vs_rest":  # whose probabilities are normalised
+        known = likelihood.log_class_probs(mean)[:, 1]
+    if name == "robustmax":
+        known, q = known[5 * 3 :], Marginals(q.mean[:, 5 * 3 :], q.var[:, 5 * 3 :])  # but for ties
+        y = y[5 * 3 :]
+    np.testing.assert_allclose(likelihood.log_predictive(y, q), known, rtol=1e-4, atol=1e-6)
+    if name != "one_vs_rest":
+        np.testing.assert_allclose(likelihood.expected_log_prob(y, q), known, rtol=1e-4, atol=1e-6)
+    found = [*likelihood.moments(q), *likelihood.expected_gradients(y, q)]
+    found += likelihood.predictive_gradients(y, q)
+    if isinstance(likelihood, AdditiveNoise):
+        found += [likelihood.cdf(y, q), likelihood.quantile(q, 0.9)]
+    if name not in ("robustmax", "one_vs_rest") and likelihood.log_concave:
+        found += likelihood.product_samples(y.double(), q.double(), 2, torch.Generator())[:1]
+    assert all(a.isfinite().all() for a in found)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "exp" not in name])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_huge_means_and_variances_have_densities(name, dtype):
+    likelihood = ALL[name]().to(dtype)
+    means = torch.tensor([-1e15, -1e6, 1e6, 1e10], dtype=dtype)
+    variances = torch.tensor([0.0, 1e-12, 1.0, 1e6, 1e12], dtype=dtype)
+    mean, var = torch.cartesian_prod(means, variances).T[:, None, :, None]
+    if name in ("softmax", "robustmax", "one_vs_rest"):
+        mean, var = (a.expand(-1, -1, 3) for a in (mean, var))
+    q, y = Marginals(mean, var), torch.ones(mean.shape[1], 1, dtype=dtype)
+    found = [*likelihood.moments(q), likelihood.log_predictive(y, q)]
+    found += likelihood.expected_gradients(y, q)
+    assert all(a.isfinite().all() for a in found)
+
+
 @pytest.mark.parametrize("mean", [0.0, -1.7e-183, -3.0, 50.0])
 def test_a_function_without_variance_has_its_own_probability(mean):
     q = Marginals(torch.full((1, 1, 1), mean).double(), torch.zeros(1, 1, 1).double())

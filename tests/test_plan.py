@@ -52,9 +52,10 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SCGD, ALL_ROWS, 10**6, {"batch_size": 512, "window_rows": 39 * 512}),
     (SCGD, {}, 20_000, {"batch_size": 281, "window_rows": 39 * 312}),
     (SCGD, {"batch_size": 30}, 200, {"batch_size": 30, "window_rows": 39 * 30}),
-    # epochs that make as many steps as there are rows: 1,000 to 8,000, of few rows 3 a row
-    (SCGD, ALL_ROWS, 20, {"max_iter": 200}),
-    (SCGD, ALL_ROWS, 200, {"max_iter": 300}),  # of two steps
+    # epochs that make as many steps as there are rows: 350 to 8,000, of few rows 3 a row
+    (SCGD, ALL_ROWS, 20, {"max_iter": 100}),
+    (SCGD, ALL_ROWS, 100, {"max_iter": 300}),
+    (SCGD, ALL_ROWS, 200, {"max_iter": 175}),  # of two steps
     (SCGD, ALL_ROWS, 1000, {"max_iter": 125}),  # of eight
     (SCGD, ALL_ROWS, 4000, {"max_iter": 125}),  # of 32
     (SCGD, ALL_ROWS, 10**6, {"max_iter": 5}),  # of 1,954

@@ -15,6 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessRegressor
+from skgpstoch.ensembles import process_fit
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
@@ -45,12 +46,14 @@ def some_rows(n=12, d=3, seed=0, weighted=True):
     weight = rng.choice([0.5, 1.0, 2.0, 3.5], n) if weighted else np.ones(n)
     precision = rng.choice([1.0, 1.0, 0.1], n)
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
-    return ProcessRows(*map(torch.from_numpy, (*columns, np.minimum(weight, 1.0))))
+    missing = np.arange(2 * n).reshape(n, 2) % [3, 4] == 0
+    of_rows = (*columns, np.minimum(weight, 1.0), missing.astype(float))
+    return ProcessRows(*map(torch.from_numpy, of_rows))
 
 
-def some_z(name, d=3):
-    n_scales = d if KERNEL_SHAPES[name].is_linear else 0
-    return np.random.default_rng(1).standard_normal(3 + n_scales)
+def some_z(name, rows):
+    n_params = len(KERNEL_SHAPES[name].start(rows))
+    return np.random.default_rng(1).standard_normal(n_params)
 
 
 # ---- hyper-parameters given rows ---------------------------------------------------------------
@@ -60,11 +63,12 @@ def some_z(name, d=3):
 def test_evidence_is_that_of_all_copies(name):
     """Of rows with whole weights, each as often as it counts."""
     rows = some_rows()._replace(weight=torch.arange(12.0, dtype=torch.float64) % 3 + 1)
-    z, shape = torch.from_numpy(some_z(name)), KERNEL_SHAPES[name]
+    z, shape = torch.from_numpy(some_z(name, rows)), KERNEL_SHAPES[name]
     process = Process.given(shape, z.numpy(), rows)
     each = rows.weight.long()
     X, y, tau = (column.repeat_interleave(each, 0) for column in (rows.X, rows.y, rows.precision))
-    C = covariance(shape, process.theta, X, X) + torch.diag(process.theta.noise / tau)
+    noise = process.theta.noise_where(rows.missing).repeat_interleave(each, 0)
+    C = covariance(shape, process.theta, X, X) + torch.diag(noise / tau)
     expected = multivariate_normal(np.zeros(len(y)), C.numpy()).logpdf(y.numpy())
     value = LogPosterior(shape, rows).evidence(z)[0]
     of_copies = 0.5 * ((rows.weight - 1.0) * (rows.precision.log() - np.log(2.0 * np.pi))).sum()
@@ -78,8 +82,8 @@ def test_gradients_of_the_evidence(name, d):
     """With a length-scale for each input, or one for all of very many."""
     rows = some_rows(d=d)
     objective = LogPosterior(KERNEL_SHAPES[name], rows)
-    n_scales = {3: 3, 70: 1}[d] if KERNEL_SHAPES[name].is_linear else 0
-    z = np.random.default_rng(1).standard_normal(3 + n_scales)
+    z = some_z(name, rows)
+    assert len(z) == 3 + ({3: 3, 70: 1}[d] + 2 if KERNEL_SHAPES[name].is_linear else 0)
     slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
     assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
 
@@ -87,7 +91,7 @@ def test_gradients_of_the_evidence(name, d):
 def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
-    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, ones)))
+    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, ones, np.empty((len(y), 0)))))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -106,14 +110,15 @@ def test_the_search_ends_where_the_gradient_does(table):
 @pytest.mark.parametrize("most", [1.0, 9.0])
 def test_rows_left_out_are_predicted_as_by_refits(name, most):
     """One copy of each, or all."""
-    rows, shape, z = some_rows(), KERNEL_SHAPES[name], some_z(name)
+    rows, shape = some_rows(), KERNEL_SHAPES[name]
+    z = some_z(name, rows)
     rows = rows._replace(left_out=rows.weight.clamp_max(most))
     residual, var = Process.given(shape, z, rows).left_out(rows)
     for i in range(len(rows.y)):
         weight = rows.weight.clone()
         weight[i] -= rows.left_out[i]
         refit = Process.given(shape, z, rows._replace(weight=weight).some(weight > 0.0))
-        mean, expected = refit.moments(rows.X[[i]])
+        mean, expected = refit.moments(rows.X[[i]], rows.missing[[i]])
         assert_allclose(rows.y[i] - residual[i], mean[0], rtol=1e-8, atol=1e-8)
         assert_allclose(var[i], expected[0], rtol=1e-8)
 
@@ -222,8 +227,9 @@ def test_the_same_seed_gives_the_same_model(fitted, table):
     again = clone(fitted).fit(*table)
     assert_array_equal(again.predict(table[0]), fitted.predict(table[0]))
     assert_array_equal(again.held_out_.log_density, fitted.held_out_.log_density)
-    copy = pickle.loads(pickle.dumps(fitted))
+    copy = pickle.loads(pickled := pickle.dumps(fitted))
     assert_array_equal(copy.sample_y(table[0], 3), fitted.sample_y(table[0], 3))
+    assert len(pickled) < 0.1 * (4 * 16 * 80 * 80 * 8)  # of factors for all kernels and draws
 
 
 def test_one_gross_target_spoils_nothing(table):
@@ -252,6 +258,14 @@ def test_density_distribution_quantiles_and_draws_agree(fitted, table):
     assert_allclose(fitted.predictive_cdf(row, [high]), 0.9, atol=1e-10)
     draws = fitted.sample_y(row, 4000, random_state=1)[0]
     assert_allclose(np.mean(draws < high), 0.9, atol=0.02)
+
+
+def test_means_alone_are_the_same(fitted, table, monkeypatch):
+    """And take no variances."""
+    X = table[0]
+    mean = fitted.predict(X, return_std=True)[0]
+    monkeypatch.setattr(Process, "moments", None)
+    assert_array_equal(fitted.predict(X), mean)
 
 
 def test_draws_are_joint(fitted, table):
@@ -284,6 +298,65 @@ def test_an_accelerator_gives_the_same_model(table, pretend):
     assert_allclose(other.held_out_.log_density, model.held_out_.log_density, atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def gaps():
+    """Two tables with a column that is what y mostly depends on, and often missing: 0 there."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 4))
+    y = 2.0 * X[:, 0] + np.sin(2.0 * X[:, 1]) + 0.1 * rng.standard_normal(400)
+    X[:, 3] = rng.random(400) < 0.2
+    X[:, 0] *= 1.0 - X[:, 3]
+    return (X[:100], y[:100]), (X[100:], y[100:])
+
+
+def test_what_is_missing_is_noise(gaps):
+    """Rows that miss a column that matters are covered; others are as certain as they may be."""
+    train, (X, y) = gaps
+    model = ExactProcessRegressor(missing_columns=[3], random_state=0).fit(*train)
+    low, high = model.predict_interval(X).T
+    inside, missing = (low < y) & (y < high), X[:, 3] == 1.0
+    assert inside[missing].mean() > 0.88
+    assert np.median(model.predict_std(X[missing])) == pytest.approx(2.0, rel=0.25)
+    assert np.median(model.predict_std(X[~missing])) < 0.6
+    draws = model.sample_y(X[missing][:1], 500)
+    assert draws.std() == pytest.approx(model.predict_std(X[missing][:1])[0], rel=0.15)
+    held_out = model.held_out_.std[:, 0]
+    assert_allclose(held_out.mean(), model.predict_std(train[0]).mean(), rtol=0.2)
+
+
+def test_without_missing_values_nothing_changes(gaps):
+    X, y = gaps[0]
+    complete = X[:, 3] == 0.0
+    (X, y), plain = (X[complete], y[complete]), ExactProcessRegressor(random_state=0)
+    other = clone(plain).set_params(missing_columns=[])
+    for method in ("predict", "predict_std"):
+        own, expected = (getattr(clone(m).fit(X, y), method)(X) for m in (other, plain))
+        assert_array_equal(own, expected)
+
+
+def test_weights_and_units_with_missing_values(gaps):
+    X, y = (a[:40] for a in gaps[0])
+    weight, model = np.arange(40) % 3, ExactProcessRegressor(missing_columns=[3], random_state=0)
+    weighted = clone(model).fit(X, y, sample_weight=weight)
+    order = np.random.default_rng(0).permutation(np.arange(40).repeat(weight))
+    repeated = clone(model).fit(X[order], y[order])
+    assert_array_equal(weighted.predict(X, return_std=True), repeated.predict(X, return_std=True))
+    scaled = clone(model).fit(X * [9.0, 1.0, 0.1, 1.0], 5.0 * y, sample_weight=weight)
+    std = scaled.predict_std(X * [9.0, 1.0, 0.1, 1.0])
+    assert_allclose(std, 5.0 * weighted.predict_std(X), rtol=1e-5)
+
+
+def test_very_many_columns_with_missing_values_have_one_variance(gaps):
+    X, y = gaps[0]
+    several = np.hstack([X, np.zeros((len(X), 70))])
+    model = ExactProcessRegressor(
+        kernels=["rbf"], missing_columns=np.arange(3, 74), random_state=0
+    ).fit(several, y)
+    missing = X[:, 3] == 1.0
+    assert np.median(model.predict_std(several[missing])) > 1.5
+    assert np.median(model.predict_std(several[~missing])) < 1.2
+
+
 def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table):
     monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
     X, y = table
@@ -292,6 +365,32 @@ def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table)
     again = ExactProcessRegressor(random_state=0).fit(X[order], y[order])
     assert_array_equal(model.predict(X), again.predict(X))
     assert_array_equal(model.held_out_.log_density[order], again.held_out_.log_density)
+
+
+def test_many_rows_take_few_factorisations(monkeypatch, table):
+    """A kernel of one draw is searched from the last one's best z; all rows are solved once."""
+    starts, ends, sizes = [], [], []
+    search, given = process_fit.search, Process.given
+
+    def searched(objective, start):
+        starts.append(start)
+        ends.append(search(objective, start))
+        return ends[-1]
+
+    def counted(shape, z, rows):
+        sizes.append(len(rows.y))
+        return given(shape, z, rows)
+
+    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
+    monkeypatch.setattr("skgpstoch.ensembles.process.DRAWS_OF_ROWS", ())
+    monkeypatch.setattr(process_fit, "search", searched)
+    monkeypatch.setattr(Process, "given", counted)
+    ExactProcessRegressor(kernels=["rbf", "matern", "constant"], random_state=0).fit(*table)
+    assert [len(start) for start in starts] == [9, 9, 3]
+    assert not starts[0].any()
+    assert_array_equal(starts[1], ends[0])
+    assert not starts[2].any()
+    assert sizes.count(80) == 3
 
 
 def test_floors_are_of_few_rows(monkeypatch, table):
@@ -307,6 +406,11 @@ def test_what_cannot_be_fitted(table):
         ExactProcessRegressor(kernels=["cubic"]).fit(*table)
     with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of"):
         ExactProcessRegressor(kernels=[]).fit(*table)
+    for columns in ([6], [0.0], [[1]], [-7]):
+        with pytest.raises(ValueError, match=r"missing_columns must be None or .* from 0 to 5"):
+            ExactProcessRegressor(missing_columns=columns).fit(*table)
+    with pytest.raises(ValueError, match="X must have numbers from 0 to 1 in missing_columns"):
+        ExactProcessRegressor(missing_columns=[0]).fit(10.0 * table[0], table[1])
     with pytest.raises(ValueError, match="sample_weight must be positive for 2 rows"):
         ExactProcessRegressor().fit(*table, sample_weight=np.eye(80)[0])
     model = ExactProcessRegressor(kernels=["constant"]).fit(*table)
@@ -351,6 +455,35 @@ def test_a_mixture_of_one_is_student_t():
     assert_allclose(mixture.quantile(0.9)[:, 0], expected.ppf(0.9))
     assert_allclose(mixture.moments()[0][:, 0], mean)
     assert_allclose(mixture.moments()[1][:, 0], expected.std())
+
+
+def some_mixture(n=40, n_draws=3, seed=0):
+    """Of components that are far apart, or much wider than others, and of two outputs."""
+    rng = np.random.default_rng(seed)
+    shape = (2, n_draws, n, 2)
+    scale = 10.0 ** rng.uniform(-3.0, 3.0, shape)
+    df = rng.uniform(3.0, 300.0, (2, 1, 1, 2))
+    return StudentMixture(np.array([0.3, 0.7]), 5.0 * rng.standard_normal(shape), scale, df)
+
+
+@pytest.mark.parametrize("probability", [1e-9, 0.025, 0.5, 0.9, 1.0 - 1e-6])
+def test_quantiles_of_mixtures(probability):
+    mixture = some_mixture()
+    found = mixture.cdf(mixture.quantile(probability))
+    assert_allclose(found, probability, rtol=1e-9)
+    ends = [np.full((40, 2), end) for end in (-1e9, 1e9)]
+    expected = mixture.searched(probability, *ends)
+    assert_allclose(mixture.quantile(probability), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_densities_of_mixtures_are_slopes():
+    mixture = some_mixture(n=10)
+    y = mixture.quantile(0.3)
+    step = 1e-5 * np.abs(mixture.scale).min((0, 1))
+    density, slope = mixture.density(y)
+    assert_allclose((mixture.cdf(y + step) - mixture.cdf(y - step)) / (2.0 * step), density, 1e-4)
+    of_both = mixture.density(y + step)[0] - mixture.density(y - step)[0]
+    assert_allclose(of_both / (2.0 * step), slope, rtol=1e-3, atol=1e-5 * np.abs(slope).max())
 
 
 def test_tails_that_are_light_are_normal():

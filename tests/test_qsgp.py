@@ -961,7 +961,6 @@ def test_basis_batch_size_counts_basis_functions(data):
     [
         ({"augment": True}, ValueError, "augment=True needs basis='inducing'"),
         ({"basis": "inducing", "learn_kernel": True}, ValueError, "learn_kernel=True needs"),
-        ({"basis": "inducing", "n_components": 61}, ValueError, "n_components=61 must be at most"),
         ({"kernel": sk.DotProduct()}, TypeError, "DotProduct"),
         ({"likelihood": "poisson"}, ValueError, "likelihood"),
         ({"n_dense": -1}, ValueError, "n_dense"),

@@ -42,6 +42,20 @@ def latent(model, X):
     return kernel(X, model.relevance_vectors_) @ model.dual_coef_ + model.intercept_
 
 
+# ---- far from all rows
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_far_from_the_rows_there_is_a_probability(n_classes, halves):
+    """Basis functions are 0 there, or subnormal, and so is the variance of the latent function."""
+    X, y = halves
+    model = fitted_once(QSRVMClassifier(**QUICK), X, y % n_classes)
+    far = np.geomspace(5.0, 100.0, 200)[:, None] * np.ones(2)
+    p, std = model.predict_proba(far), model.predict_std(far)
+    assert np.isfinite(p).all()
+    assert (std[-1] < 1e-10).all()
+    assert_array_equal(model.predict(far), model.classes_[p.argmax(1)])
+    assert_allclose(p[-1], model.predict_proba([[1e100, 1e100]])[0], rtol=1e-12)
+
+
 # ---- sparsity
 def test_a_few_vectors_are_as_good_as_all_rows(sinc):
     X, y = sinc

@@ -82,6 +82,25 @@ def test_columns_of_a_frame(people):
     assert_allclose(Z[:, 9:13].T, waves(days, 7.0) + waves(days, 365.2425), atol=1e-9)
 
 
+def test_columns_that_say_what_is_missing(people):
+    X, y = people
+    X = X.assign(pet=pd.Categorical(np.where(np.arange(200) % 7 == 0, None, "cat")))
+    X.loc[5, "since"] = pd.NaT
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, y)
+    expected = [X[name].isna() for name in ("age", "work", "since", "children", "pet")]
+    assert_array_equal(Z[:, encoder.missing_columns].T, expected)
+    encoder.fit_transform(X[["member", "town"]], y)
+    assert encoder.missing_columns == []
+
+
+def test_missing_levels_beside_means():
+    X = pd.DataFrame({"a": np.tile([None, *(f"{j}" for j in range(11))], 15)})
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, np.random.default_rng(0).normal(size=180))
+    assert_array_equal(Z[:, encoder.missing_columns].T, [X["a"].isna()])
+
+
 def waves(days, period):
     angle = 2 * np.pi * days / period
     return [np.sin(angle), np.cos(angle)]
@@ -459,6 +478,19 @@ def test_a_regressor_of_a_frame(people):
     with pytest.raises(ValueError, match="y contains NaN"):
         model.fit(X, np.where(np.arange(200) == 1, np.nan, y))
     assert_array_equal(model.predict(X), predicted)
+
+
+def test_rows_that_miss_what_matters_have_wide_intervals():
+    """What the encoder says is missing, processes know as noise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 2))
+    y = 2.0 * X[:, 0] + np.sin(X[:, 1]) + 0.1 * rng.normal(size=500)
+    X[rng.random(500) < 0.15, 0] = np.nan
+    model = Quick(max_time=None).fit(X[:100], y[:100])
+    low, high = model.predict_interval(X[100:]).T
+    inside, missing = (low < y[100:]) & (y[100:] < high), np.isnan(X[100:, 0])
+    assert inside[missing].mean() > 0.8  # it was .36
+    assert np.median((high - low)[missing]) > 5.0 * np.median((high - low)[~missing])
 
 
 def test_a_classifier_of_a_frame(people):

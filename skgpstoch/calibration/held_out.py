@@ -30,6 +30,7 @@ from ..posteriors.blocks import moments_of
 from .spread import argmin, best_spread
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
+ITERATES_SCALES = (0.0, 0.2, 0.4, 0.7, 1.0, 1.5)  # that iterates in training are judged with
 CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
 START_DISAGREEMENT = 0.5  # of searches: there is no slope at 0
 TAILS = (-4.0, 7.0)  # of log(ν − 2)
@@ -157,6 +158,14 @@ class HeldOut(NamedTuple):
     def loss(self, choice: Calibration) -> float:
         """−Σ log p(yᵢ) with some changes, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())
+
+    def best_scale(self) -> tuple[float, Calibration]:
+        """The loss per row, with the prior's penalty, and the scale alone for which it is least."""
+        losses = [
+            self.loss(Calibration(x)) + 0.5 * (x / PRIOR.log_scale) ** 2 for x in ITERATES_SCALES
+        ]
+        best = int(np.argmin(losses))
+        return losses[best] / self.rows.n_effective, Calibration(ITERATES_SCALES[best])
 
     def log_density(
         self, choice: Calibration, spread: Spread | None = None, skew: Tensor | None = None

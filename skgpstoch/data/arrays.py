@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from torch import Tensor
 
 HOST_BLOCK_ROWS = 65536
 """Rows of the user's arrays that are converted at a time, so that no second copy of X is made."""
+
+MOST_INTEGER = 2**63 - 1
+"""What torch and NumPy can count to."""
 
 OUTER = 0.1  # of the rows, at either end: few, where they decide what the moments are
 OUTER_NORMAL = 1.2815515655446004  # the quantile of a standard normal distribution there
@@ -23,6 +27,11 @@ def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:
     """Consecutive slices of at most `size` rows."""
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
+
+
+def plain(value: Any) -> Any:
+    """Return a NumPy scalar, as searches take them from arrays, as Python's; others as they are."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 class Scaling(NamedTuple):
@@ -133,6 +142,17 @@ def readable(values: Any) -> Any:
         return values
     values = values.detach().cpu()
     return values.float() if values.dtype == torch.bfloat16 else values
+
+
+def named_array(values: Any, name: str, **options: Any) -> np.ndarray:
+    """Return float64 numbers as scikit-learn checks them, or a ValueError that names them."""
+    try:
+        return check_array(readable(values), dtype=np.float64, input_name=name, **options)
+    except (TypeError, ValueError) as error:
+        if name in str(error):
+            raise
+        given = reprlib.repr(values)
+        raise ValueError(f"{name} must be an array of numbers, got {given}: {error}") from error
 
 
 def borrowed(a: np.ndarray) -> Tensor:

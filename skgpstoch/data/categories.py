@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -36,6 +36,11 @@ class OneHot:
         """How many columns it makes."""
         return len(self.levels) if len(self.levels) > 2 else len(self.levels) - 1
 
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing: that of the last level."""
+        return [self.width - 1] if None in self.levels and self.width else []
+
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,): (n, width)."""
         codes = codes_of(labels, self.levels)[:, None]
@@ -55,9 +60,21 @@ class Joined:
         """How many columns it makes."""
         return sum(part.width for part in self.parts)
 
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing."""
+        return missing_columns_of(self.parts)
+
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""
         return np.hstack([part(values) for part in self.parts])
+
+
+def missing_columns_of(encoders: Sequence[Any]) -> list[int]:
+    """Return which columns of encoders beside each other say that a value is missing."""
+    starts = np.cumsum([0, *(encoder.width for encoder in encoders)]).tolist()
+    pairs = zip(starts, encoders, strict=False)
+    return [start + j for start, encoder in pairs for j in encoder.missing_columns]
 
 
 # ---- target statistics ---------------------------------------------------------------------------
@@ -135,6 +152,11 @@ class TargetMeans:
     def width(self) -> int:
         """How many columns it makes."""
         return self.means.shape[1]
+
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing: none."""
+        return []
 
     @classmethod
     def fit(

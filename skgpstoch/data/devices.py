@@ -22,8 +22,8 @@ from .messages import warn
 ACCELERATORS = ("cuda",)
 """Kinds that estimators take; others lack float64."""
 
-NO_MEMORY = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-"""What CUDA's libraries say, which do not raise torch.OutOfMemoryError."""
+NO_MEMORY = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "can't allocate memory")
+"""What CUDA's libraries and the host's allocator say, which raise no torch.OutOfMemoryError."""
 
 HOST = torch.device("cpu")
 
@@ -208,7 +208,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
     keep the memory full.
     """
     said = isinstance(error, RuntimeError) and any(sign in str(error) for sign in NO_MEMORY)
-    found = said or isinstance(error, torch.OutOfMemoryError)
+    found = said or isinstance(error, torch.OutOfMemoryError | MemoryError)
     if found:
         traceback.clear_frames(error.__traceback__)
     return found

@@ -60,6 +60,11 @@ class Numbers:
         """How many columns it makes."""
         return int(self.varies) + int(self.flags)
 
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing."""
+        return [self.width - 1] if self.flags else []
+
     def keeps(self, values: np.ndarray) -> bool:
         """Tell whether a column stays as it is."""
         return self.varies and not self.flags and self.scaling is None and all_finite(values)
@@ -109,6 +114,11 @@ class Dates:
         """How many columns it makes."""
         return self.days.width + 2 * len(self.periods)
 
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing."""
+        return self.days.missing_columns
+
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""
         waves = []
@@ -136,6 +146,11 @@ class Ordered:
     def width(self) -> int:
         """How many columns it makes."""
         return self.numbers.width
+
+    @property
+    def missing_columns(self) -> list[int]:
+        """Which of them say that a value is missing."""
+        return self.numbers.missing_columns
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,), those that have no place as missing: (n, width)."""

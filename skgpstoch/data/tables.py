@@ -10,7 +10,15 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
 from .arrays import Scaling, all_finite, readable, row_blocks
-from .categories import Joined, OneHot, TargetMeans, Targets, codes_of, levels_of
+from .categories import (
+    Joined,
+    OneHot,
+    TargetMeans,
+    Targets,
+    codes_of,
+    levels_of,
+    missing_columns_of,
+)
 from .columns import (
     DATE,
     EMPTY,
@@ -183,6 +191,11 @@ class TableEncoder:
             if known is not None:
                 warn_of_new_levels(column, known)
         return self._encoded(X, columns, {})
+
+    @property
+    def missing_columns(self) -> list[int]:
+        """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
+        return missing_columns_of(self.encoders)
 
     def _first_read(self, X: Any) -> list[Column]:
         """Return the columns of training rows, and note what they hold."""

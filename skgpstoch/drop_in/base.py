@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.arrays import readable
 from ..data.devices import resolve_device
-from ..estimators.base import refuse_booleans, validate_inputs
+from ..data.findings import Diagnosis, Finding
+from ..docstrings import documented
+from ..estimators.base import BaseGP, check_numbers, validate_inputs
+from ..recipes.findings import of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
 
@@ -20,6 +24,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
     """A kernel, rows that are kept, and where to compute."""
 
     log_marginal_likelihood_value_: float
+    _diagnosis: Diagnosis
     _default_kernel: ClassVar[sk.Kernel]  # what kernel=None stands for
 
     def _kernel(self) -> sk.Kernel:
@@ -28,7 +33,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _check_parameters(self) -> None:
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel")
@@ -67,6 +72,31 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
         if eval_gradient:
             raise ValueError("Gradient can only be evaluated for theta!=None")
         return self.log_marginal_likelihood_value_
+
+    @documented(BaseGP.diagnose)
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fit: the table behind its warnings."""
+        self._check_is_fitted()
+        return self._diagnosis
+
+    def _findings(self, kernels: dict[str, sk.Kernel], unit: float) -> Iterator[Finding]:
+        """Yield what there is to say of rows in one matrix, and of fitted kernels by their names.
+
+        That rows are few, or features many, is only noted: with a kernel of one's own they can be
+        enough, and scikit-learn's users have chosen one. So is what it sees without an optimizer.
+        """
+        X, learns, given = self.X_train_, self.optimizer is not None, self._kernel()
+        has_columns = given.requires_vector_input
+        noted = list(of_rows(len(X), learns))
+        if has_columns:
+            noted += of_features(len(X), X.shape[1])
+        yield from (finding.noted() for finding in noted)
+        for name, kernel in kernels.items():
+            found = list(of_bounds(kernel, True)) if learns else []
+            if has_columns:
+                seen = [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X)]
+                found += seen if learns else [finding.noted() for finding in seen]
+            yield from Diagnosis(found).within(name)
 
     def _check_is_fitted(self) -> None:
         check_is_fitted(self)

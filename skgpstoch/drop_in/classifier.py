@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import ClassifierMixin, clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ..data.findings import Diagnosis
+from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
+from ..estimators.validation import check_labels, check_weight
 from ..kernels import split_white_noise
 from .base import DropIn, checked_theta
-from .laplace import BinaryLaplaceClassifier, Stop, predict_std_one_vs_rest
+from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest
 from .many_rows import CLASSIFIERS, choose
 from .noise import fixed
 
@@ -112,13 +116,16 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
 
     @documented(Classifier.fit)
     @fitting
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs; objects of any kind for a kernel that takes them.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for: 2 is the same as the row twice, 0 as without it. Rows
+            without a weight are not kept; which method is "auto" goes by the number of the others.
 
         Raises
         ------
@@ -130,7 +137,11 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         self._check_parameters()
         kernel = self._kernel()
         X, y = self._validated(X, y)
-        check_classification_targets(y)
+        check_labels(y)
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
+        if weight is not None:
+            counts = weight > 0.0
+            X, y, weight = X[counts], y[counts], weight[counts]
         self.classes_ = np.unique(y)
         self.n_classes_ = len(self.classes_)
         if self.n_classes_ == 1:
@@ -143,12 +154,12 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         )
         self._keep(X, y)
         if self.method_ == "laplace":
-            self._fit_laplace(kernel, y)
+            self._fit_laplace(kernel, y, weight)
         else:
-            self._fit_many(kernel, X, y)
+            self._fit_many(kernel, X, y, weight)
         return self
 
-    def _fit_laplace(self, kernel: sk.Kernel, y: np.ndarray) -> None:
+    def _fit_laplace(self, kernel: sk.Kernel, y: np.ndarray, weight: np.ndarray | None) -> None:
         binary = BinaryLaplaceClassifier(
             kernel,
             optimizer=self.optimizer,
@@ -157,22 +168,33 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             warm_start=self.warm_start,
             random_state=self.random_state,
             device=self.device,
-            stop=Stop(),
         )
         X = self.X_train_
         if self.n_classes_ == 2:
             last = getattr(self, "base_estimator_", None)
             if self.warm_start and isinstance(last, BinaryLaplaceClassifier):
                 binary.f_cached = last.f_cached
-            self.base_estimator_ = binary.fit(X, y)
-            self.log_marginal_likelihood_value_ = binary.log_marginal_likelihood_value_
-            return
-        together = OneVsRestClassifier if self.multi_class == "one_vs_rest" else OneVsOneClassifier
-        self.base_estimator_ = together(binary, n_jobs=self.n_jobs).fit(X, y)
-        values = [b.log_marginal_likelihood_value_ for b in self.base_estimator_.estimators_]
+            self.base_estimator_ = binary.fit(X, y, weight)
+            fitted = {"": binary}
+        else:
+            is_rest = self.multi_class == "one_vs_rest"
+            together = OneVsRestClassifier if is_rest else OneVsOneClassifier
+            with config_context(enable_metadata_routing=True):  # by which weights get there
+                binary.set_fit_request(sample_weight=True)
+                self.base_estimator_ = together(binary, n_jobs=self.n_jobs)
+                self.base_estimator_.fit(X, y, sample_weight=weight)
+            pairs = itertools.combinations(self.classes_, 2)
+            names = self.classes_ if is_rest else [f"{a} or {b}" for a, b in pairs]
+            found = zip(map(str, names), self.base_estimator_.estimators_, strict=True)
+            fitted = dict(found)
+        values = [b.log_marginal_likelihood_value_ for b in fitted.values()]
         self.log_marginal_likelihood_value_ = float(np.mean(values))
+        self._diagnosis = Diagnosis(self._findings({k: b.kernel_ for k, b in fitted.items()}, 1.0))
+        self._diagnosis.warn()
 
-    def _fit_many(self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray) -> None:
+    def _fit_many(
+        self, kernel: sk.Kernel, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None
+    ) -> None:
         expression, white = split_white_noise(kernel)
         if white is not None:
             self.method_reason_ += "; its WhiteKernel is left out: labels are noisy by themselves"
@@ -189,7 +211,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         estimator = CLASSIFIERS[self.method_](trained, mean="zero", **parameters)
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
-        self.base_estimator_ = estimator.fit(X, y)
+        self.base_estimator_ = estimator.fit(X, y, weight)
+        self._diagnosis = estimator.diagnose()  # which has warned
         if self.optimizer is None:
             estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_

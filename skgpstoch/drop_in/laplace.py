@@ -24,17 +24,11 @@ from ..likelihoods import Bernoulli, OneVsRest
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError
 from ..training.exact_search import maximise
+from ..training.starts import likely_bounds
 from .laplace_evidence import LaplaceEvidence, latent, probability
 
-
-class Stop:
-    """Whether one of several searches was interrupted, so that the others need not begin."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-
-    def __deepcopy__(self, memo: Any) -> Stop:
-        return self  # clones of an estimator share it
+LATENT_VARIANCE = 10.0
+"""Of f, about, where restarts begin: probabilities from .04 to .96."""
 
 
 @dataclass(eq=False, repr=False)
@@ -45,15 +39,13 @@ class BinaryLaplaceClassifier(BaseEstimator):
     ----------
     kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, random_state, device
         As those of :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
-    stop : Stop or None, default=None
-        Shared by classifiers that are fitted together.
 
     Attributes
     ----------
     classes_ : ndarray of shape (2,)
         Labels.
-    X_train_, y_train_ : ndarrays of shapes (n_samples, n_features) and (n_samples,)
-        The rows, and 0 or 1.
+    X_train_, y_train_, weight_ : ndarrays of shapes (n_samples, n_features) and (n_samples,)
+        The rows, 0 or 1, and how many rows each counts for.
     kernel_ : sklearn kernel
         The fitted kernel.
     L_ : ndarray of shape (n_samples, n_samples)
@@ -71,21 +63,20 @@ class BinaryLaplaceClassifier(BaseEstimator):
     warm_start: bool = False
     random_state: Any = None
     device: str | torch.device | None = None
-    stop: Stop | None = None
 
-    def fit(self, X: Any, y: Any) -> BinaryLaplaceClassifier:
-        """Fit to labels of two classes."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryLaplaceClassifier:
+        """Fit to labels of two classes; weights are positive."""
         self.X_train_ = X
+        self.weight_ = np.ones(len(y)) if sample_weight is None else sample_weight
         self.classes_, self.y_train_ = np.unique(y, return_inverse=True)
         kernel, start = clone(self.kernel), self._start()
-        stop = Stop() if self.stop is None else self.stop
-        if self.optimizer is not None and kernel.n_dims > 0 and not stop.is_set:
+        if self.optimizer is not None and kernel.n_dims > 0:
             random_state = random_numbers(self.random_state)
             make = functools.partial(self._evidence, kernel, start)
             theta, bounds, n = kernel.theta, kernel.bounds, self.n_restarts_optimizer
-            optimum = maximise(make, theta, bounds, self.optimizer, n, random_state)
-            kernel.theta, stop.is_set = optimum.theta, optimum.status == "interrupted"
-            kernel._check_bounds_params()
+            likely = likely_bounds(kernel, X, LATENT_VARIANCE) if n else bounds
+            optimum = maximise(make, theta, bounds, likely, self.optimizer, n, random_state)
+            kernel.theta = optimum.theta
         self.kernel_ = kernel
         self._set_mode(start)
         return self
@@ -103,9 +94,11 @@ class BinaryLaplaceClassifier(BaseEstimator):
     def _evidence(self, kernel: sk.Kernel, start: np.ndarray) -> LaplaceEvidence:
         """log q(y | θ) as a function of θ."""
         k = self._covariance(kernel)
-        y = torch.tensor(self.y_train_, dtype=torch.float64, device=k.device)
-        f = torch.tensor(start, device=k.device)
-        return LaplaceEvidence(k, y, self.max_iter_predict, f, bool(self.warm_start))
+        y, weight, f = (
+            torch.tensor(a, dtype=torch.float64, device=k.device)
+            for a in (self.y_train_, self.weight_, start)
+        )
+        return LaplaceEvidence(k, y, weight, self.max_iter_predict, f, bool(self.warm_start))
 
     def _set_mode(self, start: np.ndarray) -> None:
         mode = self._evidence(self.kernel_, start).mode(self.kernel_.theta)
@@ -153,7 +146,7 @@ class BinaryLaplaceClassifier(BaseEstimator):
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the latent function, each (n,), by blocks of rows."""
         k = self._covariance(self.kernel_)
-        residual = self.y_train_ - self.pi_
+        residual = self.weight_ * (self.y_train_ - self.pi_)
         L, W_sr, residual = (borrowed(a).to(k.device) for a in (self.L_, self.W_sr_, residual))
         mean, var = np.empty(len(X)), np.empty(len(X))
 

@@ -1,17 +1,18 @@
 """Laplace's approximation of a binary classifier's posterior, with the logistic likelihood.
 
 Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, sections 3.4 and
-5.5.1. With labels y in {0, 1}, π = σ(f), W = diag(π(1 − π)) and B = I + W^½ K W^½ = LLᵀ, Newton's
-iterations for the mode f̂ of p(f | y) are
+5.5.1. With labels y in {0, 1} of rows that count wᵢ times, π = σ(f), r = w ∘ (y − π),
+W = diag(w ∘ π(1 − π)) and B = I + W^½ K W^½ = LLᵀ, Newton's iterations for the mode f̂ of p(f | y)
+are
 
-    b = W f + y − π,   a = b − W^½ B⁻¹ W^½ K b,   f ← K a                         (Algorithm 3.1)
-    log q(y | θ) = −½ aᵀf̂ + Σᵢ log σ((2yᵢ − 1) f̂ᵢ) − Σᵢ log Lᵢᵢ                   (3.32)
+    b = W f + r,   a = b − W^½ B⁻¹ W^½ K b,   f ← K a                             (Algorithm 3.1)
+    log q(y | θ) = −½ aᵀf̂ + Σᵢ wᵢ log σ((2yᵢ − 1) f̂ᵢ) − Σᵢ log Lᵢᵢ                (3.32)
 
 Its gradient (Algorithm 5.1) is a trace against one matrix, as the exact evidence's is: with
 R = W^½ B⁻¹ W^½, s₂ = −½ (1 − 2π) ∘ (1 − diag B⁻¹), which is ½ diag(K − CᵀC) ∇³log p(y | f̂), and
 u = (I − R K) s₂,
 
-    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½ aaᵀ − ½ R + ½ (u(y − π)ᵀ + (y − π)uᵀ)
+    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½ aaᵀ − ½ R + ½ (u rᵀ + r uᵀ)
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Mode(NamedTuple):
     value: float
 
 
-def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode | None:
+def find_mode(
+    K: Tensor, y: Tensor, weight: Tensor, f: Tensor, max_iter: int, B: Tensor
+) -> Mode | None:
     """The mode for K (N, N), y (N,) in {0, 1}, from f; L is made in B. None: B has no factor.
 
     log p(y | f) − ½ aᵀf is concave: steps after which it is lower are halved. Iterations end where
@@ -75,26 +78,26 @@ def find_mode(K: Tensor, y: Tensor, f: Tensor, max_iter: int, B: Tensor) -> Mode
     sign = 2.0 * y - 1.0
 
     def log_joint(a: Tensor, f: Tensor) -> Tensor:
-        return -0.5 * a @ f - softplus(-sign * f).sum()
+        return -0.5 * a @ f - weight @ softplus(-sign * f)
 
-    at_zero = -len(y) * math.log(2.0)
+    at_zero = -float(weight.sum()) * math.log(2.0)
     a, height = torch.zeros_like(f), -math.inf if bool(f.any()) else at_zero
     value, n_flat = -math.inf, 0
     for _ in range(max_iter):
         pi = torch.sigmoid(f)
-        W = pi * (1.0 - pi)
+        W = weight * pi * (1.0 - pi)
         W_sr = W.sqrt()
         torch.mul(K, W_sr, out=B).mul_(W_sr[:, None]).diagonal().add_(1.0)
         if not cholesky_(B):
             return None
-        b = W * f + (y - pi)
+        b = W * f + weight * (y - pi)
         WKb = W_sr * (K @ b)
         next_a = b - W_sr * torch.cholesky_solve(WKb[:, None], B)[:, 0]
         next_f = K @ next_a
         half = B.diagonal().log().sum()  # of log|B|
         reached, half_log_det = torch.stack([log_joint(next_a, next_f), half]).tolist()
         if height == -math.inf and not reached >= at_zero:  # the start was worse than none
-            return find_mode(K, y, torch.zeros_like(f), max_iter, B)
+            return find_mode(K, y, weight, torch.zeros_like(f), max_iter, B)
         for _ in range(MODE_HALVINGS):
             if not reached < height - LOSS:
                 break
@@ -117,6 +120,8 @@ class LaplaceEvidence:
         k of the rows; its θ moves.
     y : Tensor of shape (N,)
         Labels, 0 or 1.
+    weight : Tensor of shape (N,)
+        How many rows each counts for, positive.
     max_iter : int
         Newton's iterations at most.
     f : Tensor of shape (N,)
@@ -126,10 +131,17 @@ class LaplaceEvidence:
     """
 
     def __init__(
-        self, covariance: Covariance, y: Tensor, max_iter: int, f: Tensor, follows: bool
+        self,
+        covariance: Covariance,
+        y: Tensor,
+        weight: Tensor,
+        max_iter: int,
+        f: Tensor,
+        follows: bool,
     ) -> None:
         self.covariance = covariance
         self.y = y
+        self.weight = weight
         self.max_iter = max_iter
         self.f = f
         self.follows = follows
@@ -144,7 +156,7 @@ class LaplaceEvidence:
 
     def _mode(self) -> Mode | None:
         mirror_(self.K)
-        mode = find_mode(self.K, self.y, self.f, self.max_iter, self.B)
+        mode = find_mode(self.K, self.y, self.weight, self.f, self.max_iter, self.B)
         if mode is not None and self.follows and bool(mode.f.isfinite().all()):
             self.f = mode.f
         return mode
@@ -168,7 +180,7 @@ class LaplaceEvidence:
         s_2 = -0.5 * (1.0 - 2.0 * mode.pi) * (1.0 - R.diagonal())
         R.mul_(mode.W_sr).mul_(mode.W_sr[:, None])
         u = s_2 - R @ (self.K @ s_2)
-        residual = self.y - mode.pi
+        residual = self.weight * (self.y - mode.pi)
         G = R.mul_(-0.5).addr_(mode.a, mode.a, alpha=0.5)
         return G.addr_(u, residual, alpha=0.5).addr_(residual, u, alpha=0.5)
 
@@ -178,7 +190,7 @@ def latent(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of f*, each (N*,), by Algorithm 3.2.
 
-    Of K* (N*, N), prior variances (N*,), and, at the mode, L (N, N), W^½ (N,) and y − π (N,).
+    Of K* (N*, N), prior variances (N*,), and, at the mode, L (N, N), W^½ (N,) and r (N,).
     """
     var = conditional_variance(prior, L, K_star * W_sr)
     return K_star @ residual, var.clamp_min_(0.0)

@@ -86,7 +86,7 @@ def start_kernel(
     some = random_state.permutation(len(X))[:EXACT_START_ROWS]
     alpha = alpha[some] if alpha.ndim else alpha
     rows = TrainingSet(X[some], Y[some], alpha, device)
-    then = " Training on all rows follows: interrupt again to end it."
+    then = " Training on all rows is cut short."
     found, _ = search_evidence(noise.kernel, rows, optimizer, n_restarts, random_state, then)
     return with_noise(found, LEAST_START_NOISE * float(np.mean(np.square(Y))))
 

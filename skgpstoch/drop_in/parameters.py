@@ -25,8 +25,9 @@ class DropInParameters:
         is minus the log marginal likelihood, with its gradient if that is asked for, and returns
         the best theta and its value. None keeps the kernel as it is.
     n_restarts_optimizer : int, default=0
-        Number of searches besides the one from the kernel's own hyper-parameters, from random ones,
-        log-uniform between their bounds. They run at once in a :func:`joblib.parallel_config`.
+        Number of searches besides the one from the kernel's own hyper-parameters, from random ones
+        that suit the scale of X and y, log-uniform within their bounds; a callable's start anywhere
+        between these. They run at once in a :func:`joblib.parallel_config`.
     copy_X_train : bool, default=True
         Whether `X_train_` and `y_train_` are copies.
     random_state : int, RandomState instance or None, default=None

@@ -11,10 +11,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_array
 
-from ..data.arrays import Scaling, random_numbers, readable
+from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
+from ..data.findings import Diagnosis
 from ..docstrings import documented
 from ..estimators.base import fitting
 from ..estimators.docs import public_estimator
@@ -165,8 +165,6 @@ class GaussianProcessRegressor(GaussianPredictor):
             self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:
             self._fit_many(kernel, X, y, alpha, search, device)
-        if self.optimizer is not None and self.kernel_.n_dims:
-            self.kernel_._check_bounds_params()
         return self
 
     def _check_targets(self, Y: np.ndarray) -> None:
@@ -182,6 +180,9 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = value
         self.estimator_: Any = None
+        unit = float(Scaling.standard(rows.Y).scale.max())
+        self._diagnosis = Diagnosis(self._findings({"": self.kernel_}, unit))
+        self._diagnosis.warn()
 
     def _fit_many(
         self,
@@ -207,6 +208,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             random_state=search[2].randint(np.iinfo(np.int32).max),
         )
         self.estimator_ = estimator.fit(X, y, **of_rows)
+        self._diagnosis = estimator.diagnose()  # which has warned
         self.method_reason_ += noise.note + (SEVERAL if Y.shape[1] > 1 else "")
         self._noise = noise
         of_model = without_alpha if self.method_ == "scgd" else fitted_kernel
@@ -291,9 +293,7 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
     ValueError
         If it is not one number, or one for each row, none of them negative.
     """
-    alpha = check_array(
-        np.atleast_1d(readable(alpha)), dtype=np.float64, ensure_2d=False, input_name="alpha"
-    )
+    alpha = named_array(np.atleast_1d(readable(alpha)), "alpha", ensure_2d=False)
     if alpha.shape == (1,):
         alpha = alpha[0]
     elif alpha.shape != (n_rows,):

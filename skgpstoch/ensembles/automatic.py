@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABCMeta, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -16,21 +16,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
-from ..data.messages import warn
+from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
-from ..estimators.base import fitting, refuse_booleans
+from ..docstrings import documented
+from ..estimators.base import BaseGP, check_numbers, fitting
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import ensemble_plan
+from ..recipes.findings import of_features, of_rows
 from ..recipes.recipe import Training
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
+from .stacking import diagnosis_of_parts
 
 PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
-TOO_FEW_ROWS = 10  # to learn a kernel from
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
 SCOUTED = 0.25  # of the epochs
 
@@ -92,14 +94,23 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     """Return an ensemble of networks, to be trained in the time that is left."""
     seed = resolve_seed(p.random_state)
     model = estimator(device=p.device, verbose=p.verbose, random_state=seed, **params)
-    of_classes = is_classifier(model)
-    n_epochs = ensemble_plan(Training.of(model), len(data), of_classes=of_classes).max_iter
-    fewer = {"n_estimators": SCOUTS, "max_iter": max(1, round(SCOUTED * n_epochs))}
 
     def make(left: float | None) -> Any:
         return clone(model).set_params(max_time=left)
 
-    return Entrant("networks", make, lambda left: make(left).set_params(**fewer))
+    def scout(left: float | None) -> Any:
+        n_epochs = max(1, round(SCOUTED * usual_epochs(model, data)))
+        return make(left).set_params(n_estimators=SCOUTS, max_iter=n_epochs)
+
+    return Entrant("networks", make, scout)
+
+
+def usual_epochs(model: Any, data: Data) -> int:
+    """Return how many epochs networks make at most, unless they are told."""
+    y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
+    distinct = replace(data, y=y).merged()  # as networks count them
+    of_classes = is_classifier(model)
+    return ensemble_plan(Training.of(model), len(distinct), of_classes=of_classes).max_iter
 
 
 # ---- estimators ----------------------------------------------------------------------------------
@@ -128,11 +139,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         data = self._validate(X, y, sample_weight)
-        warn_of_few_rows(data.n_effective)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
         fits = Fits(self, X, y, 2 * len(entrants))
@@ -148,6 +158,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
         self._combine(kept, weights[weights > 0.0], data)
+        self._diagnosis = diagnosis_of(data, self.estimators_)
         fits.on_end()
         return self
 
@@ -159,6 +170,12 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)
         return self._encoder.transform(validate_table(self, X, reset=False))
+
+    @documented(BaseGP.diagnose)
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fit: of the rows, and of each of the models."""
+        check_is_fitted(self)
+        return self._diagnosis
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -192,10 +209,12 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
 
 
-def warn_of_few_rows(n_rows: float) -> None:
-    """Warn if there are too few rows to learn a kernel from."""
-    if n_rows < TOO_FEW_ROWS:
-        warn(
-            f"{n_rows:g} rows are too few to learn a kernel from: expect predictions that are too "
-            "certain. Give more rows, or give what you know as the kernel of another estimator."
-        )
+def diagnosis_of(data: Data, models: dict[str, Any]) -> Diagnosis:
+    """Return what there is to say of rows and of each model; warn of what no model has said."""
+    n, d = data.size, data.X.shape[1]
+    found = Diagnosis([*of_rows(n, learns=True), *of_features(n, d)])
+    of_models = diagnosis_of_parts(models)
+    said = {finding.text for finding in of_models.problems}
+    Diagnosis(finding for finding in found if finding.text not in said).warn()
+    of_rows_alone = {finding.name for finding in found}
+    return Diagnosis([*found, *(f for f in of_models if f.name not in of_rows_alone)])

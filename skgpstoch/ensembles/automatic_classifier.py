@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 
 from ..data.arrays import resolve_seed
 from ..data.held_out import mixture_of_classes
@@ -16,7 +15,7 @@ from ..data.tables import validate_table
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
 from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
 from .class_mixture import ClassParts, MixtureClassifier
@@ -79,8 +78,8 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
         X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
-        check_classification_targets(y)
-        weight = check_weight(Data(y, y), sample_weight, keeps=True).weight
+        check_labels(y)
+        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
         if len(self.classes_) < 2:
             raise ValueError(

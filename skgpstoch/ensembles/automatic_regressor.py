@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.arrays import resolve_seed
+from ..data.arrays import Scaling, resolve_seed
 from ..data.counts import looks_like_counts
 from ..data.held_out import mixture_of
 from ..data.messages import warn
@@ -24,7 +24,7 @@ from ..estimators.parameters import AUTO
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
-from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
+from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks, usual_epochs
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
 from .process import ExactProcessRegressor
@@ -33,6 +33,11 @@ from .report import calibration_by_group, limits, share_done
 
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
+FEWEST_FOR_LONGER = 1000  # rows, of fewer than which networks gain nothing by more steps
+MOST_FOR_LONGER = 4000  # rows that eight networks are trained on
+PATIENT_SECONDS = 20.0  # of max_time at least, for networks to be trained for longer
+LONGER = 2  # times the usual epochs
+CLEAR = 0.1  # nats per row, of the target in standard units, that scouts have where noise is small
 
 
 def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
@@ -42,6 +47,19 @@ def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
         why = "y has no atoms" if model.discrete == "auto" else "discrete=False"
         raise AttributeError(f"{why}: log_predictive_density has the density of y.")
     return True
+
+
+def trained_longer(model: Any, scout: Judged, data: Data) -> Any:
+    """Return networks to be trained for longer if there is little noise, by what a scout found.
+
+    Errors are then of the function, which more steps make smaller. *Measured* at 2,500 rows: .1 to
+    .7 nats on six of seven such tables, and nothing or harm on others.
+    """
+    y = data.y.reshape(len(data), -1)
+    unit = Scaling.standard(y, data.weight).scale
+    if scout.score(data) + np.log(unit).sum() < CLEAR * len(unit):
+        return model
+    return model.set_params(max_iter=LONGER * usual_epochs(model, data))
 
 
 @public_estimator
@@ -140,14 +158,23 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             share = PROCESS_SHARE if n >= FEWEST_FOR_NETWORKS else 1.0
             found.append(Entrant("process", functools.partial(self._process, share)))
         if n >= FEWEST_FOR_NETWORKS:
-            found.append(of_networks(DeepKernelEnsembleRegressor, self, data))
+            networks = of_networks(DeepKernelEnsembleRegressor, self, data)
+            is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
+            if FEWEST_FOR_LONGER <= n <= MOST_FOR_LONGER and is_patient:
+                networks = networks._replace(adapt=trained_longer)
+            found.append(networks)
         return found
 
     def _process(self, share: float, left: float | None) -> ExactProcessRegressor:
         """Return exact processes, to be fitted in a share of the time that is left."""
         max_time = None if left is None else share * left
         seed = resolve_seed(self.random_state)
-        return ExactProcessRegressor(max_time=max_time, device=self.device, random_state=seed)
+        return ExactProcessRegressor(
+            missing_columns=self._encoder.missing_columns,
+            max_time=max_time,
+            device=self.device,
+            random_state=seed,
+        )
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights

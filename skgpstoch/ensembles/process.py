@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,14 +16,13 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
 from ..data.devices import (
     BLOCK_ROWS,
-    HOST,
     block_elements,
     map_blocks,
     prediction_device,
     resolve_device,
 )
-from ..data.held_out import HeldOutPredictions, joint, mixture_of
-from ..data.rows import Data, Rows
+from ..data.held_out import joint, mixture_of
+from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.parameters import POSITIVE
@@ -31,38 +30,19 @@ from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
+from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from .mixture import MixtureRegressor
-from .process_evidence import (
-    KERNEL_SHAPES,
-    LogPosterior,
-    Process,
-    ProcessRows,
-    Shape,
-    laplace_draws,
-    search,
-)
+from .process_evidence import KERNEL_SHAPES, Process, ProcessRows
+from .process_fit import FittedKernel, antithetic, copies_of, fit_kernel, target_precisions
 from .stacking import stacking_weights
-from .student_mixture import LeftOut, StudentMixture, Tails, calibrated
+from .student_mixture import StudentMixture, Tails, averaged
 
 SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
 DRAWS_OF_ROWS = ((200, 16), (400, 8))  # of hyper-parameters, up to so many rows; of more, one
-NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
-MOST_COPIES = 1.5  # rows for each that is distinct, or copies are not taken for observations
-GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
-GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
 PROCESSES = ("rbf", "matern")
 FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
 KERNEL_ROWS = 0.5  # that speak for each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
-SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
-
-
-class FittedKernel(NamedTuple):
-    """Of one output: a process for each draw of hyper-parameters, tails, and log densities (N,)."""
-
-    draws: list[Process]
-    tails: Tails
-    held_out: HeldOutPredictions
 
 
 class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -79,6 +59,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
         What is mixed: RBF or Matérn-3/2 processes, which have a linear part, a line, a constant.
         "auto" is all of them up to 600 rows, then the first two.
+    missing_columns : array-like of int or None, default=None
+        Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
+        Each has a variance that is learned, by which y is noisier there.
     max_time : float or None, default=None
         Seconds after which no other kernel is tried, if it would probably take longer. One is
         always fitted.
@@ -127,6 +110,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernels": [StrOptions({"auto"}), list, tuple],
+        "missing_columns": ["array-like", None],
         "max_time": [POSITIVE, None],
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
@@ -136,11 +120,13 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self,
         *,
         kernels: str | Sequence[str] = "auto",
+        missing_columns: Sequence[int] | None = None,
         max_time: float | None = None,
         device: Any = None,
         random_state: Any = None,
     ) -> None:
         self.kernels = kernels
+        self.missing_columns = missing_columns
         self.max_time = max_time
         self.device = device
         self.random_state = random_state
@@ -166,14 +152,21 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)
         n_draws = next((S for most, S in DRAWS_OF_ROWS if len(rows) <= most), 1)
-        normals = antithetic(n_draws, data.X.shape[1] + 3, rng)
+        n_most = 3 + data.X.shape[1] + outputs[0].missing.shape[1]
+        normals = antithetic(n_draws, n_most, rng)
         searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
         fitted: list[list[FittedKernel]] = []
         for name in names:
             if not is_time_for_more(began, len(fitted), self.max_time):
                 break
             shape = KERNEL_SHAPES[name]
-            fitted.append([fit_kernel(shape, output, searched, normals) for output in outputs])
+            before = fitted[-1] if fitted else [None] * len(outputs)
+            fitted.append(
+                [
+                    fit_kernel(shape, output, searched, normals, of_output)
+                    for output, of_output in zip(outputs, before, strict=True)
+                ]
+            )
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
         self.weights_ = stacking_weights(densities, outputs[0].weight.cpu().numpy(), KERNEL_ROWS)
@@ -217,40 +210,58 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             scaling.tensor(column, torch.float64, device)
             for scaling, column in ((self._x_scaling, rows.X), (self._y_scaling, rows.y))
         )
-        w, tau, m = (torch.from_numpy(a).to(device) for a in (weight, precision, left_out))
-        return [ProcessRows(X, y[:, p], w, tau[:, p], m) for p in range(y.shape[1])]
+        of_rows = (weight, precision, left_out, self._missing(rows.X))
+        w, tau, m, missing = (torch.from_numpy(a).to(device) for a in of_rows)
+        return [ProcessRows(X, y[:, p], w, tau[:, p], m, missing) for p in range(y.shape[1])]
+
+    def _missing(self, X: np.ndarray) -> np.ndarray:
+        """Return where values are missing, (N, q); of very many columns, how many are."""
+        missing = X[:, checked_columns(self.missing_columns, X.shape[1])].astype(np.float64)
+        if missing.size and (missing.min() < 0.0 or missing.max() > 1.0):
+            raise ValueError(
+                "X must have numbers from 0 to 1 in missing_columns, which say whether a value is "
+                f"missing, got {missing.min():g} to {missing.max():g}."
+            )
+        many = missing.shape[1] > MOST_RELEVANT_INPUTS
+        return missing.sum(1, keepdims=True) if many else missing
 
     # ---- predictions -------------------------------------------------------------------------
 
     @predicting()
     def distribution(self, X: Any) -> StudentMixture:
         """Return the distributions of y at the rows of X, in the user's units."""
-        X, processes = self._query(X)
-        n = len(X)
-        mean, var = np.empty((2, *shape_of(processes), n))  # (K, P, S, N)
+        X, missing, processes = self._query(X)
 
-        def compute(block: slice) -> None:
-            for index in np.ndindex(mean.shape[:-1]):
-                k, p, s = index
-                found = processes[k][p][s].moments(X[block])
-                mean[index][block], var[index][block] = (a.cpu().numpy() for a in found)
+        def moments(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
+            return process.moments(X[rows], missing[rows])
 
-        n_rows = len(processes[0][0][0].alpha)
-        map_blocks(compute, n, max(LEAST_BLOCK, block_elements(X.device) // n_rows))
-        mean, var = (np.moveaxis(a, 1, -1) for a in (mean, var))  # (K, S, N, P)
+        mean, var = of_processes(processes, moments, np.empty((2, *shape_of(processes), len(X))))
         factor, df = np.moveaxis(np.array(self._tails), -1, 0)[:, :, None, None]  # (K, 1, 1, P)
         offset, unit = self._y_scaling
         scale = np.exp(factor) * np.sqrt(var) * unit
         return StudentMixture(self.weights_, mean * unit + offset, scale, df)
 
-    def _query(self, X: Any) -> tuple[torch.Tensor, list[list[list[Process]]]]:
-        """Return scaled rows, and the processes, where predictions are made."""
+    @predicting()
+    def _mean(self, X: Any) -> np.ndarray:
+        """Return the mean of these alone, (N, P), which takes no solutions of linear systems."""
+        X, _, processes = self._query(X)
+
+        def means(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
+            return (process.mean(X[rows]),)
+
+        (mean,) = of_processes(processes, means, np.empty((1, *shape_of(processes), len(X))))
+        offset, unit = self._y_scaling
+        return averaged(self.weights_, mean * unit + offset)
+
+    def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
+        """Return scaled rows, what they miss, and the processes, where predictions are made."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
+        missing = torch.from_numpy(self._missing(X)).to(device)
         X = self._x_scaling.tensor(X, torch.float64, device)
-        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
+        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), missing, processes
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(N, P, ...) → the shape of the user's y."""
@@ -267,8 +278,9 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     @documented(MixtureRegressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y, and if asked its standard deviation."""
-        mean, std = self._by_blocks(X, lambda distribution, rows: distribution.moments())
-        return (mean, std) if return_std else mean
+        if not return_std:
+            return self._by_blocks(X, lambda X, rows: (self._mean(X),))[0]
+        return tuple(self._by_blocks(X, lambda X, rows: self.distribution(X).moments()))
 
     @documented(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
@@ -280,7 +292,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Central interval that y is in with the given probability."""
         tail = 0.5 - 0.5 * check_coverage(coverage)
 
-        def ends(distribution: StudentMixture, rows: slice) -> tuple[np.ndarray, ...]:
+        def ends(X: Any, rows: slice) -> tuple[np.ndarray, ...]:
+            distribution = self.distribution(X)
             return distribution.quantile(tail), distribution.quantile(1.0 - tail)
 
         return np.stack(self._by_blocks(X, ends), 1)
@@ -289,16 +302,19 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
         y = self._targets(y)
-        (below,) = self._by_blocks(X, lambda distribution, rows: (distribution.cdf(y[rows]),), y)
-        return below
+
+        def cdf(X: Any, rows: slice) -> tuple[np.ndarray]:
+            return (self.distribution(X).cdf(y[rows]),)
+
+        return self._by_blocks(X, cdf, y)[0]
 
     @documented(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density log p(y | x, data) of each row, summed over outputs."""
         y = self._targets(y)
 
-        def density(distribution: StudentMixture, rows: slice) -> tuple[np.ndarray]:
-            return (distribution.log_density(y[rows])[:, None],)
+        def density(X: Any, rows: slice) -> tuple[np.ndarray]:
+            return (self.distribution(X).log_density(y[rows])[:, None],)
 
         (log_density,) = self._by_blocks(X, density, y)
         return log_density.reshape(len(y))
@@ -306,18 +322,16 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _by_blocks(
         self,
         X: Any,
-        compute: Callable[[StudentMixture, slice], tuple[np.ndarray, ...]],
+        compute: Callable[[Any, slice], tuple[np.ndarray, ...]],
         y: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        """Compute arrays (N, P) from distributions of blocks of rows, and shape them as y is."""
+        """Compute arrays (N, P) from blocks of X and their places, and shape them as y is."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         if y is not None and len(y) != len(X):
             shape = (len(X), *self._y_shape)
             raise ValueError(f"y must have the shape {shape} of predictions, got {len(y)} rows.")
-        blocks = [
-            compute(self.distribution(X[rows]), rows) for rows in row_blocks(len(X), BLOCK_ROWS)
-        ]
+        blocks = [compute(X[rows], rows) for rows in row_blocks(len(X), BLOCK_ROWS)]
         return [self._shaped(np.concatenate(parts)) for parts in zip(*blocks, strict=True)]
 
     @documented(Regressor.sample_y)
@@ -330,7 +344,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
-        X, processes = self._query(X)
+        X, missing, processes = self._query(X)
         rng = np.random.default_rng(resolve_seed(random_state))
         K, P, S = shape_of(processes)
         kernels = rng.choice(K, check_n_samples(n_samples), p=self.weights_)
@@ -339,7 +353,7 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             of_output = np.stack([kernels, rng.integers(S, size=len(kernels))])
             for k, s in np.unique(of_output, axis=1).T:
                 asked = (of_output == [[k], [s]]).all(0)
-                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X))
+                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X, missing))
                 draws[:, p, asked] = student_draws(mean, cov, self._tails[k][p], asked.sum(), rng)
         return self._shaped(
             draws * self._y_scaling.scale[:, None] + self._y_scaling.offset[:, None]
@@ -347,6 +361,29 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 # ---- parts ---------------------------------------------------------------------------------------
+
+
+def checked_columns(given: Any, n_columns: int) -> np.ndarray:
+    """Return the positions of columns.
+
+    Raises
+    ------
+    ValueError
+        If `given` is neither None nor positions of columns.
+    """
+    columns = np.asarray([] if given is None else given)
+    if columns.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if (
+        columns.ndim != 1
+        or columns.dtype.kind not in "iu"
+        or (columns.min() < 0 or columns.max() >= n_columns)
+    ):
+        raise ValueError(
+            "missing_columns must be None or positions of columns of X, integers from 0 to "
+            f"{n_columns - 1}, got {given!r}."
+        )
+    return columns
 
 
 def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:
@@ -357,92 +394,6 @@ def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:
     return used + used / n_done <= max_time
 
 
-def fit_kernel(
-    shape: Shape, rows: ProcessRows, searched: torch.Tensor, normals: np.ndarray
-) -> FittedKernel:
-    """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
-
-    Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
-    """
-    z, some = settled(shape, rows.some(searched))
-    precision = rows.precision
-    if len(searched) < len(rows.y):  # the others are judged by what the searched ones say
-        precision = left_out_precisions(Process.given(shape, z, rows), rows)
-    rows = rows._replace(precision=precision.index_copy(0, searched, some.precision))
-    draws = [z]
-    if len(normals) > 1:
-        draws = list(laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)]))
-    processes = [Process.given(shape, of_draw, rows) for of_draw in draws]
-    found = zip(*(process.left_out(rows) for process in processes), strict=True)
-    left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in found))
-    tails = calibrated(left_out, rows.weight.cpu().numpy())
-    noise = np.array([float(process.theta.noise) for process in processes])
-    held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise)
-    return FittedKernel([process.to(HOST) for process in processes], tails, held_out)
-
-
-def settled(shape: Shape, rows: ProcessRows) -> tuple[np.ndarray, ProcessRows]:
-    """Return the best z, and rows with their precisions, which depend on each other."""
-    z = shape.start(rows.X)
-    for _ in range(SETTLING_ROUNDS):
-        z = search(LogPosterior(shape, rows), z)
-        precision = left_out_precisions(Process.given(shape, z, rows), rows)
-        if torch.equal(precision == 1.0, rows.precision == 1.0):
-            break
-        rows = rows._replace(precision=precision)
-    return z, rows
-
-
-def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
-    """Standard normal numbers (S, D), in pairs of ε and −ε; of one draw, 0."""
-    half = rng.standard_normal((n_draws // 2, n_columns))
-    return np.concatenate([half, -half]) if n_draws > 1 else np.zeros((1, n_columns))
-
-
-def copies_of(rows: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many times distinct rows count, and how many copies of them are left out, (n,).
-
-    Rows that agree in everything say that there is no noise, and predict one another. That is so
-    where they are few: new rows may agree with them, too. Where most rows are copies the table was
-    repeated, or weights say how sure rows are: then the mean weight is 1, and all copies go.
-    """
-    weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
-    if weight.mean() <= MOST_COPIES:
-        return weight, np.minimum(weight, 1.0)
-    weight = weight / weight.mean()
-    return weight, weight
-
-
-def target_precisions(rows: Data) -> np.ndarray:
-    """Precisions of targets before anything is known of X, (n, P): less than 1 far from the median.
-
-    So that one of 1e6 among 60 rules neither units nor the first search.
-    """
-    y = Scaling.standard(rows.y, rows.weight)
-    error = torch.from_numpy((rows.y - y.offset) / y.scale)
-    weight = None if rows.weight is None else torch.from_numpy(rows.weight)
-    weighted = Rows(error, weight)
-    error = (error - weighted.median(error)).abs()
-    return gross_precisions(error, weighted.median(error), GROSS_TARGET).numpy()
-
-
-def left_out_precisions(process: Process, rows: ProcessRows) -> torch.Tensor:
-    """Precisions of targets, (N,): less than 1 where other rows predict something else."""
-    residual, var = process.left_out(rows)
-    error = (residual / var.sqrt()).abs()
-    middle = Rows(error[:, None], rows.weight).median(error[:, None])
-    return gross_precisions(error, middle, GROSS_ERROR)
-
-
-def gross_precisions(error: torch.Tensor, middle: torch.Tensor, most: float) -> torch.Tensor:
-    """1, but 1/error² of errors that are larger than `most`: those have the noise that they show.
-
-    Errors are in units of the middle one, as normal errors have it; if that is 0, none is large.
-    """
-    unit = torch.where(middle > 0.0, NORMAL_SCALE * middle, torch.inf)
-    return torch.where(error > most * unit, unit / error, 1.0).square()
-
-
 def student_draws(
     mean: np.ndarray, cov: np.ndarray, tails: Tails, n_draws: int, rng: np.random.Generator
 ) -> np.ndarray:
@@ -451,6 +402,26 @@ def student_draws(
     error = L @ rng.standard_normal((len(mean), n_draws))
     tau = rng.gamma(0.5 * tails.df, 2.0 / tails.df, error.shape)
     return mean[:, None] + math.exp(tails.log_factor) * error / np.sqrt(tau)
+
+
+def of_processes(
+    processes: list[list[list[Process]]],
+    compute: Callable[[Process, slice], tuple[torch.Tensor, ...]],
+    found: np.ndarray,
+) -> np.ndarray:
+    """Fill A arrays (A, K, P, S, N) by what is computed of each process and block of rows.
+
+    Return them as (A, K, S, N, P).
+    """
+    device, n_rows = processes[0][0][0].X.device, len(processes[0][0][0].alpha)
+
+    def fill(block: slice) -> None:
+        for k, p, s in np.ndindex(found.shape[1:-1]):
+            for a, values in enumerate(compute(processes[k][p][s], block)):
+                found[a, k, p, s, block] = values.cpu().numpy()
+
+    map_blocks(fill, found.shape[-1], max(LEAST_BLOCK, block_elements(device) // n_rows))
+    return np.moveaxis(found, 2, -1)
 
 
 def shape_of(processes: list[list[list[Process]]]) -> tuple[int, int, int]:

@@ -27,7 +27,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.parameters import POSITIVE
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
-from ..kernels.matrices import TorchCovariance
+from ..kernels.matrices import covariance_of
 from ..likelihoods.classes import Categorical
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky, tri_solve
@@ -374,12 +374,13 @@ def fit_process(name: str, rows: ClassRows, searched: ClassRows) -> FittedProces
 def kernel_of(name: str, rows: ClassRows) -> sk.Kernel:
     """Return the kernel that explains the labels best, of mean variance 1."""
     prior = PriorKernel.of(name, rows.X.shape[1])
-    covariance = TorchCovariance(prior.kernel, rows.X.cpu().numpy(), rows.X.device)
+    X = rows.X.cpu().numpy()
+    covariance = covariance_of(prior.kernel, X, rows.X.device)
     Y = contrasts(rows.codes, rows.weight, len(rows.offset))
     theta = best_theta(LabelEvidence(prior, covariance, Y, rows.weight))
     covariance.set_theta(theta)
     kernel = prior.kernel.clone_with_theta(theta)
-    unit = float(covariance.kernel.diag(rows.X).detach().mean())
+    unit = float(covariance.diag(X).mean())
     return sk.ConstantKernel(1.0 / unit, "fixed") * kernel
 
 

@@ -1,9 +1,11 @@
 """What is learned of the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
-have a length-scale, and each row i, which counts wᵢ times, has noise σ²/τᵢ:
+have a length-scale, and each row i, which counts wᵢ times, has noise vᵢ/τᵢ: where an input is
+missing (mᵢⱼ = 1), what f would have been with it is noise besides.
 
-    k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + σ²·diag(1/(wτ)),   θ = log(c, b, σ², ℓ)
+    k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
+    vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
 
 Few rows say little of θ, so that its best value alone is too certain of itself. θ has a normal
 prior, as Hvarfner, Hellsten & Nardi, "Vanilla Bayesian optimization performs great in high
@@ -15,7 +17,7 @@ differences of gradients. Everything below is of z = (θ − prior mean)/prior d
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from ..kernels.distances import Profile, matern_3, rbf, squared_distance
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_
+from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_, tri_solve
 from ..posteriors.exact import conditional_variance, leave_one_out
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
@@ -51,9 +53,13 @@ class Shape(NamedTuple):
         """Return the columns that matter, (N, d): none to a constant."""
         return X if self.is_linear else X[:, :0]
 
-    def start(self, X: Tensor) -> np.ndarray:
+    def sizes(self, rows: ProcessRows) -> tuple[int, int]:
+        """Return how many columns of X, and of those that say what is missing, matter."""
+        return self.inputs(rows.X).shape[1], self.inputs(rows.missing).shape[1]
+
+    def start(self, rows: ProcessRows) -> np.ndarray:
         """Return z where the prior is highest, (D,)."""
-        return np.zeros(prior(self.inputs(X).shape[1]).shape[1])
+        return np.zeros(prior(*self.sizes(rows)).shape[1])
 
 
 KERNEL_SHAPES = {
@@ -67,7 +73,8 @@ KERNEL_SHAPES = {
 class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
-    And how many copies of a row are left out where it is predicted from the others, (N,).
+    And how many copies of a row are left out where it is predicted from the others, (N,), and which
+    inputs are missing, (N, q), 1 for yes.
     """
 
     X: Tensor
@@ -75,10 +82,11 @@ class ProcessRows(NamedTuple):
     weight: Tensor
     precision: Tensor
     left_out: Tensor
+    missing: Tensor
 
     @property
     def relative_noise(self) -> Tensor:
-        """1/(wτ), the noise variance of the mean of a row's copies in units of σ², (N,)."""
+        """1/(wτ), the noise variance of the mean of a row's copies in units of v, (N,)."""
         return 1.0 / (self.weight * self.precision)
 
     def some(self, index: Tensor) -> ProcessRows:
@@ -87,27 +95,40 @@ class ProcessRows(NamedTuple):
 
 
 class Theta(NamedTuple):
-    """Hyper-parameters: c, b and σ², each (), and ℓ (d,) or (1,)."""
+    """Hyper-parameters: c, b and σ², each (), ℓ (d,) or (1,), and s (q,)."""
 
     signal: Tensor
     slope: Tensor
     noise: Tensor
     length_scale: Tensor
+    missing: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, n_features: int) -> Theta:
+    def of(cls, z: Tensor, n_features: int, n_missing: int) -> Theta:
         """Return what z stands for."""
-        mean, std = prior(n_features).to(z)
+        mean, std = prior(n_features, n_missing).to(z)
         c, b, noise = (values := (mean + std * z).exp())[:3]
-        return cls(c, b, noise, values[3:])
+        first = len(values) - n_missing
+        return cls(c, b, noise, values[3:first], values[first:])
+
+    def noise_where(self, missing: Tensor) -> Tensor:
+        """Return v of rows where inputs are missing (N, q), (N,); to a constant none matters."""
+        return self.noise + missing[:, : len(self.missing)] @ self.missing
+
+    def parts_of_noise(self, missing: Tensor) -> list[tuple[int, Tensor]]:
+        """Return the summands of v, each with the place of its logarithm in θ."""
+        first = 3 + len(self.length_scale)
+        parts = self.missing[:, None] * missing.mT  # (q, N)
+        return [(2, self.noise), *enumerate(parts, first)]
 
 
-def prior(n_features: int) -> Tensor:
+def prior(n_features: int, n_missing: int) -> Tensor:
     """Means and deviations of θ, (2, D)."""
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     log_scale, std = LENGTH_SCALE_PRIOR
     of_scale = (log_scale + 0.5 * math.log(max(n_features, 1)), std)
     pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * n_scales]
+    pairs += [NOISE_PRIOR] * n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
     return torch.tensor(pairs, dtype=torch.float64, device="cpu").T
 
 
@@ -128,6 +149,13 @@ def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
     return k + theta.slope * (X / theta.length_scale).square().sum(1) if shape.is_linear else k
 
 
+def factor(shape: Shape, theta: Theta, X: Tensor, noise: Tensor) -> Tensor:
+    """Return L (N, N) of C = K + diag(noise)."""
+    C = covariance(shape, theta, X, X)
+    C.diagonal().add_(noise)
+    return cholesky(C, "covariance of the rows")
+
+
 # ---- θ given rows --------------------------------------------------------------------------------
 
 
@@ -136,9 +164,9 @@ class LogPosterior:
 
     def __init__(self, shape: Shape, rows: ProcessRows) -> None:
         self.shape = shape
-        self.rows = rows._replace(X=shape.inputs(rows.X))
-        self.n_features = self.rows.X.shape[1]
-        self.std = prior(self.n_features)[1].numpy()
+        self.rows = rows._replace(X=shape.inputs(rows.X), missing=shape.inputs(rows.missing))
+        self.sizes = shape.sizes(rows)
+        self.std = prior(*self.sizes)[1].numpy()
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return nats, but for a constant; −inf where the covariance is not positive definite."""
@@ -147,9 +175,10 @@ class LogPosterior:
 
     def evidence(self, z: Tensor) -> tuple[float, Tensor]:
         """Return log p(y | θ) and its gradient by θ, from G = ½(ααᵀ − C⁻¹): ∂ = tr(G ∂C/∂θ)."""
-        X, y, weight = self.rows[:3]
-        theta, gradient = Theta.of(z, self.n_features), torch.zeros_like(z)
-        c, b, noise = theta[:3]
+        X, y, relative = self.rows.X, self.rows.y, self.rows.relative_noise
+        theta, gradient = Theta.of(z, *self.sizes), torch.zeros_like(z)
+        c, b = theta[:2]
+        v = theta.noise_where(self.rows.missing)  # (N,)
         A = X / theta.length_scale  # (N, d)
         C = X.new_full((len(X), len(X)), CONSTANT_VARIANCE)
         if self.shape.profile is not None:
@@ -157,28 +186,29 @@ class LogPosterior:
             C.add_(kappa, alpha=float(c))
         if self.shape.is_linear:
             C.addmm_(A, A.mT, alpha=float(b))
-        diagonal = noise * self.rows.relative_noise
-        C.diagonal().add_(diagonal)
+        C.diagonal().add_(v * relative)
         if not cholesky_(C):
             return -math.inf, gradient
-        alpha = torch.cholesky_solve(y[:, None], C)[:, 0]
-        # A mean of w copies is known with noise σ²/w; the copies are at their mean.
-        others = float(weight.sum()) - len(y)
-        value = -0.5 * (y @ alpha + log_det(C) + len(y) * LOG_2PI + others * noise.log())
+        alpha = tri_solve(C, tri_solve(C, y[:, None]), transpose=True)[:, 0]  # copies no matrix
+        # A mean of w copies is known with noise v/w; the copies are at their mean.
+        others = self.rows.weight - 1.0
+        value = -0.5 * (y @ alpha + log_det(C) + len(y) * LOG_2PI + others @ v.log())
         inverse_(C)
         mirror_(C)
         G = C.mul_(-0.5).addr_(alpha, alpha, alpha=0.5)
-        gradient[2] = G.diagonal() @ diagonal - 0.5 * others
+        for j, part in theta.parts_of_noise(self.rows.missing):
+            gradient[j] = G.diagonal() @ (part * relative) - 0.5 * others @ (part / v)
         by_scale = torch.zeros_like(A[0])  # ∂/∂log ℓ of each input, (d,)
         if self.shape.is_linear:
             along = b * (A * (G @ A)).sum(0)
             gradient[1] = along.sum()
             by_scale -= 2.0 * along
         if self.shape.profile is not None:
-            gradient[0] = c * (G * kappa).sum()
+            gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
             W = G.mul_(slope).mul_(c)
             by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))
-        gradient[3:] = by_scale if len(by_scale) == len(gradient) - 3 else by_scale.sum()
+        is_one = len(theta.length_scale) < len(by_scale)  # for all inputs
+        gradient[3 : 3 + len(theta.length_scale)] = by_scale.sum() if is_one else by_scale
         return float(value), gradient
 
 
@@ -191,8 +221,10 @@ def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
 def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:
     """Return z + H^−½ε, (S, D), for ε (S, D): H is minus the curvature, and at least the prior's.
 
-    With ε and −ε in pairs, the mean of the draws is z.
+    With ε and −ε in pairs, the mean of the draws is z. One ε of 0 needs no curvature.
     """
+    if not normals.any():
+        return z + normals
     at_z = objective(z)[1]
     rows = [at_z - objective(z + step)[1] for step in DIFFERENCE * np.eye(len(z))]
     H = np.array(rows) / DIFFERENCE
@@ -204,48 +236,62 @@ def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -
 
 
 class Process(NamedTuple):
-    """p(f | y, θ): the rows' X (N, d), the factor L of C (N, N), and α = C⁻¹y (N,)."""
+    """p(f | y, θ): the rows' X (N, d), v/(wτ) (N,), the factor L of C (N, N), and α = C⁻¹y (N,)."""
 
     shape: Shape
     theta: Theta
     X: Tensor
+    noise: Tensor
     L: Tensor
     alpha: Tensor
 
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
         """Condition on rows."""
-        X = rows.X
-        theta = Theta.of(torch.from_numpy(z).to(X), shape.inputs(X).shape[1])
-        C = covariance(shape, theta, X, X)
-        C.diagonal().add_(theta.noise * rows.relative_noise)
-        L = cholesky(C, "covariance of the rows")
-        return cls(shape, theta, X, L, torch.cholesky_solve(rows.y[:, None], L)[:, 0])
+        theta = Theta.of(torch.from_numpy(z).to(rows.X), *shape.sizes(rows))
+        noise = theta.noise_where(rows.missing) * rows.relative_noise
+        L = factor(shape, theta, rows.X, noise)
+        alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
+        return cls(shape, theta, rows.X, noise, L, alpha)
+
+    @classmethod
+    def with_alpha(
+        cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
+    ) -> Process:
+        """Return the process that these are of."""
+        return cls(shape, theta, X, noise, factor(shape, theta, X, noise), alpha)
+
+    def __reduce__(self) -> Any:
+        """Pickle all but the factor: it is most of the memory, and follows from the rest."""
+        return self.with_alpha, (self.shape, self.theta, self.X, self.noise, self.alpha)
 
     def to(self, device: torch.device) -> Process:
         """Move to a device."""
         theta = Theta(*(value.to(device) for value in self.theta))
         return Process(self.shape, theta, *(column.to(device) for column in self[2:]))
 
-    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def mean(self, X: Tensor) -> Tensor:
+        """Mean of y, (N*,)."""
+        return covariance(self.shape, self.theta, X, self.X) @ self.alpha
+
+    def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of y, its noise included, each (N*,)."""
         K_star = covariance(self.shape, self.theta, X, self.X)  # (N*, N)
         var = conditional_variance(variance(self.shape, self.theta, X), self.L, K_star)
-        return K_star @ self.alpha, var.clamp_min(0.0) + self.theta.noise
+        return K_star @ self.alpha, var.clamp_min(0.0) + self.theta.noise_where(missing)
 
-    def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def joint(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (N*,) and covariance (N*, N*) of y, its noise included."""
         K_star = covariance(self.shape, self.theta, X, self.X)
         V = torch.linalg.solve_triangular(self.L, K_star.mT, upper=False)  # (N, N*)
         cov = covariance(self.shape, self.theta, X, X).addmm_(V.mT, V, alpha=-1.0)
-        cov.diagonal().add_(self.theta.noise)
+        cov.diagonal().add_(self.theta.noise_where(missing))
         return K_star @ self.alpha, cov
 
     def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor]:
         """Of each row, predicted from the others: y less its mean, and the variance of y, (N,)."""
-        inverse, noise = self.L.clone(), self.theta.noise
+        inverse, v = self.L.clone(), self.theta.noise_where(rows.missing)
         inverse_(inverse)
-        each = noise / rows.precision
-        of_rows = each, rows.weight, rows.left_out
+        of_rows = v / rows.precision, rows.weight, rows.left_out
         residual, var = leave_one_out(self.alpha, inverse.diagonal(), *of_rows)
-        return residual, var + noise
+        return residual, var + v

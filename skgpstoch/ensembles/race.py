@@ -15,6 +15,7 @@ from ..data.deadline import Deadline, seconds_left
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import Fit, Fits
+from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .stacking import kept_weights, stacking_weights
 
 PRIOR_ROWS = 1.0  # that speak for each model, whatever the data
@@ -33,14 +34,21 @@ class Entrant(NamedTuple):
         Makes it, given the seconds that are left.
     scout : callable or None, default=None
         Makes a cheap one, which tells if there is any use in the model itself.
+    adapt : callable or None, default=None
+        Changes the model by what a scout, as it was judged, tells of the data.
     least_gain : float, default=-inf
-        Nats per row that this has to add to the score, if that is more than `LEAST_GAIN`.
+        Nats per row that a scout has to add to the score, if that is more than `LEAST_GAIN`.
     """
 
     name: str
     make: Callable[[float | None], Any]
     scout: Callable[[float | None], Any] | None = None
+    adapt: Callable[[Any, Judged, Data], Any] | None = None
     least_gain: float = -math.inf
+
+    def is_scouted(self, found: list[Judged]) -> bool:
+        """Tell whether a scout may spare the model, as there are others, or adapt it."""
+        return self.scout is not None and (bool(found) or self.adapt is not None)
 
 
 class Judged(NamedTuple):
@@ -78,21 +86,37 @@ def race(
     """Fit models in turn; return those to be mixed, and scouts that no model has followed."""
     found: list[Judged] = []
     given_up: list[Judged] = []
-    for name, make, scout, least_gain in entrants:
+    for entrant in entrants:
+        name, make, scout, adapt, least_gain = entrant
+        if was_interrupted():
+            warn_without(name)
+            break
         try:
-            if found and scout is not None:
+            tried = None
+            if scout is not None and entrant.is_scouted(found):
                 few = scout(seconds_left(deadline))
                 tried = fitted(fits.next(f"{name}, a few"), name, few, data)
-                if gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
+                if found and gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
                     given_up.append(tried)
                     continue
-            found.append(fitted(fits.next(name), name, make(seconds_left(deadline)), data))
+                if was_interrupted():  # its best so far is what there is
+                    found.append(tried)
+                    break
+            model = make(seconds_left(deadline))
+            if tried is not None and adapt is not None:
+                model = adapt(model, tried, data)
+            found.append(fitted(fits.next(name), name, model, data))
         except KeyboardInterrupt:
-            if not found:
+            if not (found and keeps_best()):
                 raise
-            warn(f"The fit was interrupted; the model is without {name}.", ConvergenceWarning)
+            warn_without(name)
             break
     return found, given_up
+
+
+def warn_without(name: str) -> None:
+    """Warn that Ctrl-C came before a model was fitted."""
+    warn(f"The fit was interrupted; the model is without {name}. {AGAIN}", ConvergenceWarning)
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:

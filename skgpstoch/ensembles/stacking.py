@@ -12,7 +12,8 @@ are those of the mixture that predicts best. It is a concave problem, and at its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -33,9 +34,10 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..docstrings import documented
-from ..estimators.base import fitting, refuse_booleans, validate_inputs
+from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
@@ -141,6 +143,12 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
     return X, y, {"sample_weight": weight}
+
+
+def diagnosis_of_parts(models: Mapping[str, Any]) -> Diagnosis:
+    """Return what there is to say of models by their names, of those that can be asked."""
+    found = (m.diagnose().within(name) for name, m in models.items() if hasattr(m, "diagnose"))
+    return Diagnosis(itertools.chain.from_iterable(found))
 
 
 def check_predicts(model: Any, name: str) -> None:
@@ -274,7 +282,7 @@ class StackedDensityRegressor(
             How many rows each counts for.
         """
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
@@ -310,6 +318,12 @@ class StackedDensityRegressor(
         self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
         fits.on_end()
         return self
+
+    @documented(BaseGP.diagnose)
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fits of the estimators, as far as these can."""
+        check_is_fitted(self, "weights_")
+        return diagnosis_of_parts(self.named_estimators_)
 
     def _checked(self) -> tuple[Sequence[str], Sequence[Any]]:
         pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in self.estimators)
@@ -381,7 +395,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and its variance to folds."""
         self._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
@@ -390,6 +404,12 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
+
+    @documented(BaseGP.diagnose)
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fit of the estimator, as far as it can."""
+        check_is_fitted(self)
+        return diagnosis_of_parts({"estimator_": self.estimator_})
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

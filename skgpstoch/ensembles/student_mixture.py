@@ -27,6 +27,8 @@ from ..training.exact_search import Limits, Search
 LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
 TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
 TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from all but normal, to a variance that still is one
+HALLEY_STEPS = 6  # two or three are usual
+HALLEY_NEAR = 1e-4  # of the probability: from there a step, whose error is cubic, is exact
 TAIL_LIMITS = Limits(max_iter=50, tol=1e-10, gtol=1e-7)
 
 
@@ -73,18 +75,56 @@ class StudentMixture(NamedTuple):
         return self._averaged(stdtr(self.df, (y - self.mean) / self.scale))
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Where the distribution function has this value, (N, P)."""
+        """Where the distribution function has this value, (N, P).
+
+        By Halley's steps from the mean of the components' quantiles, between the least and the
+        largest of which it is; rows for which these do not end are searched.
+        """
         ends = self.mean + self.scale * stdtrit(self.df, probability)
-        low, high = (torch.from_numpy(end) for end in (ends.min((0, 1)), ends.max((0, 1))))
+        y, low, high = self._averaged(ends), ends.min((0, 1)), ends.max((0, 1))
+        tail, rows = min(probability, 1.0 - probability), np.arange(len(y))
+        for _ in range(HALLEY_STEPS):
+            some, at = self.of(rows), y[rows]
+            error, density, slope = some.cdf(at) - probability, *some.density(at)
+            low[rows] = np.where(error <= 0.0, at, low[rows])
+            high[rows] = np.where(error >= 0.0, at, high[rows])
+            with np.errstate(all="ignore"):  # where densities vanish, it is no number
+                step = error / (density - 0.5 * error * slope / density)
+            is_inside = (at - step >= low[rows]) & (at - step <= high[rows])
+            y[rows] = np.where(is_inside, at - step, 0.5 * (low[rows] + high[rows]))
+            is_near = is_inside & (np.abs(error) <= HALLEY_NEAR * tail)
+            if not len(rows := rows[~is_near.all(1)]):
+                return y
+        y[rows] = self.of(rows).searched(probability, low[rows], high[rows])
+        return y
+
+    def searched(self, probability: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return quantiles, (N, P), between numbers (N, P)."""
 
         def cdf(y: Tensor) -> Tensor:
             return torch.from_numpy(self.cdf(y.numpy()))
 
-        return inverse(cdf, low, high, probability).numpy()
+        return inverse(cdf, torch.from_numpy(low), torch.from_numpy(high), probability).numpy()
+
+    def density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """p(y) of y (N, P), of each output alone, and its derivative, each (N, P)."""
+        z = (y - self.mean) / self.scale
+        each = np.exp(log_student_t(y - self.mean, self.scale, self.df))
+        slope = -each * (self.df + 1.0) * z / ((self.df + np.square(z)) * self.scale)
+        return self._averaged(each), self._averaged(slope)
+
+    def of(self, rows: np.ndarray) -> StudentMixture:
+        """Return the distributions at some rows, by their numbers."""
+        return self._replace(mean=self.mean[:, :, rows], scale=self.scale[:, :, rows])
 
     def _averaged(self, values: np.ndarray) -> np.ndarray:
-        """The mean over draws, and over kernels by their weights: (K, S, N, P) → (N, P)."""
-        return np.asarray(np.tensordot(self.weight, values.mean(1), 1))
+        """Return :func:`averaged` by the weights."""
+        return averaged(self.weight, values)
+
+
+def averaged(weight: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The mean over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P)."""
+    return np.asarray(np.tensordot(weight, values.mean(1), 1))
 
 
 def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) -> np.ndarray:
@@ -127,7 +167,7 @@ class LeftOut(NamedTuple):
         return np.asarray(logsumexp(self.log_share() + each, axis=0))
 
     def predictions(self, tails: Tails, y: np.ndarray, noise: np.ndarray) -> HeldOutPredictions:
-        """Return what is predicted for y (N,), where draws have a variance of the noise (S,)."""
+        """Return what is predicted for y (N,), where the noise has a variance (S, N)."""
         share, factor = np.exp(self.log_share()), math.exp(tails.log_factor)
         error = (share * self.residual).sum(0)
         apart = np.square(self.residual - error)
@@ -136,7 +176,7 @@ class LeftOut(NamedTuple):
         def std(var: np.ndarray) -> np.ndarray:
             return np.sqrt((share * (widened * var + apart)).sum(0))
 
-        latent_var = np.maximum(self.var - noise[:, None], 0.0)
+        latent_var = np.maximum(self.var - noise, 0.0)
         cdf = (share * stdtr(tails.df, self.residual / (factor * np.sqrt(self.var)))).sum(0)
         columns = (error, std(self.var), std(latent_var), y - error, cdf)
         rows, log_density = np.arange(len(y)), self.log_density(tails)

@@ -10,6 +10,7 @@ import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import MOST_INTEGER, Scaling, readable, resolve_seed
 from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
@@ -31,11 +32,14 @@ from ..data.devices import (
     ran_out_of_memory,
     resolve_device,
 )
+from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..posteriors.base import Posterior
+from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
+from ..training.interrupts import one_fit
 from ..training.loop import History, train
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
@@ -46,7 +50,20 @@ from .runs import Run, begin, begin_in_time, budget_of
 N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
 
-TAKE_MEMORY = ("batch_size", "n_inducing", "n_components", "basis_batch_size", "max_exact")
+TAKE_MEMORY = (
+    "batch_size",
+    "n_inducing",
+    "n_components",
+    "basis_batch_size",
+    "max_exact",
+    "hidden_layer_sizes",
+    "n_estimators",
+    "n_waves",
+    "n_layers",
+    "hidden_dims",
+    "n_samples",
+)
+RAN_OUT = "ran out of memory"
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
@@ -82,12 +99,12 @@ def fitting(method: Callable) -> Callable:
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(estimator))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), numeric_context():
+            with one_fit(), torch.inference_mode(False), torch.enable_grad(), numeric_context():
                 return method(estimator, *args, **kwargs)
         except BaseException as error:
             vars(estimator).clear()
             vars(estimator).update(state)
-            if ran_out_of_memory(error):
+            if RAN_OUT not in str(error) and ran_out_of_memory(error):
                 raise MemoryError(what_to_lower(estimator)) from error
             raise
 
@@ -100,7 +117,7 @@ def what_to_lower(estimator: BaseEstimator) -> str:
     given = [f"{name} (now {params[name]!r})" for name in TAKE_MEMORY if name in params]
     lower = f"lower {', '.join(given)}, or " if given else ""
     return (
-        f"{type(estimator).__name__} ran out of memory on device={params.get('device')!r}: {lower}"
+        f"{type(estimator).__name__} {RAN_OUT} on device={params.get('device')!r}: {lower}"
         "free memory there, or set device='cpu'."
     )
 
@@ -125,6 +142,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
     _stream: Any
+    _diagnosis: Diagnosis
 
     @abstractmethod
     def _recipe(self) -> Recipe:
@@ -136,7 +154,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 
     def _validate_params(self) -> None:
         super()._validate_params()
-        refuse_booleans(self)
+        check_numbers(self)
 
     # ---- fit ---------------------------------------------------------------------------------
 
@@ -177,6 +195,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         if getattr(self, "max_time", None) is not None:
             recipe = replace(recipe, deadline=Deadline(began + self.max_time))
         self._fit(recipe, data)
+        self._diagnosis.warn()
         return self
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
@@ -301,6 +320,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             budget=budget_of(run, history),
         )
         self._set_attributes(recipe, fitted)
+        self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
@@ -312,14 +332,12 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         )
 
     def _set_attributes(self, recipe: Recipe, fitted: Fitted) -> None:
-        """Set the recipe's own attributes, in place of those of the last fit, and warn."""
+        """Set the recipe's own attributes, in place of those of the last fit."""
         for name in self.__dict__.pop("_own_attributes", ()):
             self.__dict__.pop(name, None)
         found = recipe.attributes(fitted)
         self.__dict__.update(found)
         self._own_attributes = tuple(found)
-        for message in recipe.warnings(fitted):
-            warn(message, ConvergenceWarning)
 
     def _set_history(self, history: History, plan: Plan) -> None:
         """Say what training has done so far; callbacks find it here after every epoch."""
@@ -327,6 +345,19 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
         self.validation_scores_ = list(history.scores) if plan.holds_out else None
+
+    def diagnose(self) -> Diagnosis:
+        """Tell what may be wrong with the fit: the table behind its warnings.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            A tuple of findings, the worst first: name, where, value, limit, severity ("problem":
+            `fit` has warned, "note" or "fine"), and a message that says what to do. It prints as a
+            table, shows as one in a notebook, and `to_frame()` is a pandas frame.
+        """
+        check_is_fitted(self)
+        return self._diagnosis
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -378,8 +409,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
 # ---- parameters ----------------------------------------------------------------------------------
 
 
-def refuse_booleans(estimator: BaseEstimator) -> None:
-    """Raise an error where a parameter that is a number is True or False, which Python counts with.
+def check_numbers(estimator: BaseEstimator) -> None:
+    """Raise an error where a number is True or False, which Python counts with, or too long for C.
 
     Raises
     ------
@@ -394,6 +425,11 @@ def refuse_booleans(estimator: BaseEstimator) -> None:
             raise InvalidParameterError(
                 f"The {name!r} parameter of {type(estimator).__name__} must be a number, got "
                 f"{value!r}."
+            )
+        if isinstance(value, Integral) and is_number and abs(int(value)) > MOST_INTEGER:
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} must be at most "
+                f"{MOST_INTEGER}, got {value!r}."
             )
 
 

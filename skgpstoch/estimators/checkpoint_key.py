@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import fingerprint, readable
+from ..data.arrays import fingerprint, plain, readable
 from ..data.rows import Data
 from ..recipes.recipe import Start
 from ..training.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ def checkpoint_of(
     estimator: Any, data: Data, seed: int, start: Start | None, *more: Any
 ) -> Checkpoint:
     """Return where this very fit saves: the same parameters, data, seed and start."""
-    params = {k: v for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
+    params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
     arrays = {k: np.asarray(readable(v)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
@@ -45,6 +45,7 @@ def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:
 
 def described(value: Any) -> str:
     """Its representation; of an array, which NumPy abbreviates, the shape and a digest."""
+    value = plain(value)
     if not hasattr(value, "__array__"):
         return repr(value)
     a = np.asarray(readable(value), dtype=np.float64)

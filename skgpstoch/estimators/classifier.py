@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP, validate_inputs
-from .validation import check_weight
+from .validation import check_labels, check_weight
 
 
 class Classifier(ClassifierMixin, BaseGP):
@@ -48,7 +47,7 @@ class Classifier(ClassifierMixin, BaseGP):
         """Check parameters, X and weights, and return the codes of the classes, (n, 1)."""
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
-        check_classification_targets(y)
+        check_labels(y)
         self._y_shape = ()
         data = check_weight(Data(X, y), sample_weight, least, keeps=reset)
         counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0

@@ -212,8 +212,8 @@ class FiniteParameters(
     hidden_layer_sizes : tuple of int, default=(128, 128)
         Widths of the network's layers; () for the inputs themselves. Inputs to a network are
         standardised inside.
-    n_components : int, default=1000
-        Number of random Fourier features.
+    n_components : int or "auto", default="auto"
+        Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
         own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
@@ -256,7 +256,7 @@ class FiniteParameters(
     """
 
     hidden_layer_sizes: Any = (128, 128)
-    n_components: int = 1000
+    n_components: int | str = "auto"
     n_estimators: int | str = "auto"
     solver: str = "adam"
     learning_rate_init: float = 0.01
@@ -266,7 +266,7 @@ class FiniteParameters(
     noise_variance: float = 0.1
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_components": [POSITIVE_INTEGER],
+        "n_components": [POSITIVE_INTEGER, AUTO],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
         "solver": [StrOptions({"adam", "adadelta"})],
         "normalize_y": ["boolean"],
@@ -287,10 +287,10 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
         kernel (nu=1.5) with a length-scale for each input, started from the data.
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, at most n_samples, and no more than there are distinct rows;
-        "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows half of that;
-        and a quarter of the rows at most, or 20, where q's covariance has no closed form, as for
-        the loss "log".
+        Number M of inducing points; if it is more than there are distinct rows, it is cut to those,
+        with a warning. "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows
+        half of that, but of as few rows all of them; and a quarter of the rows at most, or 20,
+        where q's covariance has no closed form, as for the loss "log".
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
         Where the points start: centres of clusters, rows of large conditional variance, random
         rows, or these rows, of shape (n_inducing, n_features).
@@ -306,8 +306,9 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
         "lbfgs": all rows at each step; "adam": q is learned like all else. "auto" is "lbfgs" up to
-        1,000 rows where the best q has a closed form, above that "collapsed" where it can be,
-        "adam" where gradients are sampled, else "natural"; `solver_` says which.
+        1,000 rows for the loss "elbo" of a log-concave likelihood, up to 2,000 of a Gaussian one
+        without a network; it ends where the bound has converged. Otherwise it is "collapsed" where
+        it can be, "adam" where gradients are sampled, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.

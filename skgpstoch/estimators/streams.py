@@ -62,6 +62,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     )
     history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
+    estimator._diagnosis.warn()
     run.objective.detach_rows()
     parameters = described_parameters(estimator)
     estimator._stream = Stream(

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from ..data.arrays import readable
 from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.base import largest
+
+FEWEST_COUNTED = 0.05
+"""Of rows, by their weights, below which these are taken for proportions: with a warning."""
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
 
@@ -44,17 +48,28 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1 and weight.sum() < least:
+    if least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
         warn(
-            f"All rows together count for {weight.sum():.3g} by their sample_weight, so that the "
-            "prior prevails. A weight is a number of repetitions: divide relative weights by their "
-            "mean.",
+            f"sample_weight sums to {weight.sum():.3g} although {counts.sum()} rows have one, so "
+            "that they count as that many rows and the prior prevails. If the weights are "
+            "proportions, divide them by their mean.",
             UserWarning,
         )
     if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):
         weight = None
     data = replace(data, weight=weight)
     return data if keeps or counts.all() else data[counts]
+
+
+def check_labels(y: np.ndarray) -> None:
+    """Raise a ValueError if y holds no labels, or labels that cannot be put in order."""
+    kinds = {type(label).__name__ for label in y.flat} if y.dtype == object else set()
+    if len(kinds) > 1:
+        raise ValueError(
+            f"y must hold labels of one type, got {' and '.join(sorted(kinds))}: convert them, "
+            "as by y.astype(str), and leave out rows without a label."
+        )
+    check_classification_targets(y)
 
 
 def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:

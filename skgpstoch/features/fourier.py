@@ -63,6 +63,7 @@ class KernelFeatures(FeatureMap):
         self.kernel = kernel
         self.network = network
         self.n_members = n_members
+        self.n_components = n_components
         products = [factors_of(term) for term in summands(kernel)]
         fourier = [not any(isinstance(f, kernels.DotProduct) for f in p) for p in products]
         widths = iter(shares(n_components, sum(fourier)))

@@ -26,7 +26,7 @@ TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
 
 
-def _symmetric_from_lower(H: Tensor) -> Tensor:
+def symmetric_from_lower(H: Tensor) -> Tensor:
     """Φ(H) + Φ(H)ᵀ: the lower triangle and its mirror image."""
     lower = torch.ones_like(H, dtype=torch.bool).tril_()
     return torch.where(lower, H, H.mT)
@@ -48,7 +48,7 @@ class _Whiten(torch.autograd.Function):
         B_bar = P_bar @ R if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return B_bar, None, None
-        H = _symmetric_from_lower(P_bar.mT @ P)
+        H = symmetric_from_lower(P_bar.mT @ P)
         K_bar = -0.5 * (R.mT @ H @ R)
         return B_bar, K_bar.to(ctx.dtype), None
 

@@ -53,20 +53,23 @@ class Geometry(NamedTuple):
 
     def corners(self) -> Tensor:
         """Row and column of the first pixel of every place, (rows · columns, 2)."""
-        rows, columns = (self.stride * torch.arange(n) for n in self.grid)
+        rows, columns = (self.stride * torch.arange(n, device="cpu") for n in self.grid)
         return torch.cartesian_prod(rows, columns)
 
     def columns(self) -> Tensor:
         """Columns of X that are a patch, (J, L)."""
         _, W, C = self.image_shape
-        inner = torch.cartesian_prod(*(torch.arange(n) for n in self.patch_shape))  # (hw, 2)
+        height, width, channels = (
+            torch.arange(n, device="cpu") for n in (*self.patch_shape, self.image_shape[2])
+        )
+        inner = torch.cartesian_prod(height, width)  # (hw, 2)
         pixels = self.corners()[:, None] + inner  # (rows · columns, hw, 2)
-        index = C * (W * pixels[..., 0] + pixels[..., 1])[..., None] + torch.arange(C)
+        index = C * (W * pixels[..., 0] + pixels[..., 1])[..., None] + channels
         return index.transpose(1, 2).reshape(-1, self.size) if self.by_channel else index.flatten(1)
 
     def places(self) -> Tensor:
         """Row and column of the centre of every patch, (J, 2)."""
-        middle = (torch.tensor(self.patch_shape).double() - 1.0) / 2.0
+        middle = (torch.tensor(self.patch_shape, device="cpu").double() - 1.0) / 2.0
         copies = self.image_shape[2] if self.by_channel else 1
         return (self.corners() + middle).repeat_interleave(copies, 0)
 
@@ -107,7 +110,7 @@ class PatchCovariances(Covariances):
         super().__init__(kernel)
         self.geometry = geometry
         self.location = location
-        one = torch.ones(geometry.n_patches, dtype=torch.float64)
+        one = torch.ones(geometry.n_patches, dtype=torch.float64, device="cpu")
         self.relative_weights = nn.Parameter(one, requires_grad=learn_weights)
         self.register_buffer("columns", geometry.columns())
         self.register_buffer("places", geometry.places())

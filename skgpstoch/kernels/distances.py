@@ -87,7 +87,7 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
     return A, A if Y is None else scaled(Y)  # (M, D)
 
 
-def _squared(A: Tensor, B: Tensor) -> Tensor:
+def squared(A: Tensor, B: Tensor) -> Tensor:
     """‖a_i − b_j‖², (N, M), to the last digits also where rows are close."""
     # The few pairs would have to be counted, which takes an accelerator longer than a small table.
     is_small = not is_host(A.device) and len(A) * len(B) * A.shape[1] <= QUICKER
@@ -106,7 +106,7 @@ class _Radial(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
-        r2 = _squared(A, B).to(dtype).clamp_(max=FARTHEST)
+        r2 = squared(A, B).to(dtype).clamp_(max=FARTHEST)
         if A is B:
             r2.fill_diagonal_(0.0)
         k, slope = profile(r2)
@@ -164,7 +164,7 @@ def identity(r2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rbf(r2: Tensor) -> tuple[Tensor, Tensor]:
-    k = torch.exp(-0.5 * r2)
+    k = (-0.5 * r2).exp_()
     return k, -0.5 * k
 
 
@@ -176,15 +176,15 @@ def matern_1(r2: Tensor) -> tuple[Tensor, Tensor]:
 
 def matern_3(r2: Tensor) -> tuple[Tensor, Tensor]:
     a = (3.0 * r2).sqrt_()
-    e = torch.exp(-a)
-    return (1.0 + a).mul_(e), -1.5 * e
+    e = a.neg().exp_()
+    return a.add_(1.0).mul_(e), e.mul_(-1.5)
 
 
 def matern_5(r2: Tensor) -> tuple[Tensor, Tensor]:
     a = (5.0 * r2).sqrt_()
-    e = torch.exp(-a)
+    e = a.neg().exp_()
     once = (1.0 + a).mul_(e)
-    return once + a.square_().mul_(e).div_(3.0), once * (-5.0 / 6.0)
+    return a.square_().mul_(e).div_(3.0).add_(once), once.mul_(-5.0 / 6.0)
 
 
 MATERN: dict[float, Profile] = {0.5: matern_1, 1.5: matern_3, 2.5: matern_5, math.inf: rbf}

@@ -9,6 +9,7 @@ as the object that it is, in NumPy.
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,11 +21,10 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.arrays import row_blocks
-from ..data.devices import block_elements, is_host
+from ..data.devices import block_elements
+from ..maths.pull_back import pulled_back
 from .expressions import UnsupportedKernelError, from_sklearn
-
-SINGLE_BLOCK_ROWS = 100
-"""Rows up to which NumPy is quicker than torch with its graphs, by half a millisecond."""
+from .traces import Made, Points, SumOfProducts, sum_of_products
 
 LEAST_ROWS = 64
 """Rows of a block, however long they are."""
@@ -83,8 +83,71 @@ class Covariance(ABC):
             ) from error
 
 
-class TorchCovariance(Covariance):
-    """Of a kernel that is known, on vectors."""
+class TermsCovariance(Covariance):
+    """Of a sum of products, on vectors: its gradient needs no graph."""
+
+    def __init__(self, terms: SumOfProducts, X: np.ndarray, device: torch.device) -> None:
+        self.terms = terms
+        self.device = device
+        rows = self._tensor(X)
+        self.centre = rows.mean(0)
+        self.points = Points.about(rows, self.centre)
+        self.n_rows = len(X)
+        self.blocks = list(row_blocks(self.n_rows, self.block_rows))
+
+    def set_theta(self, theta: np.ndarray) -> None:
+        self.terms.set_theta(theta)
+
+    @torch.no_grad()
+    def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
+        for block in self.blocks:
+            made = self._made(block)
+            self.terms.fill_(K[block, : block.stop], made)
+        K.diagonal().add_(self.terms.white_variance)
+        kept = made if len(self.blocks) == 1 else None
+        return functools.partial(self._pull, kept) if pulls else None
+
+    def _made(self, block: slice) -> Made:
+        """Return the factors of some rows with all up to the last of them."""
+        if len(self.blocks) == 1:
+            return self.terms.made(self.points, self.points)
+        return self.terms.made(self.points.some(block), self.points.some(slice(block.stop)))
+
+    @torch.no_grad()
+    def _pull(self, kept: Made | None, G: Tensor) -> np.ndarray:
+        """By blocks of rows, whose factors are made again: they cost less than their memory."""
+        total = self.terms.white_traces(float(G.diagonal().sum()))
+        for block in self.blocks:
+            made = self._made(block) if kept is None else kept
+            total += self.terms.traces(lower_weights_(G, block), made)
+        return total[self.terms.is_free]
+
+    def _points(self, X: np.ndarray) -> Points:
+        """Return other rows, about the same centre."""
+        return Points.about(self._tensor(X), self.centre)
+
+    def _between(self, a: Points, b: Points) -> Tensor:
+        """Return k(a, b), (N, M), but for white noise."""
+        return self.terms.fill_(a.X.new_empty(len(a.X), len(b.X)), self.terms.made(a, b))
+
+    @torch.no_grad()
+    def cross(self, X: np.ndarray) -> Tensor:
+        return self._between(self._points(X), self.points)
+
+    @torch.no_grad()
+    def among(self, X: np.ndarray) -> Tensor:
+        points = self._points(X)
+        K = self._between(points, points)
+        K.diagonal().add_(self.terms.white_variance)
+        return K
+
+    @torch.no_grad()
+    def diag(self, X: np.ndarray) -> Tensor:
+        return self.terms.diagonal(self._points(X))
+
+
+class GraphCovariance(Covariance):
+    """Of any other kernel that is known, on vectors: autograd has its gradient."""
 
     def __init__(self, kernel: sk.Kernel, X: np.ndarray, device: torch.device) -> None:
         self.kernel = from_sklearn(kernel).to(device)
@@ -132,13 +195,8 @@ class TorchCovariance(Covariance):
         pairs = [(K, G) for K, G in pairs if K.requires_grad]
         if not pairs:
             return np.zeros(sum(self.sizes))
-        gradients = torch.autograd.grad(
-            [K for K, _ in pairs],
-            self.parameters,
-            [G for _, G in pairs],
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        K, weights_of_K = zip(*pairs, strict=True)
+        gradients = pulled_back(K, weights_of_K, self.parameters)
         return torch.cat([g.reshape(-1) for g in gradients]).cpu().numpy()
 
     @torch.no_grad()
@@ -190,13 +248,12 @@ class ObjectCovariance(Covariance):
 
 
 def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance:
-    """The kernel of rows X: in torch where it is known there, else by its object.
-
-    Of few rows the object is quicker on a CPU, whatever it is.
-    """
-    if kernel.requires_vector_input and (len(X) > SINGLE_BLOCK_ROWS or not is_host(device)):
+    """The kernel of rows X: in torch where it is known there, else by its object."""
+    if kernel.requires_vector_input:
+        if terms := sum_of_products(kernel):
+            return TermsCovariance(terms, X, device)
         with contextlib.suppress(TypeError, UnsupportedKernelError):
-            return TorchCovariance(kernel, X, device)
+            return GraphCovariance(kernel, X, device)
     return ObjectCovariance(kernel, X, device)
 
 
@@ -220,11 +277,22 @@ def why_object(kernel: sk.Kernel) -> str | None:
     """
     if not kernel.requires_vector_input:
         return f"{kernel} does not ask for vectors"
+    terms = sum_of_products(kernel)
+    if terms is not None and (terms.values > 0.0).all():  # which takes less time to find out
+        return None
     try:
         from_sklearn(kernel)
     except (TypeError, UnsupportedKernelError) as error:
         return str(error).rstrip(".")
     return None
+
+
+def lower_weights_(G: Tensor, block: slice) -> Tensor:
+    """Overwrite the left of a block of rows of a symmetric G by what counts of it, as `weights`."""
+    W = G[block, : block.stop].mul_(2.0)
+    on = W[:, block.start :].tril_()
+    on.diagonal().mul_(0.5)
+    return W
 
 
 def weights(G: Tensor, block: slice) -> Tensor:

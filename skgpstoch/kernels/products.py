@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..data.arrays import row_blocks
 from ..data.devices import block_elements
 from ..maths.pivoted_cholesky import pivoted_cholesky
+from ..maths.pull_back import pulled_back
 from .expressions import Kernel
 from .isotropic import Isotropic, as_isotropic, left, right, value, with_gradient
 from .matrices import LEAST_ROWS
@@ -117,9 +118,7 @@ class KernelRows:
         for rows in row_blocks(len(self.X), self.block_rows) if params else ():
             with torch.enable_grad():
                 product = self.differentiable(rows) @ V.to(self.Z)
-            parts = torch.autograd.grad(
-                product, params, U[rows].to(product), allow_unused=True, materialize_grads=True
-            )
+            parts = pulled_back([product], [U[rows].to(product)], params)
             for total, part in zip(totals, parts, strict=True):
                 total += part
         return totals

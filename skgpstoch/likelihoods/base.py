@@ -121,7 +121,7 @@ class Likelihood(nn.Module):
         the likelihood is log-concave.
         """
         envelope = self.product_envelope(y, q)
-        mean, var = q.mean[0], q.var[0]
+        mean, var = (a[0] for a in q.resolved())
 
         def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
             f, log_height = envelope.draw(rows, generator)
@@ -137,7 +137,7 @@ class Likelihood(nn.Module):
                 f"gradient='product' needs a likelihood whose logarithm is concave, which that of "
                 f"{self!r} is not; use gradient='exact'."
             )
-        mean, var = q.mean[0], q.var[0]
+        mean, var = (a[0] for a in q.resolved())
         interval = self.product_interval(y, q)
         return Envelope(lambda f: self.log_prob(y, f) + log_density(f, mean, var), *interval)
 
@@ -147,11 +147,12 @@ class Likelihood(nn.Module):
         Its mode is between μ and μ + v·(slope of log p at μ), as log p is concave.
         """
         with torch.enable_grad():
-            f = q.mean[0].detach().requires_grad_()
+            mean, var = (a[0] for a in q.resolved())
+            f = mean.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.log_prob(y, f).sum(), f)
-        shift, reach = q.var[0] * slope, REACH * q.var[0].sqrt()
-        low = q.mean[0] + shift.clamp_max(0.0) - reach
-        return low, q.mean[0] + shift.clamp_min(0.0) + reach
+        shift, reach = var * slope, REACH * var.sqrt()
+        low = mean + shift.clamp_max(0.0) - reach
+        return low, mean + shift.clamp_min(0.0) + reach
 
     def at_rows(self, rows: Tensor) -> Likelihood:
         """The likelihood of these of the rows."""

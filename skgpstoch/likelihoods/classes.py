@@ -281,7 +281,7 @@ class Categorical(ClassLikelihood):
         """
         if self.link == "robustmax":
             return super().product_samples(y, q, n_samples, generator)  # which says why not
-        mean, var = (a[0].double() for a in q)
+        mean, var = (a[0] for a in q.double().resolved())
         mode = _softmax_mode(y, mean, var)  # (N, C)
         slope = F.one_hot(y[:, 0].long(), mean.shape[-1]) - mode.softmax(-1)
         centre, height = mean + var * slope, self.log_prob(y, mode)
@@ -350,6 +350,7 @@ def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:
     The points are those of N(μ + v∘∇, v), ∇ the slope of log p_y at the mode of q·p_y: what q·p_y
     is there in proportion varies little, however improbable y is.
     """
+    q = q.resolved()
     target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])[..., None]  # (N, C, 1)
     slope = target - _softmax_mode(y, *q).softmax(-1)[..., None]  # (S, N, C, 1)
     shift = q.var[..., None] * slope
@@ -369,7 +370,7 @@ def _log_win(q: Marginals, n_nodes: int, y: Tensor | None = None) -> Tensor:
 
     E over f_c of Π Φ((f_c − μ_j)/√v_j), j ≠ c.
     """
-    n_classes = q.mean.shape[-1]
+    n_classes, q = q.mean.shape[-1], q.resolved()
     own = Marginals(*(a if y is None else _of_class(y, a) for a in q))
     f, log_weights = quadrature_nodes(own, n_nodes)  # (K, S, N, C or 1)
     z = (f[..., None] - q.mean[..., None, :]) / q.var.sqrt()[..., None, :]  # (..., C or 1, C)

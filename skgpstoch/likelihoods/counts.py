@@ -143,7 +143,7 @@ class Poisson(Likelihood):
 
         f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
         """
-        _, log_weights = self._joint_nodes(y.double(), q.double())
+        _, log_weights = self._joint_nodes(y.double(), of_nodes(q))
         return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
 
     def _joint_nodes(
@@ -169,7 +169,7 @@ class Poisson(Likelihood):
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
         with torch.no_grad():
-            f, log_weights = self._joint_nodes(y.double(), q.double(), COUNT_TRAINING_NODES)
+            f, log_weights = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
             log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
             weights = (log_weights - log_sum).exp()
             first, second = _derivatives(self, y.double(), f)
@@ -179,7 +179,8 @@ class Poisson(Likelihood):
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Around the mode, where the logarithm falls at least as fast as that of q."""
-        (mode,), _ = _mode(self, y.double(), q.double())
+        q = of_nodes(q)
+        (mode,), _ = _mode(self, y.double(), q)
         reach = REACH * q.var[0].sqrt()
         return mode - reach, mode + reach
 
@@ -205,7 +206,8 @@ class Poisson(Likelihood):
         It is E_f[P(Y ≤ k | f)] and also P(rate(f) ≤ G), G ~ Gamma(k + 1): the expectation is over
         the narrower of the two, so that the other is smooth on its scale.
         """
-        mean, std = q.mean.detach().double().cpu().numpy(), q.var.detach().double().cpu().sqrt()
+        mean, var = (a.detach().cpu().numpy() for a in q.double().resolved())
+        std = np.sqrt(var)
         f, log_weights = quadrature_nodes(q.double(), 64)
         rate = self.log_rate(f.detach()).exp().cpu().numpy()
         weights = log_weights.exp().cpu().numpy()
@@ -216,10 +218,10 @@ class Poisson(Likelihood):
             over_f = (weights * special.pdtr(k, rate)).sum(0)  # (S, N, P)
             gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
             f = inverse(gamma / exposure)[:, None]
-            over_gamma = (gamma_weights[:, None] * special.ndtr((f - mean) / std.numpy())).sum(0)
+            over_gamma = (gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0)
             centre = np.maximum(k + 1.0, 1.0)
             width = inverse((centre + np.sqrt(centre)) / exposure) - inverse(centre / exposure)
-            return np.where(std.numpy() < width, over_f, over_gamma).mean(0)
+            return np.where(std < width, over_f, over_gamma).mean(0)
 
         return cdf
 
@@ -242,6 +244,11 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST_COUNT:g} for the Poisson likelihood, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+def of_nodes(q: Marginals) -> Marginals:
+    """Return q in float64, wide enough for the nodes of an integral over it to be distinct."""
+    return q.double().resolved(4096.0)
 
 
 def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:

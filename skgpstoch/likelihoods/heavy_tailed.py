@@ -66,13 +66,14 @@ class Laplace(AdditiveNoise):
 
     def _halves(self, y: Tensor, q: Marginals) -> Tensor:
         """log E[exp(−|y − f|/s)] from f < y and from f > y: (2, S, N, P)."""
-        mean = (y - q.mean) / self.scale
-        return log_half_moment(torch.stack([mean, -mean]), q.var / self.scale.square())
+        mean, var = Marginals((y - q.mean) / self.scale, q.var / self.scale.square()).resolved()
+        return log_half_moment(torch.stack([mean, -mean]), var)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Φ((y − μ)/√v) corrected by half of each exponential tail."""
         below, above = self._halves(y, q).exp()
-        return torch.special.ndtr((y - q.mean) / q.var.sqrt()) - 0.5 * (below - above)
+        mean, var = q.resolved()
+        return torch.special.ndtr((y - mean) / var.sqrt()) - 0.5 * (below - above)
 
     @torch.no_grad()
     def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
@@ -88,8 +89,9 @@ class Laplace(AdditiveNoise):
     @torch.no_grad()
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """erf((y − μ)/√(2v))/s and −N(y | μ, v)/s."""
-        std = q.var[0].sqrt()
-        z = (y - q.mean[0]) / std
+        (mean,), (var,) = q.resolved()
+        std = var.sqrt()
+        z = (y - mean) / std
         d_mean = torch.erf(z / math.sqrt(2.0)) / self.scale
         d_var = -_normal_pdf(z) / (std * self.scale)
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
@@ -101,7 +103,7 @@ class Laplace(AdditiveNoise):
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """(P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s, under q(f) p(y | f)."""
-        y_double, exact = y.double(), Marginals(*(a.detach() for a in q.double()))
+        y_double, exact = y.double(), Marginals(*(a.detach() for a in q.double().resolved()))
         halves = self._halves(y_double, exact)[:, 0]  # (2, N, P)
         log_sum = torch.logsumexp(halves, 0)
         value = (log_sum - self.scale.log() - math.log(2.0)).sum(-1)
@@ -343,7 +345,8 @@ def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float)
 
 def _mean_distance(y: Tensor, q: Marginals) -> Tensor:
     """E|y − f|, the mean of a folded normal: (S, N, P)."""
-    d, std = y - q.mean, q.var.sqrt()
+    mean, var = q.resolved()
+    d, std = y - mean, var.sqrt()
     z = d / std
     return 2.0 * std * _normal_pdf(z) + d * torch.erf(z / math.sqrt(2.0))
 

@@ -21,9 +21,6 @@ from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
 NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
-CERTAIN_VARIANCE = 1e-30
-"""Of f, which models without a residual know for certain far from their basis functions."""
-
 NODES = (-9.0, 11.01, 0.25)  # of the standard normal: from, to and step
 """Of trapezoids, in standard deviations of f: exact to rounding for narrow f."""
 
@@ -47,8 +44,8 @@ def alternating(like: Tensor) -> Tensor:
 def half_moments(q: Marginals) -> Tensor:
     """Return log E[xᵏ·1(f > 0)] and log E[xᵏ·1(f < 0)], k ≤ 20: (2, 21, S, N, P)."""
     k = torch.arange(N_TERMS + 1, dtype=q.mean.dtype, device=q.mean.device).view(-1, 1, 1, 1)
-    means, var = torch.stack([q.mean, -q.mean])[:, None], q.var.clamp_min(CERTAIN_VARIANCE)
-    return log_half_moment(means, var, k)
+    mean, var = q.resolved()
+    return log_half_moment(torch.stack([mean, -mean])[:, None], var, k)
 
 
 def combine(coefficients: Tensor, log_terms: Tensor) -> Tensor:
@@ -83,10 +80,11 @@ def log_expectations(q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
 
 def _mean_negative_part(q: Marginals) -> Tensor:
     """E[min(f, 0)] = −√v·(φ(z) − z·Φ(−z)), z = μ/√v."""
-    std = q.var.sqrt()
-    z = q.mean / std
+    mean, var = q.resolved()
+    std = var.sqrt()
+    z = mean / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-    return q.mean * torch.special.ndtr(-z) - std * density
+    return mean * torch.special.ndtr(-z) - std * density
 
 
 # ---- the variance of g(f) ------------------------------------------------------------------------

@@ -18,6 +18,10 @@ SLACK = 8  # steps more than of bisection that an inverse may take
 ASKED = 6  # steps of which an accelerator is asked once whether they are enough
 
 
+CERTAIN_VARIANCE = 1e-30
+"""Of f, which models without a residual know for certain far from their basis functions."""
+
+
 class Marginals(NamedTuple):
     """q(f), or q(y), at each row: independent Gaussians, or a mixture of them.
 
@@ -38,7 +42,8 @@ class Marginals(NamedTuple):
 
     def cdf(self, x: Tensor) -> Tensor:
         """P(f ≤ x) of the mixture, (N, P)."""
-        return torch.special.ndtr((x - self.mean) / self.var.sqrt()).mean(0)
+        mean, var = self.resolved()
+        return torch.special.ndtr((x - mean) / var.sqrt()).mean(0)
 
     def quantile(self, probability: float) -> Tensor:
         """Of the mixture, (N, P)."""
@@ -47,6 +52,12 @@ class Marginals(NamedTuple):
         if len(ends) == 1:
             return ends[0]
         return inverse(self.cdf, ends.amin(0), ends.amax(0), probability)
+
+    def resolved(self, n_steps: float = 1.0) -> Marginals:
+        """The same, with deviations that can be divided by: of so many roundings of the mean."""
+        rounding = n_steps * torch.finfo(self.mean.dtype).eps * self.mean.detach()
+        least = rounding.square().clamp_min(CERTAIN_VARIANCE)
+        return Marginals(self.mean, torch.maximum(self.var, least))
 
     def double(self) -> Marginals:
         """The same marginals in float64."""
@@ -147,7 +158,8 @@ def quadrature_nodes(q: Marginals, n_nodes: int = 20) -> tuple[Tensor, Tensor]:
         E_q[h(f)] ≈ Σ exp(log_weights)·h(f).
     """
     nodes, log_weights = constants(_hermite, n_nodes, like=q.mean)
-    return q.mean + q.var.sqrt() * nodes, log_weights
+    mean, var = q.resolved()
+    return mean + var.sqrt() * nodes, log_weights
 
 
 @torch.no_grad()
@@ -217,4 +229,5 @@ def quasi_random_nodes(q: Marginals, n_points: int) -> Tensor:
     round alike whatever the number of rows.
     """
     (z,) = constants(_sobol_normals, q.mean.shape[-1], n_points, like=q.mean)
-    return q.mean[..., None] + q.var.sqrt()[..., None] * z
+    mean, var = q.resolved()
+    return mean[..., None] + var.sqrt()[..., None] * z

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import POSITIVE_INTEGER, FiniteParameters
+from ..estimators.parameters import AUTO, POSITIVE_INTEGER, FiniteParameters
 from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales
@@ -152,7 +152,7 @@ class KernelBSGDObjective(Objective):
 # ---- a kernel that is taken as it is -------------------------------------------------------------
 
 
-def is_taken_as_it_is(kernel: KernelChoice, n_components: int | None) -> bool:
+def is_taken_as_it_is(kernel: KernelChoice, n_components: int | str | None) -> bool:
     """Return whether a kernel is used as it is, and not through features."""
     if kernel.expression is None:
         return False
@@ -233,8 +233,9 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
         Fourier features. Other sums, products and powers, RationalQuadratic and ExpSineSquared are
         taken as they are. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
         scaled y.
-    n_components : int or None, default=1000
-        Number of random Fourier features; None: the kernel as it is, whatever it is.
+    n_components : int, "auto" or None, default="auto"
+        Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000; None:
+        the kernel as it is, whatever it is.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
         own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
@@ -278,7 +279,9 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"n_components": [POSITIVE_INTEGER, None]}
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "n_components": [POSITIVE_INTEGER, AUTO, None]
+    }
 
     def _recipe(self) -> ExactRecipe:
         if is_taken_as_it_is(KernelChoice.of(self.kernel), self.n_components):

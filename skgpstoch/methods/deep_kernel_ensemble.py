@@ -23,10 +23,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from ..data.arrays import Scaling
+from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions, of_classes
 from ..data.rows import Data, Rows
 from ..estimators.classifier import Classifier
@@ -305,9 +307,22 @@ class EnsembleRecipe(Recipe):
         is_noise = isinstance(model.likelihood, AdditiveNoise)
         return found | (fitted.of_noise(model.likelihood) if is_noise else {})
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        if fitted.budget is not None and not fitted.budget.is_enough:
-            yield fitted.budget.shortage
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        for finding in super().training_findings(
+            fitted
+        ):  # of the last layers before they are closed
+            yield finding.noted()
+        if (budget := fitted.budget) is None:
+            return
+        done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)
+        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
+        if not budget.is_enough:
+            found = found._replace(severity="problem", text=budget.shortage)
+        yield found
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
@@ -390,9 +405,9 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with "one-cycle"; networks and last layers have a tenth of it.
     early_stopping : bool, default=True
-        Hold out a fold of each network and keep the iterate that predicts it best; the rows rejoin
-        the closing pass. False: the last iterate is kept, and nothing is recalibrated.
-
+        Hold out a fold of each network and rows of all, and keep the iterate that predicts them
+        best, as a recalibrated mixture if there will be one; the rows rejoin the closing pass.
+        False: the last iterate is kept, and nothing is recalibrated.
     max_time : float or None, default=None
         Seconds that `fit` may take, from its call to its return. Steps are measured, and the
         learning rate anneals towards the end of the time; where there is little there are fewer
@@ -413,8 +428,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     loss_curve_ : list of float
         What is minimised, per row, at each epoch, as minibatches saw it.
     validation_scores_ : list of float or None
-        Loss of held-out rows at each evaluation, per row, the mean over members; of the scaled y
-        where it is scaled.
+        Loss of held-out rows at each evaluation, per row, of the scaled y where it is scaled: the
+        mean over members or, of recalibrated densities, what is expected of their mixture.
     held_out_ : HeldOutPredictions or None
         Predictions for rows that were held out, by networks that have not seen them: numbers of the
         rows (`rows`), `log_density` in the units of y, or of its class, `mean` and `error`, of

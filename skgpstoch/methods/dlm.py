@@ -45,6 +45,7 @@ from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
 from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start
 from ..recipes.variational import VariationalRecipe
+from ..training.interrupts import keeps_best
 from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
@@ -142,7 +143,7 @@ def choose_beta(
             if candidate.interrupted:
                 break
     except KeyboardInterrupt:
-        if not fits:
+        if not (fits and keeps_best()):
             raise
     interrupted = len(fits) < len(path) or fits[-1].interrupted
     if interrupted:

@@ -57,8 +57,8 @@ class FITCRegressor(
     Parameters
     ----------
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, at most n_samples; "auto" is 512, up to 1,000 rows half of
-        that.
+        Number M of inducing points, as far as there are rows; "auto" is 512, up to 1,000 rows half
+        of that.
     solver : {"auto", "lbfgs", "natural", "adam"}, default="auto"
         "natural": natural-gradient steps; "lbfgs": all rows at each step; "adam": q is learned like
         all else. "auto" is "lbfgs" up to 1,000 rows, else "natural"; `solver_` says which.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from sklearn.utils._param_validation import StrOptions
@@ -31,9 +31,22 @@ from ..objectives.base import surrogate
 from ..objectives.evidence import FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 
+STEPS_OF_FEW = (100, 350, 8000)
+"""Of "auto", as :class:`EvidenceRecipe` has them. *Measured* on eight tables of 400 rows: 2.5 times
+as many predict better by .004 nats per row."""
+
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
 PROFILE_WARM_UP = 200  # steps before the first, when the features still say little about the noise
 PROFILE_DAMPING = 0.25
+
+
+class Factorised(NamedTuple):
+    """F̃ = LLᵀ, (K, P, D, D), its inverse, and w = F̃⁻¹c̃, (K, D, P), with a ridge (P,)."""
+
+    ridge: Tensor
+    L: Tensor
+    F_inv: Tensor
+    w: Tensor
 
 
 class SCGDObjective(FiniteObjective):
@@ -57,6 +70,7 @@ class SCGDObjective(FiniteObjective):
         learned = weights == "learned"
         w = torch.zeros(K, D, P, dtype=self.dtype, device=self.log_noise.device)
         self.w = nn.Parameter(w) if learned else None
+        self.solved: Factorised | None = None  # by the last step, for the loss of the epoch
 
     def solve(self, ridge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Cholesky factor and inverse of F̃, (K, P, D, D), and w = F̃⁻¹c̃, (K, D, P)."""
@@ -69,7 +83,8 @@ class SCGDObjective(FiniteObjective):
     def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
-        _, F_inv, w = self.solve(ridge)
+        self.solved = Factorised(ridge, *self.solve(ridge))
+        _, _, F_inv, w = self.solved
         w = w if self.w is None else self.w
 
         r = Z @ w.to(Z) - Y  # (K, b, P)
@@ -95,7 +110,10 @@ class SCGDObjective(FiniteObjective):
     def epoch_loss(self, mean: float) -> float:
         """NLML per row that the running statistics imply, at w = F̃⁻¹c̃."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]
-        L, _, w = self.solve(ridge)
+        last, self.solved = self.solved, None
+        if last is None or not torch.equal(last.ridge, ridge):
+            last = Factorised(ridge, *self.solve(ridge))
+        _, L, _, w = last
         q = n * (self.running.square - (self.running.cross * w).sum(1))  # (K, P)
         log_scales = n * noise.log() - len(L[0, 0]) * ridge.log()
         nlml = 0.5 * (q / noise + log_det(L) + log_scales + n * LOG_2PI)
@@ -125,6 +143,8 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
         Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
         most 0.05 and averages over at least 20 rows for each feature where there are as many,
         "theory" is t^(−1/2), and the paper's experiments have 0.9.
+    max_iter : int or "auto", default="auto"
+        Epochs; "auto" makes n_samples steps, between 350 (100 for very few rows) and 8,000.
     weights : {"profiled", "learned"}, default="profiled"
         Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters
         that are trained like the others, as in the paper.
@@ -179,4 +199,4 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
 
     def _recipe(self) -> EvidenceRecipe:
         method = partial(SCGDObjective, averaging=self.averaging, weights=self.weights)
-        return EvidenceRecipe.of(self, method=method)
+        return EvidenceRecipe.of(self, method=method, steps=STEPS_OF_FEW)

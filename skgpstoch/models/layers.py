@@ -120,7 +120,7 @@ class GPLayer(nn.Module):
         R = self.features.residual_covariance(H, basis.phi)
         L = cholesky(R, "covariance of the residual process", basis.prior.mean())
         shape = (len(H), self.mean_map.shape[1])
-        z, noise = (torch.empty(shape).to(H).normal_(generator=generator) for _ in range(2))
+        z, noise = (standard_normal(shape, H, generator) for _ in range(2))
         drawn = basis.phi @ self.weights().sample(1, generator)[0] + L @ z
         return H @ self.mean_map + drawn + self.noise.sqrt() * noise
 

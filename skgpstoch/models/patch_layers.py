@@ -108,7 +108,7 @@ class PatchLayer(GPLayer):
 def centre_map(geometry: Geometry, n_channels: int) -> Tensor:
     """W of a mean function: the pixel in the middle of a patch, (L, C); 0 in further channels."""
     (h, w), depth = geometry.patch_shape, geometry.image_shape[2]
-    W = torch.zeros(geometry.size, n_channels)
-    channels = torch.arange(min(depth, n_channels))
+    W = torch.zeros(geometry.size, n_channels, device="cpu")
+    channels = torch.arange(min(depth, n_channels), device="cpu")
     W[depth * ((h // 2) * w + w // 2) + channels, channels] = 1.0
     return W

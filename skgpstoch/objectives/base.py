@@ -31,6 +31,10 @@ class Objective(nn.Module):
     streams: bool = False
     """Whether rows come in chunks, without a closing pass over all of them."""
 
+    is_still: bool = False
+    """Whether the loss of all rows stays the same function, of which an optimiser can tell that it
+    has found the minimum."""
+
     weight_decay: float = 0.0
     """Decoupled decay of networks' parameters."""
 

@@ -33,6 +33,7 @@ from ..data.devices import is_host, map_blocks
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.linalg import cholesky
+from ..maths.pull_back import pulled_back
 from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
@@ -359,7 +360,7 @@ class BlockwiseObjective(BasisObjective):
         with torch.no_grad():
             upstream += phi * (lam.mT.to(phi).expand(len(phi), -1) @ std.square().mT)
             upstream /= self.rows.n_effective
-        parts = torch.autograd.grad(phi, self._hyperparameters(), upstream, materialize_grads=True)
+        parts = pulled_back([phi], [upstream], self._hyperparameters())
         for total, part in zip(self.gradients, parts, strict=True):
             total += part
 

@@ -33,6 +33,8 @@ from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
 from .base import surrogate
 
+MOST_VARIANCE = 1.0  # of f, as a start: with more, a log link expects any rate
+
 FARTHEST_TARGET = 3.0
 """Prior deviations of f that a site's target may be away."""
 
@@ -98,6 +100,20 @@ def expected_score(
     return total + (value - value.detach()), term, marginals
 
 
+@torch.no_grad()
+def score_at(
+    model: SparseModel,
+    basis: Basis,
+    rows: Rows,
+    level: Tensor,
+    generator: torch.Generator | None = None,
+) -> tuple[ExpectedScore, Marginals]:
+    """−loss of rows where f is about a level (P,), and that q(f)."""
+    f = level.to(basis.phi).expand(1, len(rows), -1)
+    known = Marginals(f, basis.prior.clamp_max(MOST_VARIANCE)[:, None].expand_as(f))
+    return weighted_score(model, basis, rows, known, basis.residual(), generator), known
+
+
 def expected_score_at(
     model: SparseModel,
     basis: Basis,
@@ -134,8 +150,13 @@ def sites_of(
     phi = basis.phi.detach()
     kappa = term.curvature.to(phi)  # (N, P)
     if not (exact or model.is_conjugate):
-        far = FARTHEST_TARGET * basis.prior.detach().mean().sqrt()
-        kappa = torch.maximum(kappa.clamp_min(0.0), term.mean.to(phi).abs() / far)
+        kappa = safe_curvature(term, basis.prior.detach()).to(phi)
     shifted = kappa * (q.mean[0] - model.offset(basis)) + term.mean
     weighted = (kappa / model.beta).mT[..., None] * phi  # (P, N, D)
     return Sites(phi.mT @ weighted, phi.mT @ (shifted / model.beta).to(phi))
+
+
+def safe_curvature(term: ExpectedScore, prior: Tensor) -> Tensor:
+    """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f."""
+    far = FARTHEST_TARGET * prior.mean().sqrt()
+    return torch.maximum(term.curvature.to(prior).clamp_min(0.0), term.mean.to(prior).abs() / far)

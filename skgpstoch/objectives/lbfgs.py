@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,23 @@ from .elbo import expected_score
 from .optimal_q import optimal_q
 from .variational import VariationalObjective
 
-INNER: dict[str, Any] = {"tol": 1e-10, "max_iter": 100}  # as close as L-BFGS needs it
+
+class Inner(NamedTuple):
+    """Where the search for the best q(w) ends, in every evaluation."""
+
+    tol: float = 1e-10  # nats per row; as close as L-BFGS needs it
+    max_iter: int = 100
+
+
+INNER = Inner()
 REJECTED = 1e10  # a loss that a line search steps back from
 
 
 class FullBatchObjective(VariationalObjective):
     """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
 
+    is_still = True
+    inner = INNER
     precision: Tensor
     cross: Tensor
     value: Tensor
@@ -58,11 +68,15 @@ class FullBatchObjective(VariationalObjective):
 
     def best(self, X: Tensor, rows: Rows) -> Solution:
         """The best q(w), or an error where K_uu is of no use."""
-        found = optimal_q(self.model, X, rows, self.present_sites(), **INNER)
+        found = optimal_q(self.model, X, rows, self.present_sites(), None, *self.inner)
+        self.check_sound()
+        return found
+
+    def check_sound(self) -> None:
+        """Raise an error where K_uu has no factor."""
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
-        return found
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         params = [p for p in self.parameters() if p.requires_grad]
@@ -71,12 +85,18 @@ class FullBatchObjective(VariationalObjective):
         except NotPositiveDefiniteError:
             if not bool(self.value.isfinite()):
                 raise
-            return surrogate(self.value.new_tensor(REJECTED), *((p, 0.0 * p) for p in params))
+            return rejected(params)
         if found.value >= self.value:
             self.keep(found.sites, found.value)
         gradients = gradients_at(self.model, X, rows, found, params)
         loss = -found.value / rows.n_effective
         return surrogate(loss, *zip(params, gradients, strict=True))
+
+
+def rejected(params: list[nn.Parameter]) -> Tensor:
+    """Return a loss that a line search steps back from."""
+    loss = torch.tensor(REJECTED, dtype=torch.float64, device=params[0].device)
+    return surrogate(loss, *((p, 0.0 * p) for p in params))
 
 
 def gradients_at(

@@ -34,7 +34,7 @@ from ..posteriors.blocks import (
 )
 from ..posteriors.sites import Sites, conjugate_sites, optimal_mean
 from .base import evaluating
-from .elbo import expected_score, expected_score_at, sites_of, weighted_score
+from .elbo import expected_score, expected_score_at, score_at, sites_of, weighted_score
 from .variational import VariationalObjective
 
 SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
@@ -123,12 +123,17 @@ class RunningObjective(VariationalObjective):
         """The data term at the mean that a step leads to, and at the covariances before it.
 
         At the mean before it, which follows from features that have changed since, hyper-parameters
-        would learn to do without features.
+        would learn to do without features. The first step is from a constant f, as
+        a wide prior knows nothing of the rates that a log link expects.
         """
-        q = self.q()
+        q, model = self.q(), self.model
         with torch.no_grad():
             products = q.products(seen.phi)
-            _, term, marginals = expected_score(self.model, seen, rows, q, generator, products)
+            if self.n_steps:
+                _, term, marginals = expected_score(model, seen, rows, q, generator, products)
+            else:
+                level = model.likelihood.initial_mean(rows)
+                term, marginals = score_at(model, seen, rows, level, generator)
             self.average(sites_of(self.model, seen, term, marginals), len(rows), seen.n_samples)
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None

@@ -7,7 +7,7 @@ eq. 3), and that of two is SOLVE-GP's (eq. 9).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..models.sparse import Solution, SparseModel, likelihood_of
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites, diagonal_blocks
-from .elbo import evidence_lower_bound, expected_score, sites_of
+from .elbo import evidence_lower_bound, expected_score, score_at, sites_of
 
 SMALLEST_STEP = 1e-3
 ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
 
-Survey = Callable[[WeightMoments, bool], tuple[Tensor, Sites]]
+Survey = Callable[[Any, bool], tuple[Tensor, Any]]
 """(q, exact) → the value at q, and the sites there, of all rows."""
 
 
@@ -135,29 +135,36 @@ def iterate(
     def moments(sites: Sites) -> WeightMoments:
         return model.moments(sites, like)
 
-    prior = model.zero_sites()
     limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter, deadline)
     try:
-        found, is_stuck = damped_newton(look, moments, start or prior, *limits)
+        found, has_settled = damped_newton(look, moments, start or model.zero_sites(), *limits)
     except NotPositiveDefiniteError:
-        found, is_stuck = None, True
-    if found is not None and not is_stuck:
+        found, has_settled = None, False
+    if found is not None and has_settled:
         return found
     # From an unlucky start, or one that is none at all.
-    other, _ = damped_newton(look, moments, prior, *limits)
+    other, _ = damped_newton(look, moments, level_sites(model, X, rows), *limits)
     return other if found is None or other.value > found.value else found
+
+
+def level_sites(model: SparseModel, X: Tensor, rows: Rows) -> Sites:
+    """Return the sites of all rows about the constant f that fits their targets as a whole."""
+    total, level = model.zero_sites(), model.likelihood.initial_mean(rows)
+    for basis, block in model.bases(X, rows):
+        total = total + sites_of(model, basis, *score_at(model, basis, block, level))
+    return total
 
 
 def damped_newton(
     survey: Survey,
-    moments: Callable[[Sites], WeightMoments],
-    start: Sites,
+    moments: Callable[[Any], Any],
+    start: Any,
     tol: float,
     rounding: float,
     max_iter: int,
     deadline: Deadline | None = None,
 ) -> tuple[Solution, bool]:
-    """Where steps from some sites lead, and whether they ended for want of an improvement.
+    """Where steps from some sites lead, and whether they ended as there was nothing to gain.
 
     Each goes part of the way to the sites at the present q(w): all of it as long as the value
     grows, half as far where it does not. First with sites that are safe far from the best q(w),
@@ -168,8 +175,8 @@ def damped_newton(
     survey : callable
         The value at q(w), and the sites there.
     moments : callable
-        The q(w) that sites imply.
-    start : Sites
+        The q(w), or q(f), that sites imply.
+    start : Sites or RowSites
         Where steps start.
     tol, rounding : float
         Nats: steps end with a gain below the first, and one above minus the second is an
@@ -199,7 +206,7 @@ def damped_newton(
         if not (ends or step < SMALLEST_STEP):
             continue
         if exact:
-            return Solution(q, current, value), not ends
+            return Solution(q, current, value), ends
         exact, step = True, 1.0
         value, goal = survey(q, exact)
     return Solution(q, current, value), False

@@ -35,6 +35,22 @@ class Sites(NamedTuple):
         return Sites(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+class RowSites(NamedTuple):
+    """The same of every row by itself: κ/β, and λ/β with λ = κμ + α."""
+
+    precision: Tensor  # (N, P)
+    cross: Tensor  # (N, P)
+
+    def lerp(self, other: RowSites, weight: float) -> RowSites:
+        """Part of the way to others."""
+        return RowSites(*(torch.lerp(a, b, weight) for a, b in zip(self, other, strict=True)))
+
+    def of_weights(self, phi: Tensor, offset: Tensor) -> Sites:
+        """G = Pᵀ diag(κ) P/β and c = Pᵀ(λ − κ·mean)/β, for features (N, D) and means of f."""
+        G = phi.mT @ (self.precision.mT[..., None] * phi)
+        return Sites(G, phi.mT @ (self.cross - self.precision * offset))
+
+
 def diagonal_blocks(A: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
     """A_bb of every block."""
     ends = itertools.accumulate(sizes)

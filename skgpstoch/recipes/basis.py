@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data.arrays import Scaling
+from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.basis_functions import BasisFunctions, FourierBasis, KernelBasis
 from ..likelihoods.base import Likelihood
@@ -29,6 +30,7 @@ from ..objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..posteriors.chevron import ChevronModel
 from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, constant, one_cycle
+from .findings import of_number
 from .recipe import (
     START_NOISE,
     Fitted,
@@ -66,6 +68,10 @@ MOST_LATENT_VARIANCE = 100.0
 
 class BasisBuilder(Protocol):
     """What makes basis functions of a kernel, and what is known of them before."""
+
+    @property
+    def n_components(self) -> int | str:
+        """Functions that were asked for."""
 
     @property
     def group_size(self) -> int:
@@ -161,16 +167,11 @@ class KernelFunctions:
 
     def count(self, n_rows: int) -> int:
         asked = self.n_components
-        return int(min(n_rows, self.most) if asked == "auto" else asked)
+        return int(min(n_rows, self.most if asked == "auto" else asked))
 
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
-        if m > len(X):
-            raise ValueError(
-                f"n_components={m} must be at most the number of rows to train on, {len(X)}, where "
-                "basis='inducing'."
-            )
         return KernelBasis(kernel, X[:m].clone(), self.is_diagonal)
 
 
@@ -341,7 +342,11 @@ class BasisRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         likelihood = fitted.posterior.likelihood
-        found = {"kernel_": self.fitted_kernel(fitted), "likelihood_": likelihood}
+        found: dict[str, Any] = {
+            "kernel_": self.fitted_kernel(fitted),
+            "likelihood_": likelihood,
+            "n_components_": fitted.posterior.model.basis.n_components,
+        }
         is_noise = isinstance(likelihood, AdditiveNoise)
         return found | (fitted.of_noise(likelihood) if is_noise else {})
 
@@ -354,10 +359,21 @@ class BasisRecipe(Recipe):
         noise = float(model.likelihood.noise_variance.mean())
         return kernels.join_white_noise(found, noise, self.kernel.white)
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        if self.kernel.expression is not None and (self.n_subset or self.learns_kernel):
-            self.fitted_kernel(fitted)._check_bounds_params()  # which warns
-        yield from ()
+    # ---- findings ----------------------------------------------------------------------------
+
+    @property
+    def learns(self) -> bool:
+        return bool(self.n_subset or self.learns_kernel) and not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        yield from self.kernel_findings(fitted, self.fitted_kernel(fitted), self.kernel, True)
+        plan, training = fitted.plan, self.training
+        if (data := fitted.whole) is not None:
+            n_rows = data.size - plan.folds.n_untrained
+            yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
+        advice = f"Raise n_components, now {plan.n_inducing}."
+        yield from self.error_findings(fitted, advice, training.is_complete(fitted.history.status))
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         return float(posterior.bound_of(X, rows))

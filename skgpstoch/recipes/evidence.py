@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data.arrays import Scaling
+from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.base import FeatureMap, JoinedFeatures
 from ..features.fourier import KernelFeatures
@@ -51,7 +52,8 @@ MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MEMBER_ROWS = 10_000  # up to which several networks are joined
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
-EVIDENCE_STEPS = (200, 1000, 8000)  # for very few rows; at least, but three for each row; at most
+RANDOM_FEATURES = (5, 100, 1000)  # of "auto": for each row; at least; at most
+EVIDENCE_STEPS = (200, 1000, 8000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class ExactRecipe(Recipe):
         Below the kernel.
     training, solver, n_estimators
         See :class:`SCGDGaussianProcessRegressor`.
+    steps : tuple of int, default=(200, 1000, 8000)
+        Of "auto": for very few rows; at least, but three for each row; at most.
     """
 
     likelihood: Likelihood = GAUSSIAN
@@ -74,6 +78,7 @@ class ExactRecipe(Recipe):
     training: Training
     solver: str = "adam"
     n_estimators: int | str = "auto"
+    steps: tuple[int, int, int] = EVIDENCE_STEPS
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -91,6 +96,10 @@ class ExactRecipe(Recipe):
     def n_members(self, n_rows: int, start: Start | None) -> int:
         """Return K, for this many rows."""
 
+    def n_random(self, sizes: Sizes, start: Start | None) -> int:
+        """Return the number of random Fourier features, if there are any."""
+        return 0
+
     @abstractmethod
     def fitted_kernel(self, posterior: Any) -> sk.Kernel:
         """Return the kernel in units of the scaled y, with its noise."""
@@ -105,7 +114,7 @@ class ExactRecipe(Recipe):
             folds = Folds.of(n, t.validation_fraction, K) if t.early_stopping else Folds(K)
         n_trained = n - folds.n_untrained
         b = batch_rows(t.batch_size, n_trained)
-        few, usual, most = EVIDENCE_STEPS
+        few, usual, most = self.steps
         n_steps = min(max(n_trained, min(max(3 * n_trained, few), usual)), most)
         return Plan(
             solver=self.solver,
@@ -119,6 +128,7 @@ class ExactRecipe(Recipe):
             holds_out=bool(t.early_stopping),
             evaluates=True,
             folds=folds,
+            n_components=self.n_random(sizes, start),
             window_rows=WINDOW_STEPS * batch_rows(t.batch_size, n),
         )
 
@@ -148,6 +158,15 @@ class ExactRecipe(Recipe):
             "kernel_": self.fitted_kernel(posterior),
         }
 
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        kernel, sees_inputs = self.fitted_kernel(fitted.posterior), self.network is None
+        yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs)
+
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)
         return float(posterior.refit(X, rows).log_evidence().sum())
@@ -169,7 +188,7 @@ class EvidenceRecipe(ExactRecipe):
     """
 
     method: Callable[..., FiniteObjective]
-    n_components: int = 1000
+    n_components: int | str | None = "auto"
     most_members: int = 5
     noise: str = "auto"
 
@@ -191,6 +210,14 @@ class EvidenceRecipe(ExactRecipe):
         # Few rows leave time for several networks, each validated on a fold of its own.
         return max(1, min(self.most_members, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
+    def n_random(self, sizes: Sizes, start: Start | None) -> int:
+        each, least, most = RANDOM_FEATURES
+        if self.n_components != "auto":
+            return int(self.n_components or 0)
+        if start is not None:
+            return getattr(unjoined(start.posterior), "n_components", most)
+        return most if sizes.streams else min(max(each * sizes.n_rows, least), most)
+
     def noise_for(self, trains_network: bool, validates: bool) -> str:
         """Return how the objective is to treat σ²."""
         low, high = self.kernel.noise_bounds
@@ -207,7 +234,7 @@ class EvidenceRecipe(ExactRecipe):
     def objective(self, problem: Problem) -> FiniteObjective:
         K, generator = problem.plan.folds.n_folds, problem.generator
         features: Any = network_features(
-            self.kernel, self.network, problem.X, self.n_components, K, generator
+            self.kernel, self.network, problem.X, problem.plan.n_components, K, generator
         )
         if (start := problem.start) is not None:
             load_fitted(features, unjoined(start.posterior), start)
@@ -264,6 +291,14 @@ class EvidenceRecipe(ExactRecipe):
         return objective
 
     # ---- fitted ------------------------------------------------------------------------------
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        of_network = "Give more or wider hidden_layer_sizes."
+        of_kernel = f"Raise n_components, now {self.n_components}."
+        advice = of_network if self.kernel.expression is None else of_kernel
+        is_trained = self.training.is_complete(fitted.history.status)
+        yield from self.error_findings(fitted, advice, is_trained)
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
         fitted, weights = feature_kernel(posterior.features), posterior.weights

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
@@ -258,7 +259,8 @@ def patches_of_some(X: Tensor, geometry: Geometry) -> Tensor:
 
 def median_distance(rows: Tensor) -> float:
     """Return the median distance of some rows that differ from one another; 1 if none do."""
-    some = rows[torch.linspace(0, len(rows) - 1, min(len(rows), 500)).long().to(rows.device)]
+    picked = np.linspace(0, len(rows) - 1, min(len(rows), 500), dtype=np.int64)
+    some = rows[torch.from_numpy(picked).to(rows.device)]
     distances = torch.pdist(some)
     distances = distances[distances > 0.0]
     return float(distances.median()) if len(distances) else 1.0

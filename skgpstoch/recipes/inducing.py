@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..data.rows import Rows
 from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -28,13 +27,25 @@ from ..likelihoods.real import Gaussian
 from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .networks import build_network
-from .recipe import Fitted, KernelChoice, Network, OfParameters, Problem, Sizes, Start, given_number
+from .recipe import (
+    Fitted,
+    KernelChoice,
+    Network,
+    OfParameters,
+    Problem,
+    Sizes,
+    Start,
+    given_number,
+    in_units,
+)
 from .variational import STEPS, USUAL_BATCH, FeatureSizes, VariationalRecipe
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
 CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 HALVED_ROWS = 1000  # up to which "auto" is half of that
+HALVED_SHARED_ROWS = 2000  # the same beside as many orthogonal points, where L-BFGS sees all rows
+ALL_POINTS, ALL_SITES = 512, 256  # rows up to which all are points: of Gaussian noise; of others
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
 SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
@@ -89,9 +100,25 @@ class InducingBuilder(OfParameters):
         return self.posterior == "odvgp" and not self.whiten
 
     @property
+    def has_gram(self) -> bool:
+        """Whether the covariance of f between rows is that of a kernel of the inputs."""
+        return False
+
+    @property
     def method(self) -> str:
         """How points are chosen that are not given."""
         return self.points if isinstance(self.points, str) else "kmeans"
+
+    @property
+    def sees_inputs(self) -> bool:
+        return self.network is None
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return True
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        return n_rows
 
     def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
@@ -100,7 +127,9 @@ class InducingBuilder(OfParameters):
         M, M2 = 0, 0
         if not (sizes.streams and start):  # which goes on with the points that there are
             M, M2 = self.n_points(sizes, n_untrained, recipe, start)
-        return FeatureSizes(M, M2, USUAL_BATCH if self.is_decoupled else None)
+        needed = USUAL_BATCH if self.is_decoupled else None
+        are_rows = isinstance(self.points, str) and not self.is_orthogonal
+        return FeatureSizes(M, M2, needed, self.has_gram and not sizes.streams, are_rows)
 
     def check(self) -> None:
         """Raise a ValueError where parameters do not agree."""
@@ -118,13 +147,14 @@ class InducingBuilder(OfParameters):
         self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
     ) -> tuple[int, int]:
         """Return M and M₂."""
-        n, n_given = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
+        n = sizes.n_rows - n_untrained
         if start is not None:
             features = start.posterior.model.features
             M = start.number("n_inducing", self.n_inducing, len(features.points))
             return M, self.n_fitted_orthogonal(features, start) if self.is_orthogonal else 0
         if isinstance(self.points, str):
-            M = n_inducing(self.n_inducing, n, n_given, recipe, shares=self.is_orthogonal)
+            takes_all = self.has_gram and recipe.takes_all_rows
+            M = n_inducing(self.n_inducing, n, recipe, self.is_orthogonal, takes_all)
         else:
             M = given_number(self.n_inducing, "n_inducing", len(self.points))
         if not self.is_orthogonal:
@@ -132,7 +162,7 @@ class InducingBuilder(OfParameters):
         if self.orthogonal_points is not None:
             given = len(self.orthogonal_points)
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)
-        return M, n_orthogonal(self.n_orthogonal, n, n_given, M)
+        return M, n_orthogonal(self.n_orthogonal, n, M)
 
     def n_fitted_orthogonal(self, features: Any, start: Start) -> int:
         """Return M₂ of a fitted model."""
@@ -246,6 +276,12 @@ class InducingPoints(InducingBuilder):
             return self.network.input_scaling(X, weight)
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
+    @property
+    def has_gram(self) -> bool:
+        given = self.kernel.expression
+        is_white = given is not None and kernels.contains(given, sk.WhiteKernel)
+        return self.network is None and not (is_white or self.is_decoupled)
+
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> InducingFeatures:
@@ -276,54 +312,45 @@ class InducingPoints(InducingBuilder):
 
 
 def n_inducing(
-    asked: int | str, n_trained: int, n_given: int, recipe: VariationalRecipe, shares: bool
+    asked: int | str,
+    n_trained: int,
+    recipe: VariationalRecipe,
+    shares: bool,
+    takes_all: bool = False,
 ) -> int:
-    """Return M.
+    """Return M, at most the number of rows.
 
     Parameters
     ----------
     asked : int or "auto"
         The parameter.
-    n_trained, n_given : int
-        Distinct rows to train on, and rows as they were given.
+    n_trained : int
+        Distinct rows to train on.
     recipe : VariationalRecipe
         Says what is trained for.
     shares : bool
         Whether orthogonal points want rows of their own.
-
-    Raises
-    ------
-    ValueError
-        If more points than rows are asked for.
+    takes_all : bool, default=False
+        Whether few rows may all be points.
     """
     if asked != "auto":
-        return at_most(n_trained, n_given, "n_inducing", int(asked))
+        return min(int(asked), n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
-    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > HALVED_ROWS else 2)
+    few = HALVED_SHARED_ROWS if shares and takes_all and conjugate else HALVED_ROWS
+    most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > few else 2)
     if recipe.covariance == "gradient":  # of which S has M²/2 parameters
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
+    if takes_all and not shares and n_trained <= (ALL_POINTS if conjugate else ALL_SITES):
+        return n_trained
     M = min(most, n_trained)
     return min(M, max(1, n_trained // 2)) if shares else M
 
 
-def n_orthogonal(asked: int | str, n_trained: int, n_given: int, M: int) -> int:
+def n_orthogonal(asked: int | str, n_trained: int, M: int) -> int:
     """Return M₂ beside M points; as :func:`n_inducing`."""
     if asked == "auto":
         return min(M, max(1, n_trained - M))
-    return at_most(n_trained, n_given, "n_orthogonal", int(asked))
-
-
-def at_most(n_trained: int, n_given: int, name: str, asked: int, among: str = "rows") -> int:
-    """Return the number asked for, at most that of rows to train on.
-
-    A ValueError is raised if it is more than were given. Equal rows, or patches, are one to train
-    on.
-    """
-    if asked > max(n_trained, n_given):
-        raise ValueError(
-            f"{name}={asked} must be at most the number of {among} to train on, {n_trained}."
-        )
-    return min(asked, n_trained)
+    return min(int(asked), n_trained)
 
 
 # ---- where they start ----------------------------------------------------------------------------
@@ -340,7 +367,7 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
     if points is None or isinstance(points, str):
         return None
     X = problem.X
-    points = check_array(readable(points), dtype=np.float64, input_name=name)
+    points = named_array(points, name)
     if points.shape[1] != X.shape[1]:
         raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
     return problem.x_scaling.tensor(points, X.dtype, X.device)
@@ -489,18 +516,10 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
                 f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
                 "likelihood, or a term of kernel at its top level."
             )
-        n_scales = getattr(part, "length_scale", torch.ones(1)).numel()
+        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):
             raise ValueError(
                 f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
                 f"numbers, got {expression}."
             )
     return kernel
-
-
-def in_units(kernel: Any, scale: np.ndarray | float) -> None:
-    """Give length-scales, and their bounds, in other units: `scale` times as large."""
-    kernel.length_scale = kernel.length_scale * scale
-    if not isinstance(kernel.length_scale_bounds, str):
-        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
-        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)

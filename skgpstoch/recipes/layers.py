@@ -108,7 +108,7 @@ class Layers(InducingBuilder):
     ) -> FeatureSizes:
         self.draws.check()
         self.widths(sizes.n_features)
-        M, M2, _ = super().sizes(sizes, n_untrained, recipe, start)
+        M, M2, *_ = super().sizes(sizes, n_untrained, recipe, start)
         if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
             M = min(M, LAYER_POINTS)
         if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
@@ -140,6 +140,10 @@ class Layers(InducingBuilder):
         if self.n_layers == 1:
             return self.kernel.input_scaling(X, weight, standardizes=True)
         return Scaling.standard(X, weight)
+
+    @property
+    def sees_inputs(self) -> bool:
+        return self.n_layers == 1
 
     # ---- features ----------------------------------------------------------------------------
 

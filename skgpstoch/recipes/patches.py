@@ -13,11 +13,10 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, readable
+from ..data.arrays import Scaling, named_array
 from ..features.inducing import InducingFeatures
 from ..features.patches import PLACES, Geometry, PatchCovariances
 from ..features.sums import SumFeatures
@@ -39,15 +38,13 @@ from .images import (
 from .inducing import (
     InducingBuilder,
     arrays_of_points,
-    at_most,
     fitted_points,
-    in_units,
     input_unit,
     make_features,
     named_kernel,
 )
 from .layers import fitted_layers
-from .recipe import Fitted, Problem, Sizes, Start
+from .recipe import Fitted, Problem, Sizes, Start, in_units
 from .variational import FeatureSizes, VariationalRecipe
 
 MOST_PATCHES = 200  # for which "auto" is the least stride
@@ -136,10 +133,6 @@ class Patches(InducingBuilder):
             J = self.geometry(sizes.n_features).n_patches
             n_untrained *= J
             sizes = sizes._replace(n_rows=J * sizes.n_rows, n_given=J * sizes.n_given)
-            most = sizes.n_rows - n_untrained, sizes.n_given - n_untrained
-            for name in ("n_inducing", "n_orthogonal"):
-                if getattr(self, name) != "auto":
-                    at_most(*most, name, getattr(self, name), "patches in all images")
         found = super().sizes(sizes, n_untrained, recipe, start)
         if self.hidden is None:
             return found
@@ -158,6 +151,17 @@ class Patches(InducingBuilder):
         find = Scaling.centered if given else Scaling.standard
         offset, scale = find(pixels, counts)
         return Scaling(offset.repeat(n_pixels), scale.repeat(n_pixels))
+
+    @property
+    def sees_inputs(self) -> bool:
+        return False
+
+    @property
+    def chooses_inputs(self) -> bool:
+        return False
+
+    def n_choices(self, n_rows: int, n_features: int) -> int:
+        return n_rows * self.geometry(n_features).n_patches
 
     # ---- features ----------------------------------------------------------------------------
 
@@ -245,7 +249,7 @@ class Patches(InducingBuilder):
         if given is None or isinstance(given, str):
             return None
         X, x_scaling = problem.X, problem.x_scaling
-        points = check_array(readable(given), dtype=np.float64, input_name=name, copy=True)
+        points = named_array(given, name, copy=True)
         size = self.geometry(X.shape[1]).size
         width = size + (0 if self.location_kernel is None else 2)
         if points.shape[1] != width:

@@ -21,8 +21,10 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
+from ..data.arrays import MOST_INTEGER, Scaling, plain
 from ..data.deadline import Deadline
+from ..data.devices import HOST
+from ..data.findings import Finding
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
@@ -33,6 +35,17 @@ from ..posteriors.base import Posterior
 from ..training.loop import History
 from ..training.optimizers import Schedule, constant
 from .budget import Budget
+from .findings import (
+    nearest_rows,
+    of_bounds,
+    of_errors,
+    of_features,
+    of_inputs,
+    of_noise,
+    of_rows,
+    of_sight,
+    of_training,
+)
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
@@ -51,7 +64,8 @@ class OfParameters:
     def of(cls, parameters: Any, **decided: Any) -> Self:
         """Take what is not decided here from parameters of the same names, as far as there are."""
         names = [name for name in inspect.signature(cls).parameters if name not in decided]
-        given = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+        has = [name for name in names if hasattr(parameters, name)]
+        given = {name: plain(getattr(parameters, name)) for name in has}
         return cls(**given, **decided)
 
 
@@ -78,6 +92,11 @@ class Training(OfParameters):
     n_iter_no_change: int | None = None
     tol: float = 0.0
     dtype: str = "float32"
+
+    def is_complete(self, status: str) -> bool:
+        """Tell whether training that ended so went on for as long as it takes by itself."""
+        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
+        return self.n_iter_no_change is None and status in ends
 
 
 class KernelChoice(NamedTuple):
@@ -129,8 +148,14 @@ class KernelChoice(NamedTuple):
     def in_units(self, fitted: Any, x_scaling: Scaling) -> sk.Kernel:
         """Return a fitted kernel for the user's X: :func:`default_kernel` has seen it scaled."""
         if self.expression is None:
-            fitted.k2.length_scale = fitted.k2.length_scale * x_scaling.scale
+            in_units(fitted.k2, x_scaling.scale)
         return fitted
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether neither the kernel nor the noise has anything to learn."""
+        given = self.expression is not None and self.expression.n_dims == 0
+        return given and not self.learns_noise
 
 
 def default_kernel(n_features: int) -> sk.Kernel:
@@ -138,6 +163,14 @@ def default_kernel(n_features: int) -> sk.Kernel:
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
     return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
+
+
+def in_units(kernel: Any, scale: np.ndarray | float) -> None:
+    """Give length-scales, and their bounds, in other units: `scale` times as large."""
+    kernel.length_scale = kernel.length_scale * scale
+    if not isinstance(kernel.length_scale_bounds, str):
+        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
+        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +263,8 @@ def positive_integers(name: str, given: Any) -> tuple[int, ...]:
     found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
     if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
         raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    if any(n > MOST_INTEGER for n in found):
+        raise ValueError(f"{name} must be at most {MOST_INTEGER}, got {given!r}.")
     return tuple(int(n) for n in found)
 
 
@@ -302,6 +337,13 @@ class Fitted(NamedTuple):
     data: Data | None = None  # as it was given, rows of weight 0 included
     places: np.ndarray | None = None  # which row of training each row of a weight became
     budget: Budget | None = None  # what there was time for, if that was limited
+
+    @property
+    def whole(self) -> Data | None:
+        """The rows that count; None of a stream, of which only the last chunk is known."""
+        if self.data is None or (self.objective is not None and self.objective.streams):
+            return None
+        return self.data.counted()
 
     def among_first(self, n_first: int) -> tuple[np.ndarray, np.ndarray]:
         """Return which given rows became one of the first rows of training, and which of these."""
@@ -386,10 +428,14 @@ class Plan:
     folds: Folds = field(default=Folds())
     n_inducing: int = 0  # M, or the number of basis functions
     n_orthogonal: int = 0  # M₂
+    n_components: int = 0  # random Fourier features
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are
     window_rows: float = 0.0  # that running statistics look back on at least
+    is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
+    has_all_rows: bool = False  # whether all rows are points, of another likelihood
+    start_rows: int = 0  # training starts at the optimum of their exact evidence; 0: of none
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:
@@ -516,7 +562,7 @@ class Recipe(OfParameters, ABC):
         self.likelihood.check_targets(data.y)
         if data.exposure is None and data.y_std is None:
             return
-        one = torch.ones(1, 1, dtype=torch.float64)
+        one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
         exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
         self.likelihood.given(exposure, noise)
 
@@ -535,9 +581,64 @@ class Recipe(OfParameters, ABC):
         """Return log p(y | X) of other rows, or the bound on it, for the scaled y."""
         raise NotImplementedError
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        """Yield what a user should know of a fit that may be bad."""
-        return iter(())
+    # ---- findings ----------------------------------------------------------------------------
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        """Yield what `diagnose` tabulates, and `fit` warns of where it is a problem."""
+        if (data := fitted.whole) is not None:
+            yield from of_rows(data.size, self.learns)
+            if self.chooses_inputs:
+                yield from of_features(data.size, data.X.shape[1])
+            yield from self.training_findings(fitted)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there are hyper-parameters to learn."""
+        return True
+
+    @property
+    def chooses_inputs(self) -> bool:
+        """Whether it has to be learned which columns of X matter, as it has not of pixels."""
+        return True
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        """Yield how training ended."""
+        yield from of_training(fitted.history, fitted.plan.max_iter)
+
+    def error_findings(self, fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Finding]:
+        """Yield whether errors at training rows are more than noise."""
+        likelihood, data = fitted.posterior.likelihood, fitted.whole
+        if data is None or not isinstance(likelihood, AdditiveNoise):
+            return
+        pairs = np.stack(nearest_rows(data.X))  # (2, m)
+        X = fitted.x_scaling.tensor(data.X[pairs.ravel()], torch.float64, HOST)
+        y = (data.y[pairs] - fitted.y_scaling.offset) / fitted.y_scaling.scale  # (2, m, P)
+        with torch.no_grad():
+            mean, _ = fitted.posterior.marginals(X).mixture_moments()
+        at_rows, at_nearest = y - mean.numpy().reshape(y.shape)
+        yield from of_errors(at_rows, at_nearest, advice, is_trained)
+
+    def unit(self, data: Data) -> float:
+        """Return the standard deviation of y as f sees it; 1 where f is no number like y."""
+        if self.scales_target or not isinstance(self.likelihood, AdditiveNoise):
+            return 1.0
+        return float(Scaling.standard(data.y).scale.max())
+
+    def kernel_findings(
+        self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
+    ) -> Iterator[Finding]:
+        """Yield what there is to say of a fitted kernel, for the user's X if it sees the inputs."""
+        is_given = given.expression is not None
+        yield from of_bounds(kernel, is_given)
+        likelihood = fitted.posterior.likelihood
+        if isinstance(likelihood, Gaussian) and given.white is None:
+            yield from of_noise(likelihood.noise_variance.detach(), given.noise_bounds)
+        data = fitted.whole
+        if not (sees_inputs and data is not None):
+            return
+        yield from of_sight(kernel, given.expression, data.X, self.unit(data))
+        if is_given:
+            yield from of_inputs(kernel, data.X)
 
     # ---- streams -----------------------------------------------------------------------------
 

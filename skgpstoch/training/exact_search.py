@@ -32,7 +32,9 @@ from ..data.messages import warn
 from ..kernels.matrices import Covariance, covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky_, inverse_, log_det
+from .interrupts import AGAIN, keeps_best, was_interrupted
 from .projected_lbfgs import BoundedLBFGS
+from .starts import draw_starts, likely_bounds
 
 MIN_ALPHA = 1e-10
 MAX_ITER = 1000
@@ -131,7 +133,7 @@ def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     """Return the kernel that maximises the marginal likelihood of a few of the rows, Y (N, P)."""
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
-    then = " Training on all rows follows: interrupt again to end it."
+    then = " Training on all rows is cut short."
     random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
     return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
 
@@ -150,7 +152,10 @@ def search_evidence(
         return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
     start, bounds = kernel.theta, kernel.bounds
     make = functools.partial(rows.evidence, kernel)
-    optimum = maximise(make, start, bounds, optimizer, n_restarts, random_state, then)
+    likely = (
+        likely_bounds(kernel, rows.X, float(np.mean(np.square(rows.Y)))) if n_restarts else bounds
+    )
+    optimum = maximise(make, start, bounds, likely, optimizer, n_restarts, random_state, then)
     kernel.theta = optimum.theta
     return kernel, optimum.value
 
@@ -195,12 +200,15 @@ class Search:
 
     def run(self, optimizer: str | Callable, start: np.ndarray, bounds: np.ndarray) -> Optimum:
         """Return the best θ from this start; Ctrl-C ends the search there."""
+        if was_interrupted():  # in an earlier part of the same fit
+            self(start, False)
+            return self.best._replace(status="interrupted")
         try:
             if callable(optimizer):
                 return checked(optimizer(self, start, bounds=bounds), start)
             status = self.lbfgs(start, bounds)
         except KeyboardInterrupt:
-            if not math.isfinite(self.best.value):
+            if not (math.isfinite(self.best.value) and keeps_best()):
                 raise
             status = "interrupted"
         return self.best._replace(status=status)
@@ -229,6 +237,7 @@ def maximise(
     make_objective: Callable[[], Objective],
     start: np.ndarray,
     bounds: np.ndarray,
+    likely: np.ndarray,
     optimizer: str | Callable,
     n_restarts: int,
     random_state: np.random.RandomState,
@@ -247,10 +256,12 @@ def maximise(
         θ of the first search.
     bounds : ndarray of shape (n_dims, 2)
         Of θ.
+    likely : ndarray of shape (n_dims, 2)
+        Where the other searches start; a callable's start anywhere between the bounds.
     optimizer : "fmin_l_bfgs_b" or callable
         As scikit-learn's: optimizer(obj_func, initial_theta, bounds) → theta, minimum.
     n_restarts : int
-        Number of searches from random θ, log-uniform between the bounds.
+        Number of searches from random θ.
     random_state : RandomState
         Their seed.
     then : str, default=""
@@ -266,9 +277,12 @@ def maximise(
             "Multiple optimizer restarts (n_restarts_optimizer>0) requires that all bounds are "
             "finite."
         )
-    low, high = bounds.T
-    starts = [start, *(random_state.uniform(low, high) for _ in range(n_restarts))]
-    searches = (delayed(search)(make_objective, optimizer, theta, bounds) for theta in starts)
+    if callable(optimizer):  # whose contract is scikit-learn's
+        others = [random_state.uniform(*bounds.T)[None] for _ in range(n_restarts)]
+    else:
+        others = draw_starts(likely, n_restarts, random_state)
+    starts = [start[None], *others]
+    searches = (delayed(search)(make_objective, optimizer, thetas, bounds) for thetas in starts)
     optima: list[Optimum] = []
     for optimum in Parallel(return_as="generator")(searches):
         optima.append(optimum)
@@ -282,11 +296,13 @@ def maximise(
 def search(
     make_objective: Callable[[], Objective],
     optimizer: str | Callable,
-    start: np.ndarray,
+    starts: np.ndarray,
     bounds: np.ndarray,
 ) -> Optimum:
-    """Make one search, in whatever process this is."""
-    return Search(make_objective()).run(optimizer, start, bounds)
+    """Make one search, in whatever process this is, from the best of these θ, (S, n_dims)."""
+    objective = make_objective()
+    values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
+    return Search(objective).run(optimizer, starts[np.argmax(values)], bounds)
 
 
 def checked(found: Any, start: np.ndarray) -> Optimum:
@@ -313,7 +329,7 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
 def warn_of(status: str, then: str) -> None:
     """Warn of a search that did not end as it should."""
     words = {
-        "interrupted": f"was interrupted; the best so far are kept.{then}",
+        "interrupted": f"was interrupted; the best so far are kept.{then} {AGAIN}",
         "unconverged": "did not converge; scaling the data may help.",
     }
     warn(f"The search for hyper-parameters {words[status]}", ConvergenceWarning)

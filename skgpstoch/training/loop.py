@@ -22,6 +22,7 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import Checkpoint, same_form, summary
 from .global_rng import global_rng
+from .interrupts import AGAIN, keeps_best, was_interrupted
 from .optimizers import Schedule
 
 MAX_ROLLBACKS = 10
@@ -132,7 +133,7 @@ class Trainer:
         while self.history.status == "running":
             if self.step >= self.n_steps:
                 self.history.status = "max_iter"
-            elif self.should_stop() or self.overfits() or self.objective.has_converged():
+            elif self.should_stop() or self.overfits() or self.has_converged():
                 self.history.status = "converged"
             elif self.is_late():
                 self.score_last()
@@ -141,6 +142,8 @@ class Trainer:
                 self.roll_back()
             elif self.on_epoch is not None and self.on_epoch(self.history):
                 self.history.status = "callback"
+            elif was_interrupted():  # before this run, of which an epoch has to do
+                self.interrupt()
 
     def is_due(self) -> bool:
         """Whether this is an epoch after which to evaluate and save."""
@@ -309,6 +312,11 @@ class Trainer:
         recent = h.loss_curve[-(1 + waited // 2) :]
         return sum(recent) / len(recent) < h.loss_curve[h.best_iter - 1]
 
+    def has_converged(self) -> bool:
+        """Whether there is nothing left to train: the objective or an optimiser can tell."""
+        found = self.objective.is_still and getattr(self.optimizer, "converged", False)
+        return found or self.objective.has_converged()
+
     def report(self) -> None:
         h = self.history
         score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
@@ -384,7 +392,7 @@ class Trainer:
         """After Ctrl-C: go on with the better of the best and the current iterate."""
         warn(
             f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; the "
-            "model is the best iterate so far.",
+            f"model is the best iterate so far. {AGAIN}",
             ConvergenceWarning,
         )
         if not self.objective.is_finite():
@@ -457,6 +465,8 @@ def train(
     try:
         trainer.fit_loop()
     except KeyboardInterrupt:
+        if not keeps_best():
+            raise
         trainer.interrupt()
     trainer.history.n_steps = trainer.step
     trainer.choose()

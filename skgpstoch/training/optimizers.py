@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import Adadelta, AdamW, Optimizer
+from torch.optim import Adadelta as TorchAdadelta
+from torch.optim import AdamW, Optimizer
 
+from .light_optimizer import LightOptimizer, unwrapped
 from .projected_lbfgs import ProjectedLBFGS
 
 Schedule = Callable[[float, int], float]
@@ -40,7 +42,7 @@ def theory(step: float, n_steps: int) -> float:
 SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, "theory": theory}
 
 
-class SparseAdagrad(Optimizer):
+class SparseAdagrad(LightOptimizer):
     """AdaGrad (Duchi et al., 2011) that touches only those rows of a parameter with a gradient.
 
     torch's own does so with a warning of torch's at the first step.
@@ -69,22 +71,33 @@ class SparseAdagrad(Optimizer):
         return loss
 
 
-def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of torch's optimisers without what is around it for torch.compile."""
-    return getattr(method, "__wrapped__", method)
-
-
-class Adam(AdamW):
-    """torch's, which would import torch._dynamo at first: 1.4 to 3 s of the first fit."""
-
-    add_param_group = unwrapped(AdamW.add_param_group)
-    state_dict = unwrapped(AdamW.state_dict)
-    load_state_dict = unwrapped(AdamW.load_state_dict)
+class Adam(LightOptimizer, AdamW):
+    """torch's."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of all parameters."""
         return unwrapped(AdamW.step)(self, closure)
+
+
+class Adadelta(LightOptimizer, TorchAdadelta):
+    """torch's."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step of all parameters."""
+        return unwrapped(TorchAdadelta.step)(self, closure)
+
+
+def check_decay(groups: list[dict[str, Any]]) -> None:
+    """Raise a ValueError if steps would reverse weights, which they multiply by 1 − rate·decay."""
+    for group in groups:
+        decay = group.get("weight_decay", 0.0)
+        if decay * group["lr"] >= 1.0:
+            raise ValueError(
+                f"weight_decay must be below 1/learning_rate_init, {1.0 / group['lr']:.3g}, as a "
+                f"step multiplies weights by 1 - learning_rate_init * weight_decay, got {decay!r}."
+            )
 
 
 def make_optimizer(
@@ -104,6 +117,7 @@ def make_optimizer(
     ]
     if not groups:
         return None
+    check_decay(groups)
     if solver == "lbfgs":
         params = [p for group in groups for p in group["params"]]
         return ProjectedLBFGS(params, project, max_iter=LBFGS_ITERATIONS)

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+
+from .light_optimizer import LightOptimizer
 
 ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
 WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
@@ -22,7 +24,7 @@ NARROW_BOUNDS = 1e-3  # of a step, which is not looked at any closer
 SHORTEST, LONGEST = 0.1, 0.9  # of a bracket, where it is divided
 TRIALS = 25
 LOSS_ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
-CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of yᵀy
+CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of ‖s‖‖y‖, whatever those of the loss
 
 
 class Trial(NamedTuple):
@@ -86,10 +88,12 @@ class BoundedLBFGS:
             if steepest <= self.gtol or not math.isfinite(steepest):
                 self.converged = math.isfinite(steepest)
                 break
-            direction = -quasi_newton(slope * free, [(s * free, y * free) for s, y in pairs])
-            length = 1.0 if pairs else 1.0 / max(1.0, float(slope.abs().sum()))
-            longest = float("inf") if pairs else 1.0  # of a direction whose scale is not known
-            found = self.search(evaluate, x, value, slope, direction, length, longest)
+            direction = -quasi_newton(slope, pairs, free)
+            longest = float("inf")
+            if not pairs:  # nothing is known of scales: steps of 1 to 4, whatever the loss's units
+                direction /= direction.abs().sum()
+                longest = GROWTH
+            found = self.search(evaluate, x, value, slope, direction, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again
                 continue
@@ -114,7 +118,6 @@ class BoundedLBFGS:
         value: Tensor,
         slope: Tensor,
         direction: Tensor,
-        length: float,
         longest: float,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """A point along the projected direction that is lower by enough, and not steep any more.
@@ -122,7 +125,7 @@ class BoundedLBFGS:
         Its value and gradient too; or None. These are Wolfe's conditions: lengths grow while the
         slope along the direction stays what it was, and shrink by parabolas once one was too long.
         """
-        found = None
+        found, length = None, 1.0
         first, start = float(slope @ direction), float(value)
         slack = LOSS_ROUNDING * max(1.0, abs(start))
         low, high = Trial(0.0, start, first), None  # the bracket
@@ -133,7 +136,7 @@ class BoundedLBFGS:
             if promised >= 0.0:
                 break
             reached, gradient = evaluate(), self.gradient()
-            along = float((gradient * direction)[at == target].sum())  # 0 along a bound
+            along = float(torch.where(at == target, gradient * direction, 0.0).sum())
             trial = Trial(length, float(reached), along)
             enough = start + ARMIJO * promised + slack
             if trial.value <= min(enough, low.value + slack):
@@ -155,7 +158,6 @@ class BoundedLBFGS:
     def free(self, x: Tensor, slope: Tensor) -> Tensor:
         """1 for parameters that a step down the slope moves, 0 for those that bounds hold."""
         moved = self.move_to(x - slope) != x
-        self.move_to(x)
         return (moved | (slope == 0.0)).to(x)
 
     def position(self) -> Tensor:
@@ -164,8 +166,10 @@ class BoundedLBFGS:
 
     def move_to(self, x: Tensor) -> Tensor:
         """Set the parameters to the nearest point within bounds, which is returned."""
-        for p, part in zip(self.params, x.split([p.numel() for p in self.params]), strict=True):
-            p.copy_(part.view_as(p))
+        stop = 0
+        for p in self.params:
+            start, stop = stop, stop + p.numel()
+            p.copy_(x[start:stop].view_as(p))
         self.project()
         return self.position()
 
@@ -175,16 +179,13 @@ class BoundedLBFGS:
         return torch.cat([g.reshape(-1) for g in zeros])
 
 
-class ProjectedLBFGS(BoundedLBFGS, Optimizer):
-    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`.
-
-    The first of torch's optimisers takes most of a second to make, in imports.
-    """
+class ProjectedLBFGS(BoundedLBFGS, LightOptimizer):
+    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`."""
 
     def __init__(
         self, params: list[nn.Parameter], project: Callable[[], None], **options: Any
     ) -> None:
-        Optimizer.__init__(self, [{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
+        LightOptimizer.__init__(self, [{"params": params, "initial_lr": 1.0, "lr": 1.0}], {})
         BoundedLBFGS.__init__(self, params, project, **options)
         self.state[params[0]]["pairs"] = self.pairs
 
@@ -199,23 +200,31 @@ class ProjectedLBFGS(BoundedLBFGS, Optimizer):
         self.pairs = state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
 
 
-def quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y)."""
-    q, weights = slope.clone(), []
-    if not pairs:
-        return q
-    # The host is told which are of use, and what of them is the same for all g; weights stay.
-    asked = torch.stack([a for s, y in pairs for a in (s @ y, y @ y)]).view(-1, 2).tolist()
-    useful = [(s, y, *of) for (s, y), of in zip(pairs, asked, strict=True)]
-    useful = [(s, y, sy, yy) for s, y, sy, yy in useful if sy > CURVATURE * yy]
-    for s, y, sy, _ in reversed(useful):
-        weights.append((s @ q).double() / sy)
-        q -= weights[-1] * y
-    for _, _, sy, yy in useful[-1:]:
-        q *= sy / yy
-    for (s, y, sy, _), weight in zip(useful, reversed(weights), strict=True):
-        q += (weight - (y @ q).double() / sy) * s
-    return q
+def quasi_newton(
+    slope: Tensor, pairs: list[tuple[Tensor, Tensor]], free: Tensor | float = 1.0
+) -> Tensor:
+    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y).
+
+    Of g, s and y what is `free` counts, 1 or 0 for each parameter.
+    All that it makes is in the span of s, y and g, so that their inner products say how much of
+    each H g has, and the device is asked once (Chen, Wang & Zhou, "Large-scale L-BFGS using
+    MapReduce", NIPS 2014).
+    """
+    m = len(pairs)
+    columns = [*(s for s, _ in pairs), *(y for _, y in pairs), slope]
+    basis = torch.stack(columns).mul_(free)  # (2m + 1, D)
+    G = (basis.double() @ basis.double().mT).cpu().numpy()
+    useful = [i for i in range(m) if is_of_use(G[i, m + i], G[i, i], G[m + i, m + i])]
+    share, weights = np.zeros(2 * m + 1), np.zeros(m)  # of the basis in what becomes H g
+    share[-1] = 1.0
+    for i in reversed(useful):
+        weights[i] = G[i] @ share / G[i, m + i]
+        share[m + i] -= weights[i]
+    for i in useful[-1:]:
+        share *= G[i, m + i] / G[m + i, m + i]
+    for i in useful:
+        share[i] += weights[i] - G[m + i] @ share / G[i, m + i]
+    return torch.from_numpy(share).to(basis) @ basis
 
 
 def between(low: Trial, high: Trial) -> float:
@@ -230,9 +239,13 @@ def between(low: Trial, high: Trial) -> float:
     return low.length + width * min(max(share, SHORTEST), LONGEST)
 
 
+def is_of_use(sy: float, ss: float, yy: float) -> bool:
+    """Tell whether a pair says something of curvature, from inner products."""
+    return sy > CURVATURE * math.sqrt(ss) * math.sqrt(yy)
+
+
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:
     """Add a pair that says something of curvature; forget the oldest of too many."""
-    sy, yy = torch.stack([s @ y, y @ y]).tolist()
-    if sy > CURVATURE * yy:
+    if is_of_use(*torch.stack([s @ y, s @ s, y @ y]).tolist()):
         pairs.append((s, y))
         del pairs[:-memory]

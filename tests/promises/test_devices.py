@@ -76,7 +76,6 @@ def some_of(cases, covering):
 @pytest.fixture
 def alike(monkeypatch):
     """The CPU takes the branches of accelerators."""
-    monkeypatch.setattr(skgpstoch.kernels.matrices, "SINGLE_BLOCK_ROWS", 0)
     monkeypatch.setattr(devices, "HOST_ELEMENTS", devices.MOST_ELEMENTS)
     for module in (
         skgpstoch.kernels.distances,
@@ -252,7 +251,7 @@ def ctrl_c(case):
 
     with case.monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", interrupted)
-        with pytest.warns(ConvergenceWarning, match="interrupted"):
+        with sg.on_interrupt(), pytest.warns(ConvergenceWarning, match="interrupted"):
             model = case.make(max_iter=4).fit(case.X, case.y)
     return case.said_by(model)
 

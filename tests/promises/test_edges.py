@@ -9,20 +9,35 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import QUICK_FINITE, SPARSE, fitted_once
+from conftest import (
+    ESTIMATORS,
+    IMAGES,
+    QUICK_FINITE,
+    SPARSE,
+    constructor,
+    fitted_once,
+    named,
+)
 from sklearn.base import clone, is_classifier
+from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
     BSGDGaussianProcessRegressor,
     DLMRegressor,
     FITCRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.data.rows import Data
 from skgpstoch.estimators.base import representations, validate_inputs
+from skgpstoch.estimators.checkpoint_key import checkpoint_of
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import Marginals
 
@@ -48,7 +63,8 @@ def predictions(model, X, y):
 @pytest.mark.filterwarnings("error:.*beyond float64")
 def test_degenerate_counts_have_finite_predictions(counts, solver):
     X = np.random.default_rng(2).standard_normal((len(counts), 3))
-    model = poisson(solver=solver).fit(X, counts)
+    with pytest.warns(UserWarning, match=f"{len(counts)} rows are too few to learn a kernel"):
+        model = poisson(solver=solver).fit(X, counts)
     far, y = np.concatenate([X, 3.0 * X, 1e3 * X]), np.tile(counts, 3)
     assert all(np.isfinite(a).all() for a in predictions(model, far, y))
 
@@ -470,5 +486,124 @@ def test_weights_that_sum_to_one_are_one_row():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (30, 1)), rng.standard_normal(30)
     model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
-    with pytest.warns(UserWarning, match="divide relative weights by their mean"):
+    with pytest.warns(UserWarning, match="sums to 1 although 30 rows .* divide them by their mean"):
         model.fit(X, y, np.full(30, 1 / 30))
+    model.fit(X, y, np.full(30, 0.1))  # without a warning
+
+
+class OfProportions(SVGPClassifier):
+    """The recipe of the user guide."""
+
+    def fit(self, X, y, sample_weight=None):
+        if sample_weight is not None:
+            sample_weight = sample_weight / np.mean(sample_weight)
+        return super().fit(X, y, sample_weight)
+
+
+def test_boosting_with_proportions():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (80, 2))
+    y = X[:, 0] > 0.0
+    params = {"n_inducing": 5, "max_iter": 5, "random_state": 0}
+    one = SVGPClassifier(**params).fit(X, y)
+    boosted = AdaBoostClassifier(OfProportions(**params), n_estimators=1).fit(X, y)
+    assert boosted.estimators_[0].predict_proba(X).max() > one.predict_proba(X).max() - 0.05
+    with pytest.warns(UserWarning, match="sums to 1 although 80 rows"):
+        boosted = AdaBoostClassifier(SVGPClassifier(**params), n_estimators=1).fit(X, y)
+    assert boosted.estimators_[0].predict_proba(X).max() < one.predict_proba(X).max() - 0.2
+
+
+# ---- scalars of NumPy --------------------------------------------------------------------------
+SCALARS_OF_NUMPY = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
+
+
+@pytest.mark.filterwarnings("ignore:ADMM did not converge")
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_parameters_may_be_scalars_of_numpy(cls):
+    """As a search takes them from arrays of strings, numbers or booleans; the model is the same."""
+    params = {"max_iter": 2} if "max_iter" in cls().get_params() else {}
+    params |= {"image_shape": (4, 4), "patch_shape": (3, 3)} if cls in IMAGES else {}
+    params |= {"learn_kernel": False} if "learn_kernel" in cls().get_params() else {}
+    model = constructor(cls)(**params)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 16 if cls in IMAGES else 2)), np.arange(30.0) % 2
+    given = model.get_params(deep=False)
+    kinds = {name: SCALARS_OF_NUMPY.get(type(value)) for name, value in given.items()}
+    same = {name: kind(given[name]) for name, kind in kinds.items() if kind is not None}
+    assert len(same) > 3
+    other = clone(model).set_params(**same).fit(X, y)
+    np.testing.assert_array_equal(other.predict(X), model.fit(X, y).predict(X))
+
+
+def test_scalars_of_numpy_change_no_stream_and_no_warm_start(tmp_path):
+    """Nor the file of a fit."""
+    X, y = np.linspace(-1.0, 1.0, 40)[:, None], np.linspace(-1.0, 1.0, 40)
+    same = {
+        "mean": np.str_("zero"),
+        "n_inducing": np.int64(5),
+        "learning_rate_init": np.float32(0.5),
+    }
+    model = SVGPRegressor(mean="zero", n_inducing=5, learning_rate_init=0.5, max_iter=2)
+    for method in ("fit", "partial_fit"):
+        fitted = getattr(clone(model).set_params(warm_start=True, random_state=0), method)(X, y)
+        getattr(fitted.set_params(**same), method)(X, y)
+    identities = {
+        checkpoint_of(
+            m.set_params(checkpoint_dir=tmp_path, random_state=0), Data(X, y), 0, None
+        ).identity
+        for m in (clone(model), clone(model).set_params(**same))
+    }
+    assert len(identities) == 1
+
+
+# ---- messages ----------------------------------------------------------------------------------
+HOSTILE = [
+    (GaussianProcessRegressor, "alpha", {}),
+    (GaussianProcessRegressor, "alpha", []),
+    (GaussianProcessRegressor, "alpha", ["a"]),
+    (GaussianProcessRegressor, "optimizer", 3),
+    (ADMMGaussianProcessRegressor, "cv", []),
+    (ADMMGaussianProcessRegressor, "dual_step", 10**30),
+    (SolveGPRegressor, "orthogonal_points", {}),
+    (SolveGPRegressor, "orthogonal_points", [["a"]]),
+    (SVGPRegressor, "inducing_points", {}),
+    (SVGPRegressor, "inducing_points", [[]]),
+    (SVGPRegressor, "n_inducing", 10**30),
+    (SVGPRegressor, "hidden_layer_sizes", (4, 10**30)),
+    (SCGDGaussianProcessRegressor, "hidden_layer_sizes", 10**30),
+    (SCGDGaussianProcessRegressor, "weight_decay", 1e9),
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "value"), HOSTILE)
+def test_errors_name_the_parameter(cls, name, value):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(ValueError, match=name):
+        cls(**{name: value}).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "cls", [GaussianProcessClassifier, SVGPClassifier, AutoGaussianProcessClassifier]
+)
+@pytest.mark.parametrize("labels", [[1, "a"], ["a", None], ["a", 0.5]])
+def test_labels_of_several_types_are_named(cls, labels):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    kinds = " and ".join(sorted(type(label).__name__ for label in labels))
+    with pytest.raises(ValueError, match=f"y must hold labels of one type, got {kinds}"):
+        cls().fit(X, np.array(10 * labels, dtype=object))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")],
+)
+def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
+    def out_of_memory(*args):
+        raise error
+
+    monkeypatch.setattr(SCGDGaussianProcessRegressor, "_prepare", out_of_memory)
+    model = SCGDGaussianProcessRegressor(hidden_layer_sizes=10**9)
+    with pytest.raises(
+        MemoryError, match=r"ran out of memory .*hidden_layer_sizes \(now 1000000000"
+    ):
+        model.fit(np.zeros((3, 1)), np.zeros(3))

@@ -686,6 +686,7 @@ def fitted_part(model, kernel):
     return inner.k2 if extra else inner
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")
 def test_kernel_hyper_parameters_keep_to_their_bounds(quick_finite, sine):
     kernel = ConstantKernel(2.0, "fixed") * RBF([0.9, 1.0], (0.85, 1.05)) * Matern(
         3.0, "fixed", nu=1.5
@@ -1119,7 +1120,7 @@ def test_warm_start_with_more_rows(finite, sine):
     """ "auto" may choose other numbers for more rows, but not another model."""
     X, y = sine
     model = finite(hidden_layer_sizes=(8,), max_iter=2, warm_start=True, random_state=0)
-    model.fit(X[:9], y[:9])
+    model.fit(X[:10], y[:10])
     big = np.tile(X, (30, 1)), np.tile(y, 30)
     assert np.isfinite(model.fit(*big).predict(GRID)).all()
 

@@ -1,5 +1,6 @@
 """The sparse variational family: every combination works, or is refused with a reason."""
 
+import contextlib
 import copy
 import itertools
 import os
@@ -26,7 +27,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import poisson
 from shared import GRID, constant_density, global_state, kill, labelled, results
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import (
     RBF,
     ConstantKernel,
@@ -245,7 +246,6 @@ BAD = [
     ({"n_inducing": 0}, "n_inducing"),
     ({"n_inducing": 10.0}, "n_inducing"),
     ({"n_inducing": "all"}, "n_inducing"),
-    ({"n_inducing": 201}, r"n_inducing=201 must be at most .* 200"),
     ({"inducing_points": "grid"}, "inducing_points"),
     ({"inducing_points": 3}, "inducing_points"),
     ({"inducing_points": np.zeros((10, 3))}, r"inducing_points must have 2 columns.*got 3"),
@@ -281,7 +281,6 @@ def test_bad_parameters_are_named(quick_any, sine, params, match):
 
 BAD_ORTHOGONAL = [
     ({"n_orthogonal": 0}, "n_orthogonal"),
-    ({"n_orthogonal": 201}, "n_orthogonal"),
     ({"n_orthogonal": "many"}, "n_orthogonal"),
     ({"posterior": "svgp"}, "posterior"),
     ({"orthogonal_points": "kmeans"}, "orthogonal_points"),
@@ -369,7 +368,8 @@ def test_counts_must_be_counts(quick_sparse, y, match):
         with pytest.raises(ValueError, match=match):
             method(X, y)
     assert not hasattr(model, "n_features_in_")
-    model.fit(X, np.arange(4))
+    with pytest.warns(UserWarning, match="4 rows are too few"):
+        model.fit(X, np.arange(4))
     with pytest.raises(ValueError, match=match):
         model.log_predictive_density(X, y)
 
@@ -457,10 +457,11 @@ def test_auto_solver_says_what_it_is(quick_sparse, sine):
     common = {"solver": "auto", "max_iter": 1}
     assert quick_sparse(**common).fit(X, y).solver_ == "lbfgs"
     rng = np.random.default_rng(0)
-    many = rng.uniform(-3, 3, (1200, 2)), rng.standard_normal(1200)
+    many = rng.uniform(-3, 3, (2001, 2)), rng.standard_normal(2001)
     assert quick_sparse(**common).fit(*many).solver_ == "collapsed"
     model = quick_sparse(**common, likelihood="laplace")
-    assert model.fit(X, y).solver_ == "natural"
+    assert model.fit(X, y).solver_ == "lbfgs"
+    assert model.fit(*many).solver_ == "natural"
     assert quick_sparse(**common).partial_fit(X, y).solver_ == "collapsed"
     assert model.solver == "auto"
     decoupled = constructor(SolveGPRegressor)(**common, **POSTERIORS["decoupled"])
@@ -529,12 +530,13 @@ def test_more_points_cannot_lower_the_bound(quick_sparse, sine):
     }
     if isinstance(quick_sparse(), SolveGPRegressor):
         params |= {"orthogonal_points": X[-3:], "n_orthogonal": "auto"}
-    bounds = [
-        quick_sparse(inducing_points=X[:M], n_inducing=M, **params)
-        .fit(X, y)
-        .log_marginal_likelihood_value_
-        for M in (5, 10, 20, 40)
-    ]
+    with pytest.warns(UserWarning, match=r"Raise n_inducing, now (5|10)\."):
+        bounds = [
+            quick_sparse(inducing_points=X[:M], n_inducing=M, **params)
+            .fit(X, y)
+            .log_marginal_likelihood_value_
+            for M in (5, 10, 20, 40)
+        ]
     assert bounds == sorted(bounds)
 
 
@@ -592,6 +594,7 @@ def test_kernel_expressions(quick_sparse, sine, kernel):
 
 
 @few_iterations
+@pytest.mark.filterwarnings("ignore:The optimal value found")  # of some solvers
 def test_kernel_hyper_parameters_keep_to_their_bounds(quick_sparse, sine):
     kernel = ConstantKernel(2.0, "fixed") * RBF([0.9, 1.0], (0.85, 1.05)) * Matern(
         3.0, "fixed", nu=1.5
@@ -795,7 +798,10 @@ def test_exposures_in_streams(quick_sparse, counts):
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 def test_extreme_counts(quick_sparse, sine, y, solver):
     X, _ = sine
-    model = quick_sparse(likelihood="poisson", solver=solver).fit(X, y)
+    model = quick_sparse(likelihood="poisson", solver=solver)
+    still_improves = pytest.warns(ConvergenceWarning, match="while it was improving")
+    with still_improves if y.any() else contextlib.nullcontext():
+        model.fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
@@ -948,7 +954,6 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick_any, sine, before, m
         ({"device": "cuda:99"}, (X, y)),
     ]
     if not before or method == "fit":  # a stream goes on with the points that it has
-        failures.append(({"n_inducing": 1000}, (X, y)))
         failures.append(({"kernel": WhiteKernel()}, (X, y)))
     good = model.get_params(deep=False)
     for params, data in failures:
@@ -1043,6 +1048,7 @@ def test_other_exposures_do_not_resume(counts, tmp_path, monkeypatch):
     assert set(tmp_path.iterdir()) == left
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")  # where a rate recovers at a bound
 @pytest.mark.parametrize("rate", [1e3, 1e30])
 @pytest.mark.parametrize("solver", ["collapsed", "natural", "adam"])
 def test_absurd_learning_rates_recover_or_say_why(quick_any, sine, rate, solver):
@@ -1067,7 +1073,8 @@ def test_few_rows(quick_any, sine, solver, n_rows, early_stopping):
     model = quick_any(**params, early_stopping=early_stopping)
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     y = np.arange(n_rows) % 2 if is_classifier(model) else y
-    model.fit(X, y)
+    with pytest.warns(UserWarning, match=f"{n_rows} rows are too few"):
+        model.fit(X, y)
     assert np.isfinite(results(model)).all()
 
 

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
 from ...data.devices import HOST
+from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...kernels import contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
@@ -186,19 +188,34 @@ class CrossValidationRecipe(Recipe):
         noise = float(posterior.likelihood.noise_variance.mean())
         return join_white_noise(kernel, noise, self.kernel.white)
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        if self.kernel.expression is not None:  # scikit-learn's own warnings of bounds
-            self.fitted_kernel(fitted.posterior, fitted.x_scaling)._check_bounds_params()
-        if not cast(CrossValidationObjective, fitted.objective).is_exact:
-            yield (
-                "Conjugate gradients did not converge, so steps are inexact. The noise variance is "
-                "too small relative to the kernel's; raise the lower bound of a WhiteKernel."
+    @property
+    def learns(self) -> bool:
+        return not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
+        yield from self.kernel_findings(fitted, kernel, self.kernel, True)
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        is_exact = cast(CrossValidationObjective, fitted.objective).is_exact
+        steps = Finding("inexact steps", "noise", int(not is_exact), 1, category=ConvergenceWarning)
+        if not is_exact:
+            steps = steps._replace(
+                severity="problem",
+                text="Conjugate gradients did not converge, so steps are inexact. The noise "
+                "variance is too small relative to the kernel's.",
+                advice="Raise the lower bound of a WhiteKernel.",
             )
+        n_iter, most = fitted.history.n_iter, fitted.plan.max_iter
+        ended = Finding("iterations", "max_iter", n_iter, most, category=ConvergenceWarning)
         if fitted.history.status == "max_iter":
-            yield (
-                f"ADMM did not converge in {fitted.plan.max_iter} iterations: raise max_iter or "
-                "tol."
+            ended = ended._replace(
+                severity="problem",
+                text=f"ADMM did not converge in {most} iterations.",
+                advice="Raise max_iter or tol.",
             )
+        yield from (steps, ended)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)

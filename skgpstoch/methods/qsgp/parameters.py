@@ -47,6 +47,8 @@ class BasisParameters:
         The kernel, without noise.
     likelihood_ : Likelihood
         The fitted likelihood.
+    n_components_ : int
+        Number of basis functions of the model.
     loss_curve_ : list of float
         Minus the evidence lower bound of every sweep, nats per row, of the scaled y where it is
         scaled; without log|k(Z, Z)| where basis="inducing". For solver="adagrad" an estimate, of

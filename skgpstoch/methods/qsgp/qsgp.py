@@ -58,7 +58,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         has in torch here.
     n_components : int or "auto", default="auto"
         Basis functions m. "auto" is a quarter of n_samples, between 1,000 and 10,000; or all rows,
-        10,000 at most, where basis="inducing".
+        10,000 at most, where basis="inducing", which has no more than there are rows.
     n_dense : int or "auto", default="auto"
         Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
         all up to 1,024 of a single latent function, and else 100, as far as these take little
@@ -145,7 +145,7 @@ def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
         kernel=KernelChoice.of(p.kernel),
         basis=functions(n_components=p.n_components),
         augments=p.augment,
-        learns_kernel=p.learn_kernel,
+        learns_kernel=bool(p.learn_kernel),
         training=Training.of(p),
     )
 

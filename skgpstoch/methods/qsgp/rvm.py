@@ -24,10 +24,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.devices import all_hold
+from ...data.findings import Finding
 from ...data.rows import Rows
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
@@ -55,6 +57,7 @@ NEWTON_STEPS = 50  # of the closing posterior at most
 MOST_ROUNDS = 10  # of its blocks, where it has several
 CLOSED = 1e-7  # nats per row gained by a step after which there is none
 MOST_PRECISION = 1e12
+HALF = 0.5  # of the rows, beyond which relevant ones are too many for intervals
 MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
 
@@ -225,20 +228,28 @@ class RelevanceRecipe(BasisRecipe):
             "intercept_": float(level[0]) if single else level,
         }
 
-    def warnings(self, fitted: Fitted) -> Iterator[str]:
-        yield from super().warnings(fitted)
-        if self.training.max_iter != "auto":
-            return
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         R, n = fitted.posterior.model.basis.n_components, fitted.posterior.n_rows
-        n_iter = fitted.history.n_iter
-        if n_iter == fitted.plan.max_iter and self.n_swept(math.ceil(n)) == n:
-            yield f"Relevance vectors have not settled in {n_iter} sweeps: raise max_iter."
-        elif n < 2 * R:
-            yield (
-                f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: do "
-                "not trust the intervals. QSGPRegressor and QSGPClassifier need fewer rows; or "
-                "give a kernel with larger length-scales."
+        n_iter, most = fitted.history.n_iter, fitted.plan.max_iter
+        is_auto = self.training.max_iter == "auto"
+        sweeps = Finding("sweeps", "max_iter", n_iter, most, category=ConvergenceWarning)
+        share = R / n
+        relevant = Finding("relevant rows", "X", share, HALF, category=ConvergenceWarning)
+        if is_auto and n_iter == most and self.n_swept(math.ceil(n)) == n:
+            sweeps = sweeps._replace(
+                severity="problem",
+                text=f"Relevance vectors have not settled in {n_iter} sweeps.",
+                advice="Raise max_iter.",
             )
+        elif is_auto and share > HALF:
+            relevant = relevant._replace(
+                severity="problem",
+                text=f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: "
+                "do not trust the intervals.",
+                advice="QSGPRegressor and QSGPClassifier need fewer rows; or give a kernel with "
+                "larger length-scales.",
+            )
+        yield from (sweeps, relevant)
 
 
 def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:

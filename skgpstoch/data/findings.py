@@ -1,0 +1,127 @@
+"""Findings about a fit: what is told in warnings, and what `diagnose` tabulates."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from .messages import warn
+
+SEVERITIES = ("problem", "note", "fine")
+HEADINGS = ("finding", "where", "value", "limit", "severity")
+
+
+class Finding(NamedTuple):
+    """One check of a fit.
+
+    Parameters
+    ----------
+    name : str
+        What was looked at.
+    where : str
+        The parameter, the input or the part of the model that it is about.
+    value, limit : float
+        What was found, and where a problem begins.
+    severity : {"problem", "note", "fine"}, default="fine"
+        "problem": `fit` warns. "note": there may be a reason to act. "fine": there is none.
+    text : str, default=""
+        What happened, and why.
+    advice : str, default=""
+        What to do.
+    category : type of Warning, default=UserWarning
+        Of the warning.
+    """
+
+    name: str
+    where: str
+    value: float
+    limit: float
+    severity: str = "fine"
+    text: str = ""
+    advice: str = ""
+    category: type[Warning] = UserWarning
+
+    @property
+    def message(self) -> str:
+        """What happened, why, and what to do."""
+        return f"{self.text} {self.advice}".strip()
+
+    def noted(self) -> Finding:
+        """Return the same, of which `fit` does not warn."""
+        return self if self.severity == "fine" else self._replace(severity="note")
+
+    def line(self) -> dict[str, Any]:
+        """Return a line of the table."""
+        cells = (self.name, self.where, self.value, self.limit, self.severity)
+        return {**dict(zip(HEADINGS, cells, strict=True)), "message": self.message}
+
+
+class Diagnosis(tuple[Finding, ...]):
+    """Findings about a fit, the worst first: a tuple of them, which prints as a table.
+
+    Parameters
+    ----------
+    findings : iterable of Finding
+        In any order.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, findings: Iterable[Finding] = ()) -> Diagnosis:
+        """Sort by severity."""
+        return super().__new__(cls, sorted(findings, key=lambda f: SEVERITIES.index(f.severity)))
+
+    def __getnewargs__(self) -> tuple[tuple[Finding, ...]]:
+        return (tuple(self),)
+
+    @property
+    def problems(self) -> list[Finding]:
+        """Findings that `fit` warns of."""
+        return [finding for finding in self if finding.severity == "problem"]
+
+    def warn(self) -> None:
+        """Warn of each problem, once."""
+        said = {finding.message: finding.category for finding in self.problems}
+        for message, category in said.items():
+            warn(message, category)
+
+    def within(self, part: str) -> Diagnosis:
+        """Return the findings as those of a part of a model; a part without a name is all of it."""
+        if not part:
+            return self
+        return Diagnosis(f._replace(where=f"{part}: {f.where}") for f in self)
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame, a line for each finding."""
+        import pandas as pd  # not needed otherwise
+
+        return pd.DataFrame([f.line() for f in self], columns=[*HEADINGS, "message"])
+
+    def __repr__(self) -> str:
+        table = [HEADINGS, *(cells(finding) for finding in self)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+        said = [f"{f.name} ({f.where}): {f.message}" for f in self if f.message]
+        return "\n".join([*lines, *([""] if said else []), *said])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        head = "".join(f"<th>{name}</th>" for name in (*HEADINGS, "message"))
+        rows = [
+            "".join(f"<td>{html.escape(cell)}</td>" for cell in (*cells(f), f.message))
+            for f in self
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def cells(finding: Finding) -> tuple[str, ...]:
+    """Return a finding as the texts of a line, without its message."""
+    value, limit = (f"{number:.3g}" for number in (finding.value, finding.limit))
+    return finding.name, finding.where, value, limit, finding.severity

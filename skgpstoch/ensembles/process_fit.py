@@ -1,0 +1,143 @@
+"""How an exact process of one kernel is fitted: precisions, hyper-parameters, tails.
+
+Targets that no other row makes likely count for less, and copies of rows are taken for what they
+are; :mod:`.process_evidence` has the rest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..data.arrays import Scaling
+from ..data.devices import HOST
+from ..data.held_out import HeldOutPredictions
+from ..data.rows import Data, Rows
+from .process_evidence import LogPosterior, Process, ProcessRows, Shape, laplace_draws, search
+from .student_mixture import LeftOut, Tails, calibrated
+
+NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
+MOST_COPIES = 1.5  # rows for each that is distinct, or copies are not taken for observations
+GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
+GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
+SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
+
+
+class Conditioned(NamedTuple):
+    """A process, and y less its mean and the variance of y of rows that were left out, (N,)."""
+
+    process: Process
+    residual: torch.Tensor
+    var: torch.Tensor
+
+    @classmethod
+    def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Conditioned:
+        """Condition on rows, and leave each of them out."""
+        process = Process.given(shape, z, rows)
+        return cls(process, *process.left_out(rows))
+
+
+class FittedKernel(NamedTuple):
+    """Of one output: the best z, a process for each draw of it, tails, and log densities (N,)."""
+
+    z: np.ndarray
+    draws: list[Process]
+    tails: Tails
+    held_out: HeldOutPredictions
+
+
+def fit_kernel(
+    shape: Shape,
+    rows: ProcessRows,
+    searched: torch.Tensor,
+    normals: np.ndarray,
+    before: FittedKernel | None,
+) -> FittedKernel:
+    """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
+
+    Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
+    If there is one draw, the search starts where that of the kernel before ended: of 500 rows .08
+    nats better on the mean of 14 tables, and a fifth quicker, but of 60 rows .01 worse.
+    """
+    start = shape.start(rows)
+    if before is not None and len(normals) == 1 and before.z.shape == start.shape:
+        start = before.z
+    z, some = settled(shape, rows.some(searched), start)
+    found = [Conditioned.given(shape, z, rows)]
+    precision = rows.precision
+    if len(searched) < len(rows.y):  # the others are judged by what the searched ones say
+        precision = left_out_precisions(found[0], rows)
+    precision = precision.index_copy(0, searched, some.precision)
+    is_final = len(normals) == 1 and torch.equal(precision, rows.precision)
+    rows = rows._replace(precision=precision)
+    if not is_final:
+        draws = laplace_draws(LogPosterior(shape, rows), z, normals[:, : len(z)])
+        found = [Conditioned.given(shape, of_draw, rows) for of_draw in draws]
+    processes, *columns = zip(*found, strict=True)
+    left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in columns))
+    tails = calibrated(left_out, rows.weight.cpu().numpy())
+    noise = torch.stack([process.theta.noise_where(rows.missing) for process in processes])
+    held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
+    return FittedKernel(z, [process.to(HOST) for process in processes], tails, held_out)
+
+
+def settled(shape: Shape, rows: ProcessRows, z: np.ndarray) -> tuple[np.ndarray, ProcessRows]:
+    """Return the best z, from a start, and rows with their precisions, which depend on it."""
+    for _ in range(SETTLING_ROUNDS):
+        z = search(LogPosterior(shape, rows), z)
+        precision = left_out_precisions(Conditioned.given(shape, z, rows), rows)
+        if torch.equal(precision == 1.0, rows.precision == 1.0):
+            break
+        rows = rows._replace(precision=precision)
+    return z, rows
+
+
+def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
+    """Standard normal numbers (S, D), in pairs of ε and −ε; of one draw, 0."""
+    half = rng.standard_normal((n_draws // 2, n_columns))
+    return np.concatenate([half, -half]) if n_draws > 1 else np.zeros((1, n_columns))
+
+
+def copies_of(rows: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many times distinct rows count, and how many copies of them are left out, (n,).
+
+    Rows that agree in everything say that there is no noise, and predict one another. That is so
+    where they are few: new rows may agree with them, too. Where most rows are copies the table was
+    repeated, or weights say how sure rows are: then the mean weight is 1, and all copies go.
+    """
+    weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
+    if weight.mean() <= MOST_COPIES:
+        return weight, np.minimum(weight, 1.0)
+    weight = weight / weight.mean()
+    return weight, weight
+
+
+def target_precisions(rows: Data) -> np.ndarray:
+    """Precisions of targets before anything is known of X, (n, P): less than 1 far from the median.
+
+    So that one of 1e6 among 60 rules neither units nor the first search.
+    """
+    y = Scaling.standard(rows.y, rows.weight)
+    error = torch.from_numpy((rows.y - y.offset) / y.scale)
+    weight = None if rows.weight is None else torch.from_numpy(rows.weight)
+    weighted = Rows(error, weight)
+    error = (error - weighted.median(error)).abs()
+    return gross_precisions(error, weighted.median(error), GROSS_TARGET).numpy()
+
+
+def left_out_precisions(conditioned: Conditioned, rows: ProcessRows) -> torch.Tensor:
+    """Precisions of targets, (N,): less than 1 where other rows predict something else."""
+    error = (conditioned.residual / conditioned.var.sqrt()).abs()
+    middle = Rows(error[:, None], rows.weight).median(error[:, None])
+    return gross_precisions(error, middle, GROSS_ERROR)
+
+
+def gross_precisions(error: torch.Tensor, middle: torch.Tensor, most: float) -> torch.Tensor:
+    """1, but 1/error² of errors that are larger than `most`: those have the noise that they show.
+
+    Errors are in units of the middle one, as normal errors have it; if that is 0, none is large.
+    """
+    unit = torch.where(middle > 0.0, NORMAL_SCALE * middle, torch.inf)
+    return torch.where(error > most * unit, unit / error, 1.0).square()

@@ -1,0 +1,192 @@
+"""The bound where the inducing points are the rows, for likelihoods that are not Gaussian.
+
+Where Z = X the best q(f) is that of sites κ, λ of the rows (Opper & Archambeau, "The variational
+Gaussian approximation revisited", Neural Computation 21, 2009). With W = κ^½ A⁻¹ κ^½,
+A = I + κ^½ K κ^½, and the prior N(m, K) of every output,
+
+    a = λ − κm − WK(λ − κm),   μ = Ka + m,   Σ = K − KWK,
+    KL = ½(aᵀKa − tr WK + log|A|).
+
+At sites that stay (see :mod:`skgpstoch.objectives.dual`), with α = ∂/∂μ and δ = ∂/∂v of the data
+term and E = I − WK, the bound has the gradient
+
+    ∂/∂K = Eα aᵀ + E diag(δ) Eᵀ − β(½WKW + ½aaᵀ − WKa aᵀ),   ∂/∂m = Σᵢ (Eα + βWKa)ᵢ.
+
+An evaluation takes a quarter of the time of one with whitened features.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..losses import ExpectedScore
+from ..maths.gaussian import Marginals
+from ..maths.linalg import (
+    NotPositiveDefiniteError,
+    cholesky_,
+    inverse_,
+    log_det,
+    mirror_,
+)
+from ..models.sparse import SparseModel
+from ..posteriors.sites import RowSites, Sites
+from .base import surrogate
+from .elbo import safe_curvature
+from .exact import gram_of
+from .lbfgs import rejected
+from .optimal_q import ROUNDING, damped_newton
+from .variational import VariationalObjective
+
+TOL, MAX_ITER = 1e-6, 50  # nats per row that a step for the sites is worth; steps
+
+
+class Latent(NamedTuple):
+    """q(f) of the rows, every output by itself."""
+
+    mean: Tensor  # μ, (N, P)
+    var: Tensor  # diag Σ, (N, P)
+    kl: Tensor  # summed over outputs, ()
+    a: Tensor  # (N, P)
+    W: Tensor  # (P, N, N)
+    WK: Tensor  # (P, N, N)
+
+
+class AllRowsObjective(VariationalObjective):
+    """The bound of a log-concave likelihood, in float64, at sites that stay for an epoch."""
+
+    precision: Tensor
+    cross: Tensor
+    value: Tensor
+
+    def __init__(self, *args: Any, X: Tensor, rows: Rows, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.data: tuple[Tensor, Rows] | None = (X, rows)
+        none = torch.zeros(len(X), len(self.model.mean.value), dtype=X.dtype, device=X.device)
+        self.register_buffer("precision", none)
+        self.register_buffer("cross", none.clone())
+        self.register_buffer("value", none.new_tensor(-torch.inf)[()])
+
+    def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Return row numbers for X: sites are in the order of the rows, epochs are not."""
+        return torch.arange(len(X), dtype=X.dtype, device=X.device)[:, None], rows
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        X, rows = cast(tuple[Tensor, Rows], self.data)
+        if not bool(self.value.isfinite()):
+            self.find(X, rows)
+        try:
+            total, kl = bound_at(self.model, X, rows, self.sites)
+        except NotPositiveDefiniteError:
+            return rejected([p for p in self.parameters() if p.requires_grad])
+        return self.per_row(total, len(X), kl, generator)
+
+    @property
+    def sites(self) -> RowSites:
+        """Those of this epoch."""
+        return RowSites(self.precision, self.cross)
+
+    @torch.no_grad()
+    def find(self, X: Tensor, rows: Rows) -> None:
+        """Find the best sites at the present hyper-parameters, from the last ones."""
+        K, n = gram_of(self.model, X), rows.n_effective
+        m, beta = self.model.mean.value, self.model.beta
+
+        def survey(q: Latent, exact: bool) -> tuple[Tensor, RowSites]:
+            term = score(self.model, rows, q)
+            kappa = term.curvature if exact else safe_curvature(term, K.diagonal())
+            found = RowSites(kappa / beta, (kappa * q.mean + term.mean) / beta)
+            return term.value.sum() - beta * q.kl, found
+
+        def moments(sites: RowSites) -> Latent:
+            return latent(K, m, sites)
+
+        found, _ = damped_newton(survey, moments, self.sites, TOL * n, ROUNDING * n, MAX_ITER)
+        self.register_buffer("precision", found.sites.precision)
+        self.register_buffer("cross", found.sites.cross)
+        self.register_buffer("value", found.value)
+
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Return the bound itself, at the best sites."""
+        self.find(X, rows)
+        return -float(self.value) / rows.n_effective
+
+    @torch.no_grad()
+    def present_sites(self) -> Sites:
+        X, _ = cast(tuple[Tensor, Rows], self.data)
+        basis = self.model.features.basis(X)
+        return self.sites.of_weights(basis.phi, self.model.offset(basis))
+
+    def detach_rows(self) -> None:
+        self.data = None
+
+
+# ---- q(f), and the bound -------------------------------------------------------------------------
+
+
+def score(model: SparseModel, rows: Rows, q: Latent) -> ExpectedScore:
+    """Minus the loss of all rows, and its derivatives, each row as often as it counts."""
+    f, none = Marginals(q.mean[None], q.var[None]), torch.zeros_like(q.mean[:, 0])
+    return model.loss.expected_score(rows.y, model.likelihood.of(rows), f, none).weighted(rows)
+
+
+@torch.no_grad()
+def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
+    """Return the q(f) of sites, given K (N, N) and m (P,).
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If A has no factor.
+    """
+    kappa = sites.precision.mT  # (P, N)
+    root = kappa.clamp_min(0.0).sqrt()
+    found, log_dets = [], []
+    for s in root:
+        A = K * s * s[:, None]
+        A.diagonal().add_(1.0)
+        if not cholesky_(A):
+            raise NotPositiveDefiniteError("The posterior precision is not positive definite.")
+        log_dets.append(log_det(A))
+        inverse_(A)
+        mirror_(A)
+        found.append(A.mul_(s).mul_(s[:, None]))
+    W = torch.stack(found)
+    WK = W @ K
+    target = sites.cross - sites.precision * m  # λ − κm, (N, P)
+    a = target - (WK @ target.mT[..., None])[..., 0].mT
+    Ka = K @ a
+    var = K.diagonal() - (K * WK.mT).sum(-1)  # (P, N)
+    trace = WK.diagonal(dim1=-2, dim2=-1).sum()
+    kl = 0.5 * ((a * Ka).sum() - trace + torch.stack(log_dets).sum())
+    return Latent(Ka + m, var.clamp_min(0.0).mT, kl, a, W, WK)
+
+
+def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tuple[Tensor, Tensor]:
+    """−Σ loss and KL, each (), at the q(f) of sites; the first has the gradient of the bound."""
+    K, m = gram_of(model, X), model.mean.value
+    q = latent(K.detach(), m.detach(), sites)
+    term = score(model, rows, q)
+    dK, dm = gradients(q, term.mean, term.explained, model.beta)
+    value = term.value.sum()
+    pairs = [(x, dx) for x, dx in ((K, dK), (m, dm)) if x.requires_grad]
+    return surrogate(value.detach(), *pairs) + (value - value.detach()), q.kl
+
+
+@torch.no_grad()
+def gradients(q: Latent, alpha: Tensor, delta: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Of −Σ loss − β KL at sites that stay, by K (N, N) and m (P,), from α and δ (N, P)."""
+    dK, dm = torch.zeros_like(q.W[0]), torch.zeros_like(q.a[0])
+    for p, (W, WK) in enumerate(zip(q.W, q.WK, strict=True)):
+        a, WKa = q.a[:, p], WK @ q.a[:, p]
+        E_alpha = alpha[:, p] - WK @ alpha[:, p]
+        E = -WK
+        E.diagonal().add_(1.0)
+        dK += (E * delta[:, p]) @ E.mT - 0.5 * beta * (WK @ W)
+        left = E_alpha + beta * (WKa - 0.5 * a)
+        dK += 0.5 * (torch.outer(left, a) + torch.outer(a, left))
+        dm[p] = (E_alpha + beta * WKa).sum()
+    return dK, dm

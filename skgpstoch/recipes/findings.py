@@ -1,0 +1,394 @@
+"""What may be wrong with a fit: its rows, training, kernel, noise and points.
+
+Each function looks at one thing, and yields what it finds whether that is a problem or not. So the
+warnings of `fit` and the table of `diagnose` come from the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from ..data.arrays import Scaling
+from ..data.findings import Finding
+from ..features.base import Basis
+from ..kernels import split_white_noise
+from ..training.loop import History
+
+FEW_ROWS, TOO_FEW_ROWS = 20, 10  # to learn hyper-parameters from
+MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
+LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
+MOST_GAIN = 0.1  # nats per row, in the last tenth of training
+OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of their sizes
+COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # of X, that some rows are compared with
+ASKED_ROWS, ASKED_PAIRS = 20, 200  # rows whose covariances, and whose errors, are looked at
+LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other one
+LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
+LEAST_RANGE = 0.01  # of an input, in length-scales
+SEEN_RANGE = 0.1  # of some other input, for units to be to blame
+MOST_RESIDUAL = 1.0  # of noise variances, that points leave unexplained
+SHOWN_COLUMNS = 5
+VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
+RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
+EXPLAIN_ERRORS = (VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING)
+STANDARDISE = (
+    "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
+    "standard deviations of X."
+)
+SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
+UNTRAINED = "Raise max_iter first, which has cut the training short."
+
+ALIKE = 0.4
+"""Correlation of the errors at a row and at the nearest other one.
+
+*Measured* on eight UCI tables of 300 to 600 rows: an exact process has −.8 to .07. With 80 inducing
+points it is −.05 to .16 where their noise is within a third of the exact one's, and .3 to .6 where
+that is three to six times as large; with 5 up to .9. The residual variance does not tell: at the
+optimum it is .02 to .25 of the noise, however few points there are.
+"""
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
+    """Yield how many rows there are to learn hyper-parameters from."""
+    found = Finding("few rows", "X", n_rows, FEW_ROWS)
+    if n_rows < FEW_ROWS and learns:
+        found = found._replace(
+            severity="problem" if n_rows < TOO_FEW_ROWS else "note",
+            text=f"{n_rows} rows are too few to learn a kernel from: expect predictions that are "
+            "too certain.",
+            advice="Give more rows; or give an estimator that takes a kernel what you know of it, "
+            "with tight or 'fixed' bounds.",
+        )
+    yield found
+
+
+def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
+    """Yield how many features there are for each row."""
+    found = Finding("many features", "X", n_features / n_rows, MANY_FEATURES)
+    if n_features > MANY_FEATURES * n_rows:
+        found = found._replace(
+            severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
+            text=f"X has more features, {n_features}, than rows, {n_rows}, which do not tell what "
+            "features matter.",
+            advice="Select features or reduce them (PCA), or give a kernel with one length_scale "
+            "for all.",
+        )
+    yield found
+
+
+# ---- hyper-parameters ----------------------------------------------------------------------------
+
+
+def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
+    """Yield which hyper-parameters of a fitted kernel are at a bound, as scikit-learn words it.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        With the bounds of the search.
+    is_given : bool
+        Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
+        says that an input does not matter, and a variance there that f is a line, say: only notes.
+    """
+    close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
+    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+    if not close.any():
+        yield Finding("at its bound", "kernel", 0, 1)
+    for (parameter, i), value, at in zip(free, np.exp(kernel.theta), close, strict=True):
+        if not at.any():
+            continue
+        side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")
+        limit = parameter.bounds[i][0 if at[0] else 1]
+        found = Finding(
+            "at its bound",
+            f"{parameter.name}[{i}]" if parameter.n_elements > 1 else parameter.name,
+            float(value),
+            float(limit),
+            "problem",
+            f"The optimal value found for dimension {i} of parameter {parameter.name} is close to "
+            f"the specified {side} bound {limit}.",
+            f"{change} the bound and calling fit again may find a better value.",
+            ConvergenceWarning,
+        )
+        is_scale = parameter.name.endswith("length_scale")
+        if is_given or (is_scale and at[0]):
+            yield found
+        elif is_scale:
+            which = f"column {i} of X" if parameter.n_elements > 1 else "X"
+            yield found._replace(
+                severity="note",
+                text=f"f does not depend on {which}, whose length_scale is at its upper bound.",
+                advice="Look at its units if it should matter; else there is nothing to do.",
+            )
+        else:
+            yield found._replace(severity="note", advice="Give a kernel with other bounds.")
+
+
+def of_noise(variance: Tensor, bounds: tuple[float, float]) -> Iterator[Finding]:
+    """Yield whether the noise variance of an output, of a scaled y, is at a bound of ours."""
+    (low, high), level = bounds, float(variance.min())
+    if low == high:
+        return
+    found = Finding("noise at its bound", "noise variance", level, low)
+    if np.isclose(math.log(level), math.log(low)):
+        found = found._replace(
+            severity="note",
+            text=f"The noise variance is at its lower bound, {low:g}: the model takes y for a "
+            "function of X without noise.",
+            advice="If y is noisy, add WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are "
+            "then those of the noise; look for duplicates of rows, too.",
+        )
+    yield found
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def of_training(history: History, max_iter: int) -> Iterator[Finding]:
+    """Yield what the last tenth of training has gained, if it did not end by itself."""
+    curve = history.scores or history.loss_curve
+    tenth = max(1, len(curve) // 10)
+    gain = 0.0
+    if history.status == "max_iter" and len(curve) >= LEAST_CURVE:
+        gain = float(np.mean(curve[-2 * tenth : -tenth]) - np.mean(curve[-tenth:]))
+    found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
+    if gain > MOST_GAIN:
+        found = found._replace(
+            severity="problem",
+            text=f"Training ended after max_iter={max_iter} epochs while it was improving, by "
+            f"{gain:.2g} nats per row in the last tenth.",
+            advice="Raise max_iter, or learning_rate_init if the loss falls slowly and smoothly.",
+            category=ConvergenceWarning,
+        )
+    elif history.status == "interrupted":
+        found = found._replace(
+            severity="note",
+            text=f"Training was interrupted after {history.n_iter} of {max_iter} epochs.",
+            advice="Fit again to train to the end.",
+        )
+    yield found
+
+
+def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator[Finding]:
+    """Yield whether more points were asked for, by a parameter, than there are rows."""
+    if asked == "auto" or int(asked) <= n_used:
+        return
+    yield Finding(
+        "points cut to rows",
+        name,
+        int(asked),
+        n_used,
+        "problem" if int(asked) > n_rows else "note",  # equal rows are one
+        f"{name}={asked} is more than there are to choose from; {n_used} are used.",
+        f"Lower {name}, or leave it 'auto'.",
+    )
+
+
+# ---- what the kernel sees ------------------------------------------------------------------------
+
+
+def of_sight(
+    fitted: sk.Kernel, given: sk.Kernel | None, X: np.ndarray, unit: float
+) -> Iterator[Finding]:
+    """Yield whether f can differ between rows, and whether rows tell of each other.
+
+    Parameters
+    ----------
+    fitted : sklearn kernel
+        Of f, with or without noise.
+    given : sklearn kernel or None
+        Where the search began; None: at the scales of the data.
+    X : ndarray of shape (n, d)
+        Rows, in the units of the kernel.
+    unit : float
+        Standard deviation of y, in units of f.
+    """
+    kernel, some = split_white_noise(fitted)[0], X[:: stride(X)]
+    if not np.ptp(some, axis=0).any():
+        same = "All rows of X are the same, so that predictions are a constant."
+        yield Finding(
+            VARIATION, "X", 0, LEAST_VARIATION, "note", same, "Look for inputs that differ."
+        )
+        return
+    least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
+    before = 1.0, math.inf
+    if given is not None:
+        before = neighbour_and_variation(split_white_noise(given)[0], some)
+    yield of_variation(variation / least, before[1] / least, kernel)
+    if TOO_FEW_ROWS <= len(some) == len(X):
+        yield of_nearest(nearest, before[0], kernel)
+
+
+def stride(X: np.ndarray) -> int:
+    """Return the step from each row that others are compared with to the next."""
+    return max(math.ceil(len(X) / COMPARED_ROWS), math.ceil(X.size / COMPARED_NUMBERS))
+
+
+def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
+    """Return whether f is almost the same at all rows, now and before the search.
+
+    Both are in units of the least variation.
+    """
+    found = Finding(VARIATION, "kernel", LEAST_VARIATION * share, LEAST_VARIATION)
+    if share >= 1.0:
+        return found
+    constant = f"The kernel, {kernel}, makes f almost the same at all rows, a constant"
+    if before < 1.0:
+        return found._replace(
+            severity="problem",
+            text=f"{constant}. Its length-scales are far larger than the differences "
+            "between rows of X.",
+            advice=STANDARDISE,
+        )
+    return found._replace(
+        severity="note",
+        text=f"{constant}, as y does not seem to depend on X.",
+        advice="Look for inputs that y depends on, or for units in which they vary.",
+    )
+
+
+def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
+    """Return whether rows tell nothing of their neighbours, now and before the search."""
+    found = Finding(NEAREST, "kernel", correlation, LEAST_CORRELATION)
+    if correlation >= LEAST_CORRELATION:
+        return found
+    return found._replace(
+        severity="problem" if before < LEAST_CORRELATION else "note",
+        text=f"The kernel, {kernel}, forgets a row before the next one: f has a correlation of "
+        f"{correlation:.1g} with f at the nearest row, so that predictions between rows are the "
+        "mean. Its length-scales are far smaller than the spacing of X.",
+        advice=STANDARDISE,
+    )
+
+
+def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, float]:
+    """Return the prior's correlation of f at a row and at the nearest, and how much f varies.
+
+    The former is the median of some rows; the latter is the largest standard deviation of a
+    difference f(x) − f(x').
+    """
+    n = len(X)
+    asked = np.unique(np.linspace(0, n - 1, min(n, ASKED_ROWS)).round().astype(int))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        K, prior = kernel(X[asked], X), kernel.diag(X)  # (q, n), (n,)
+        squared = prior[asked][:, None] + prior - 2.0 * K  # E (f(x) − f(x'))²
+        correlation = np.nan_to_num(K / np.sqrt(prior[asked][:, None] * prior))
+    correlation[np.arange(len(asked)), asked] = -1.0
+    return float(np.median(correlation.max(1))), math.sqrt(max(squared.max(), 0.0))
+
+
+def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
+    """Yield inputs so narrow beside a length-scale that they share that f cannot depend on them."""
+    scales = scales_of_inputs(kernel, X.shape[1])
+    if not scales:
+        return
+    with np.errstate(over="ignore"):
+        width = np.ptp(X, axis=0) / np.min(scales, axis=0)  # (d,)
+    is_shared = not any(np.ptp(scale) for scale in scales) and width.max() >= SEEN_RANGE
+    narrow = np.flatnonzero(is_shared & (width < LEAST_RANGE) & (width > 0.0))
+    varied = width[width > 0.0]
+    found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), LEAST_RANGE)
+    if len(narrow):
+        more = ", …" if len(narrow) > SHOWN_COLUMNS else ""
+        columns = ", ".join(map(str, narrow[:SHOWN_COLUMNS])) + more
+        found = found._replace(
+            where=f"X[:, {narrow[0]}]",
+            severity="problem",
+            text=f"The kernel cannot see columns {columns} of X: they range over less than "
+            f"{LEAST_RANGE:.0%} of the length_scale that all columns share.",
+            advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
+            "column.",
+        )
+    yield found
+
+
+# ---- points, or basis functions ------------------------------------------------------------------
+
+
+def of_residual(basis: Basis, noise: float, advice: str, is_trained: bool) -> Iterator[Finding]:
+    """Yield tr(K − Q) of rows, in units of their noise variance, or of 1 where there is none."""
+    share = float(basis.residual().mean()) / noise
+    found = Finding(RESIDUAL, "points", share, MOST_RESIDUAL)
+    if share > MOST_RESIDUAL:
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"The points leave {share:.2g} times the noise variance unexplained at the mean "
+            "row: they are too few for this kernel.",
+            advice=advice if is_trained else UNTRAINED,
+        )
+    yield found
+
+
+def of_errors(
+    error: np.ndarray, nearest: np.ndarray, advice: str, is_trained: bool
+) -> Iterator[Finding]:
+    """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise."""
+    alike = max(map(correlation, error.T, nearest.T))
+    limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
+    found = Finding(ERRORS, "points", alike, limit)
+    if alike > limit:
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"Errors at neighbouring rows of the training data are alike (correlation "
+            f"{alike:.2g}): the fit takes a part of the function for noise.",
+            advice=advice if is_trained else UNTRAINED,
+        )
+    yield found
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return that of errors about 0, of which none counts for more than three usual ones."""
+    unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
+    a, b = (np.clip(e / unit, -3.0, 3.0) for e in (a, b))
+    return float(a @ b / (math.sqrt((a @ a) * (b @ b)) or 1.0))
+
+
+def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
+    step = stride(X)
+    _, distinct = np.unique(X[::step], axis=0, return_index=True)
+    rows = step * distinct  # by what they hold, whatever their order is
+    offset, scale = Scaling.standard(X[rows])
+    Z = torch.from_numpy((X[rows] - offset) / scale).float()
+    asked = np.unique(
+        np.linspace(0, len(rows) - 1, min(len(rows), ASKED_PAIRS)).round().astype(int)
+    )
+    distance = torch.cdist(Z[asked], Z)
+    distance[torch.arange(len(asked)), asked] = math.inf
+    return rows[asked], rows[distance.argmin(1).numpy()]
+
+
+def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | None:
+    """Return the length-scales (d,) of each part that sees the inputs; None if one has none."""
+    if isinstance(kernel, sk.KernelOperator):
+        k1, k2 = (scales_of_inputs(part, n_features) for part in (kernel.k1, kernel.k2))
+        return None if k1 is None or k2 is None else k1 + k2
+    if isinstance(kernel, sk.Exponentiation):
+        return scales_of_inputs(kernel.kernel, n_features)
+    if isinstance(kernel, sk.ConstantKernel | sk.WhiteKernel):
+        return []
+    if not isinstance(kernel, sk.RBF | sk.RationalQuadratic):  # Matern is an RBF there
+        return None
+    return [np.broadcast_to(kernel.length_scale, n_features)]
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def causes(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, errors that follow from another problem as a note."""
+    found = list(findings)
+    first = [f for f in found if f.name in EXPLAIN_ERRORS and f.severity == "problem"]
+    if not first:
+        return found
+    follow = f"This follows from {first[0].name!r}."
+    return [f._replace(advice=follow).noted() if f.name == ERRORS and f.text else f for f in found]

@@ -1,0 +1,143 @@
+"""Ctrl-C: the first keeps the best so far, the second ends everything.
+
+Somebody who watches a fit and interrupts it wants what it has found. In a loop of a hundred fits
+the same press must end the loop, and a job without a keyboard is interrupted to be ended. So:
+
+* Fits that follow one another within ten seconds are a series. The first interrupt in a series ends
+  the fit that runs, with its best so far and a warning. The second raises KeyboardInterrupt.
+* If nobody is at the keyboard, the first raises it.
+* :func:`on_interrupt` makes a block the series, or says that nothing is kept.
+
+Whatever can be ended early asks :func:`keeps_best` when KeyboardInterrupt reaches it; what would
+follow in the same fit asks :func:`was_interrupted`, and is left out or cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+SERIES_PAUSE = 10.0
+"""Seconds between two fits after which they are no series: longer than it takes to press again."""
+
+ACTIONS = ("keep", "raise")
+AGAIN = "Interrupt again to end all fits that follow."
+
+
+class Record(threading.local):
+    """What a thread has seen: signals come to the main one, but tests and callbacks raise anywhere.
+
+    Attributes
+    ----------
+    action : str
+        "keep" or "raise" in a block, or "auto".
+    depth, fit : int
+        How many fits are within one another, and the number of the outermost.
+    ended : float
+        When that last ended.
+    kept_in : int or None
+        The fit that an interrupt has ended in this series.
+    """
+
+    def __init__(self) -> None:
+        self.action = "auto"
+        self.depth = self.fit = 0
+        self.ended = -SERIES_PAUSE
+        self.kept_in: int | None = None
+
+
+RECORD = Record()
+
+
+@contextlib.contextmanager
+def on_interrupt(action: str = "keep") -> Iterator[None]:
+    """Decide what Ctrl-C, or SIGINT, does to the fits in a block.
+
+    Parameters
+    ----------
+    action : {"keep", "raise"}, default="keep"
+        "keep": the first interrupt ends the fit that runs, with its best so far and a warning; any
+        after it in the block raises KeyboardInterrupt. "raise": each does.
+
+    Yields
+    ------
+    None
+        Nothing: the block is what counts.
+
+    Raises
+    ------
+    ValueError
+        If it is another action.
+
+    Notes
+    -----
+    Outside of such a block the first interrupt is kept where somebody is at the keyboard: in an
+    interactive session or a notebook, and in the foreground of a terminal. The second raises
+    KeyboardInterrupt, in the same fit or in one that follows within ten seconds.
+
+    Examples
+    --------
+    A batch job that keeps the best so far when its scheduler sends SIGINT before time is up:
+
+    >>> import skgpstoch
+    >>> model = skgpstoch.GaussianProcessRegressor()
+    >>> with skgpstoch.on_interrupt("keep"):
+    ...     model = model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
+    """
+    if action not in ACTIONS:
+        raise ValueError(f"action must be one of {ACTIONS}, got {action!r}.")
+    before = RECORD.action, RECORD.kept_in
+    RECORD.action, RECORD.kept_in = action, None
+    try:
+        yield
+    finally:
+        RECORD.action, RECORD.kept_in = before
+
+
+@contextlib.contextmanager
+def one_fit() -> Iterator[None]:
+    """Count the block as one fit, with all the fits in it."""
+    if RECORD.depth == 0:
+        RECORD.fit += 1
+        if RECORD.action == "auto" and time.monotonic() - RECORD.ended > SERIES_PAUSE:
+            RECORD.kept_in = None
+    RECORD.depth += 1
+    try:
+        yield
+    finally:
+        RECORD.depth -= 1
+        RECORD.ended = time.monotonic()
+
+
+def keeps_best() -> bool:
+    """Tell, of an interrupt that has just come, whether to keep the best so far, or to raise it."""
+    is_auto = RECORD.action == "auto"
+    keeps = is_attended() if is_auto else RECORD.action == "keep"
+    if keeps and RECORD.kept_in is None:
+        RECORD.kept_in = RECORD.fit
+        return True
+    if is_auto:  # what comes after the one that is raised is another matter
+        RECORD.kept_in = None
+    return False
+
+
+def was_interrupted() -> bool:
+    """Tell whether an interrupt has ended a part of the present fit."""
+    return RECORD.depth > 0 and RECORD.kept_in == RECORD.fit
+
+
+def is_attended() -> bool:
+    """Tell whether somebody is at the keyboard who may have pressed Ctrl-C."""
+    if hasattr(sys, "ps1") or sys.flags.interactive:  # Python's prompt, IPython, notebooks
+        return True
+    try:
+        keyboard = sys.stdin.fileno()
+        if not os.isatty(keyboard):
+            return False
+        return not hasattr(os, "tcgetpgrp") or os.tcgetpgrp(keyboard) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        return False

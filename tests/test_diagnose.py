@@ -1,0 +1,507 @@
+"""What a fit says of itself: findings, the warnings that come of them, and the table."""
+
+import pickle
+import re
+import textwrap
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import (
+    ESTIMATORS,
+    IMAGES,
+    INDUCING,
+    OF_OTHERS,
+    constructor,
+    fitted_once,
+    named,
+)
+from numpy.testing import assert_array_equal
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern, WhiteKernel
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import learning_curve
+
+from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    DLMRegressor,
+    FITCRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    QSGPRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    StackedDensityRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.data.findings import Diagnosis, Finding
+from skgpstoch.recipes import findings
+from skgpstoch.training.loop import History
+
+PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "why_is_my_fit_bad.rst"
+CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
+
+
+def only(found):
+    (finding,) = found
+    return finding
+
+
+def named_finding(model, name):
+    return only(finding for finding in model.diagnose() if finding.name == name)
+
+
+def said_by(fit):
+    """Messages of all warnings, each as often as it came."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.fixture(scope="module")
+def waves():
+    """500 rows of a sine of five periods."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (500, 1))
+    return X, np.sin(30 * X[:, 0]) + 0.1 * rng.standard_normal(500)
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def some_findings():
+    fine = Finding("few rows", "X", 50.0, 20.0)
+    note = Finding("noise", "y", 1e-8, 1e-8, "note", "Noise is low.", "Look.")
+    problem = Finding("points", "n_inducing", 9.0, 4.0, "problem", "Too <few>.", "Raise it.")
+    return fine, note, problem
+
+
+def test_a_diagnosis_is_a_tuple_the_worst_first():
+    fine, note, problem = some_findings()
+    diagnosis = Diagnosis([fine, problem, note])
+    assert diagnosis == (problem, note, fine)
+    assert diagnosis.problems == [problem]
+    assert pickle.loads(pickle.dumps(diagnosis)) == diagnosis
+    assert type(pickle.loads(pickle.dumps(diagnosis))) is Diagnosis
+    assert [f.where for f in diagnosis.within("gp")] == ["gp: n_inducing", "gp: y", "gp: X"]
+
+
+def test_a_diagnosis_prints_as_a_table():
+    text = str(Diagnosis(some_findings()))
+    assert text == repr(Diagnosis(some_findings()))
+    lines = text.splitlines()
+    assert lines[0].split() == ["finding", "where", "value", "limit", "severity"]
+    assert lines[1].split() == ["points", "n_inducing", "9", "4", "problem"]
+    assert lines[5:] == [
+        "points (n_inducing): Too <few>. Raise it.",
+        "noise (y): Noise is low. Look.",
+    ]
+    html = Diagnosis(some_findings())._repr_html_()
+    assert "Too &lt;few&gt;. Raise it." in html
+    assert html.count("<tr>") == 4
+
+
+def test_a_diagnosis_is_a_frame():
+    frame = Diagnosis(some_findings()).to_frame()
+    assert list(frame["severity"]) == ["problem", "note", "fine"]
+    assert frame["value"].tolist() == [9.0, 1e-8, 50.0]
+    assert list(Diagnosis().to_frame().columns) == list(frame.columns)
+
+
+def test_each_problem_is_warned_of_once():
+    _, note, problem = some_findings()
+    said = said_by(Diagnosis([problem, note, problem]).warn)
+    assert said == ["Too <few>. Raise it."]
+
+
+# ---- each finding, where it is true and where it is not ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "learns", "severity"),
+    [
+        (9, True, "problem"),
+        (10, True, "note"),
+        (19, True, "note"),
+        (20, True, "fine"),
+        (2, False, "fine"),
+    ],
+)
+def test_few_rows(n_rows, learns, severity):
+    assert only(findings.of_rows(n_rows, learns)).severity == severity
+
+
+@pytest.mark.parametrize(("d", "severity"), [(20, "fine"), (21, "note"), (41, "problem")])
+def test_many_features(d, severity):
+    assert only(findings.of_features(20, d)).severity == severity
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        ConstantKernel(1e-2, (1e-2, 1.0)) * RBF([1.0, 5.0], [(1e-1, 1e1), (5e-1, 5.0)]),
+        RBF(2.0, "fixed") + WhiteKernel(1.0, (1e-5, 1.0)),
+        RBF(2.0) + WhiteKernel(1.0),
+    ],
+)
+def test_bounds_are_told_in_the_words_of_scikit_learn(kernel):
+    theirs = said_by(kernel._check_bounds_params)
+    ours = [f for f in findings.of_bounds(kernel, True) if f.severity == "problem"]
+    assert [f.message for f in ours] == theirs
+    assert all(f.category is ConvergenceWarning for f in ours)
+
+
+def test_of_a_default_kernel_an_input_that_does_not_matter_is_noted():
+    kernel = 1.0 * RBF([1.0, 1e5, 1e-5])
+    ignored, short = findings.of_bounds(kernel, False)
+    assert (ignored.severity, ignored.where) == ("note", "k2__length_scale[1]")
+    assert "column 1 of X" in ignored.message
+    assert short.severity == "problem"
+
+
+def test_noise_at_its_bound_is_noted():
+    level = torch.tensor([0.1, 1e-8], dtype=torch.float64)
+    assert only(findings.of_noise(level, (1e-8, 1e2))).severity == "note"
+    assert only(findings.of_noise(level[:1], (1e-8, 1e2))).severity == "fine"
+    assert not list(findings.of_noise(level, (1e-8, 1e-8)))  # is not learned
+
+
+@pytest.mark.parametrize(
+    ("curve", "status", "severity"),
+    [
+        (np.linspace(5.0, 0.0, 20), "max_iter", "problem"),
+        (np.linspace(5.0, 0.0, 20), "converged", "fine"),
+        (np.linspace(5.0, 0.0, 9), "max_iter", "fine"),  # too few to tell
+        (np.exp(-np.arange(40.0)), "max_iter", "fine"),
+        (np.linspace(5.0, 0.0, 20), "interrupted", "note"),
+    ],
+)
+def test_training_that_still_improves(curve, status, severity):
+    history = History(loss_curve=list(curve), status=status)
+    found = only(findings.of_training(history, 20))
+    assert found.severity == severity
+    assert ("max_iter=20" in found.message) == (severity == "problem")
+
+
+def test_scores_of_other_rows_say_more_than_losses():
+    history = History(list(np.linspace(5.0, 0.0, 20)), [1.0] * 20, status="max_iter")
+    assert only(findings.of_training(history, 20)).severity == "fine"
+
+
+def test_points_that_are_cut():
+    assert not list(findings.of_number("n_inducing", "auto", 50, 50))
+    assert not list(findings.of_number("n_inducing", 50, 50, 50))
+    cut = only(findings.of_number("n_inducing", 51, 50, 50))
+    assert (cut.severity, cut.value, cut.limit) == ("problem", 51, 50)
+    merged = only(findings.of_number("n_inducing", 51, 50, 60))  # some rows are equal
+    assert merged.severity == "note"
+
+
+SIGHTS = {  # scale of X, the fitted kernel, the kernel at the start: severities
+    "healthy": (1.0, RBF(1.0), RBF(0.5), "fine", "fine"),
+    "stuck far above": (1e-6, RBF(1.0), RBF(1.0), "problem", "fine"),
+    "stuck far below": (1e6, RBF(1.0), RBF(1.0), "fine", "problem"),
+    "nothing found": (1.0, 1e-8 * RBF(1.0), RBF(1.0), "note", "fine"),
+    "shrunk": (1.0, RBF(1e-5), None, "fine", "note"),
+    "linear": (1e-6, 1e12 * RBF(1.0), 1.0 * RBF(1.0), "fine", "fine"),
+    "linear exactly": (1.0, DotProduct(), DotProduct(), "fine", "fine"),
+    "with noise": (1e-6, RBF(1.0) + WhiteKernel(), RBF(1.0) + WhiteKernel(), "problem", "fine"),
+}
+
+
+@pytest.mark.parametrize("case", SIGHTS)
+def test_what_the_kernel_sees(case):
+    scale, fitted, given, of_variation, of_nearest = SIGHTS[case]
+    X = scale * np.random.default_rng(0).uniform(-3, 3, (60, 2))
+    variation, nearest = findings.of_sight(fitted, given, X, 1.0)
+    assert (variation.severity, nearest.severity) == (of_variation, of_nearest)
+    assert ("StandardScaler" in variation.advice) == (of_variation == "problem")
+
+
+def test_rows_that_are_all_the_same_are_noted():
+    found = only(findings.of_sight(RBF(1.0), RBF(1.0), np.ones((20, 2)), 1.0))
+    assert (found.severity, found.where) == ("note", "X")
+
+
+def test_of_many_rows_only_some_are_compared(monkeypatch):
+    """Of which the nearest is no neighbour."""
+    X = np.arange(1000.0)[:, None]
+    monkeypatch.setattr(findings, "COMPARED_NUMBERS", 100)
+    variation = only(findings.of_sight(RBF(1.0), RBF(1.0), X, 1.0))
+    assert variation.name == findings.VARIATION
+
+
+def test_inputs_of_other_units():
+    X = np.random.default_rng(0).uniform(-3, 3, (60, 3)) * [1.0, 1e-4, 1.0]
+    found = only(findings.of_inputs(2.0 * Matern(1.0, nu=1.5), X))
+    assert (found.severity, found.where) == ("problem", "X[:, 1]")
+    assert "columns 1 of X" in found.message
+    assert only(findings.of_inputs(RBF([1.0, 1e-4, 1.0]), X)).severity == "fine"
+    assert only(findings.of_inputs(RBF(1.0), X[:, [0, 2]])).severity == "fine"
+    constant = np.column_stack([X[:, 0], np.ones(60)])  # which nobody can see
+    assert only(findings.of_inputs(RBF(1.0), constant)).severity == "fine"
+    assert not list(findings.of_inputs(RBF(1.0) + DotProduct(), X))
+
+
+def test_few_errors_are_alike_by_chance():
+    error = np.random.default_rng(0).standard_normal((16, 1))
+    nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]
+    assert only(findings.of_errors(error, nearest, "Raise.", True)).limit == 1.0
+    found = only(findings.of_errors(np.tile(error, (20, 1)), np.tile(nearest, (20, 1)), "", True))
+    assert (found.limit, found.severity) == (findings.ALIKE, "problem")
+
+
+def test_errors_of_neighbours():
+    rng = np.random.default_rng(0)
+    noise, other = rng.standard_normal((2, 200, 2))
+    fine = only(findings.of_errors(noise, other, "Raise.", True))
+    assert fine.severity == "fine"
+    agree = only(findings.of_errors(noise, noise + 0.5 * other, "Raise.", True))
+    assert (agree.severity, agree.advice) == ("problem", "Raise.")
+    one = noise.copy(), other.copy()
+    one[0][3] = one[1][3] = 1e9  # two gross errors beside each other do not decide
+    assert only(findings.of_errors(*one, "Raise.", True)).severity == "fine"
+    cut = only(findings.of_errors(noise, noise, "Raise.", False))
+    assert cut.severity == "note"
+    assert "max_iter" in cut.advice
+    zero = np.zeros((200, 1))
+    assert only(findings.of_errors(zero, zero, "Raise.", True)).value == 0.0
+
+
+def test_the_nearest_row_is_another_one_in_units_of_the_columns():
+    X = np.array([[0.0, 0.0], [0.0, 900.0], [1.0, 0.0], [1.0, 1000.0], [0.0, 0.0], [5.0, 3e3]])
+    asked, nearest = findings.nearest_rows(X)
+    assert_array_equal(asked, [0, 1, 2, 3, 5])  # the copy of the first is left out
+    assert_array_equal(nearest, [2, 3, 0, 1, 3])
+    _, in_other_units = findings.nearest_rows(X * [1e3, 1e-3])
+    assert_array_equal(in_other_units, nearest)
+    order = np.random.default_rng(0).permutation(500)
+    rows = np.random.default_rng(1).standard_normal((500, 2))
+    whole, shuffled = (Z[np.stack(findings.nearest_rows(Z))] for Z in (rows, rows[order]))
+    assert_array_equal(whole, shuffled)
+
+
+# ---- fits --------------------------------------------------------------------------------------
+
+
+def data_of(cls, sine, two_classes):
+    if cls in IMAGES:
+        X = np.random.default_rng(0).normal(size=(40, 16))
+        return X, X[:, 0] > 0.0 if is_classifier(cls()) else X[:, 0]
+    return two_classes if is_classifier(cls()) else sine
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
+    with pytest.raises(NotFittedError):
+        cls().diagnose()
+    model = fitted_once(constructor(cls)(), *data_of(cls, sine, two_classes))
+    diagnosis = model.diagnose()
+    assert isinstance(diagnosis, Diagnosis)
+    assert {"few rows", "training", "sweeps", "iterations", "at its bound"} & {
+        finding.name for finding in diagnosis
+    }
+    assert not diagnosis.problems  # an error of pytest's
+    assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
+
+
+def test_estimators_around_others_tell_of_each(sine, two_classes):
+    X, y = (a[:60] for a in sine)
+    for cls in OF_OTHERS[2:]:
+        with pytest.raises(NotFittedError):
+            cls([("a", Ridge())]).diagnose()
+    automatic = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert [f.name for f in automatic.diagnose()] == ["few rows", "many features"]
+    classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
+    assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]
+    gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))
+    pairs = [("gp", gp), ("ridge", ConstantVarianceRegressor(Ridge()))]
+    stacked = StackedDensityRegressor(pairs, cv=2).fit(X, y)
+    assert {f.where for f in stacked.diagnose()} == {"gp: X", "gp: kernel"}
+    around = ConstantVarianceRegressor(GaussianProcessRegressor(RBF() + WhiteKernel(0.1)), cv=2)
+    assert around.fit(X, y).diagnose()[0].where.startswith("estimator_: ")
+
+
+CONSTANT = {"max_iter": 50, "learning_rate_init": 0.5, "learning_rate": "constant"}
+TIGHT = [
+    (SVGPRegressor, {"n_inducing": 10}),
+    (SolveGPRegressor, {"n_inducing": 10}),
+    (FITCRegressor, {"n_inducing": 10}),
+    (DLMRegressor, {"n_inducing": 10, "max_iter": 25}),
+    (SCGDGaussianProcessRegressor, {"hidden_layer_sizes": (), "n_components": 200, **CONSTANT}),
+    (BSGDGaussianProcessRegressor, {"hidden_layer_sizes": (), "n_components": None}),
+    (QSGPRegressor, {"n_components": 50}),
+    (ADMMGaussianProcessRegressor, {"n_restarts": 0}),
+    (GaussianProcessRegressor, {}),
+    (GaussianProcessRegressor, {"method": "svgp"}),
+]
+
+
+@pytest.mark.parametrize(("cls", "params"), TIGHT, ids=lambda p: getattr(p, "__name__", None))
+def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
+    kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)
+    model = cls(kernel, random_state=0, **params)
+    said = said_by(lambda: model.fit(*sine))
+    bound = "parameter (k1__)?(k2__)?length_scale is close to the specified upper bound 0.4"
+    assert len([m for m in said if re.search(bound, m)]) == 1, said
+    assert said == [f.message for f in model.diagnose().problems]
+    fixed = cls(RBF(0.3, "fixed") + WhiteKernel(0.1), random_state=0, **params)
+    assert not [m for m in said_by(lambda: fixed.fit(*sine)) if "length_scale" in m]
+
+
+@pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor], ids=named)
+def test_too_few_points_for_the_function(cls, waves):
+    few = cls(n_inducing=3, random_state=0)
+    assert said_by(lambda: few.fit(*waves)) == [few.diagnose()[0].message]
+    assert "Raise n_inducing, now 3" in few.diagnose()[0].message
+    enough = cls(n_inducing=40, random_state=0)
+    assert not said_by(lambda: enough.fit(*waves))
+    assert named_finding(enough, findings.ERRORS).value < 0.2
+
+
+def test_too_few_points_for_a_kernel_that_is_fixed(waves):
+    kernel = RBF(0.02, "fixed") + WhiteKernel(0.1, "fixed")
+    few = SVGPRegressor(kernel, n_inducing=10, learn_inducing_points=False, random_state=0)
+    said = only(said_by(lambda: few.fit(*waves)))
+    assert re.search("leave .* times the noise variance unexplained.* Raise n_inducing", said)
+    assert "'residual variance'" in named_finding(few, findings.ERRORS).advice  # follows from it
+    enough = SVGPRegressor(kernel, n_inducing=100, random_state=0).fit(*waves)
+    assert named_finding(enough, "residual variance").severity == "fine"
+
+
+def test_training_that_is_cut_short_is_warned_of(sine):
+    X, y = sine
+    params = {"solver": "adam", "n_inducing": 10, "learning_rate_init": 0.02, "random_state": 0}
+    cut = SVGPRegressor(**params, learning_rate="constant", max_iter=20)
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=20 epochs while .* Raise max_iter"):
+        cut.fit(X, y)
+    assert named_finding(cut, findings.ERRORS).severity != "problem"  # follows from it
+
+
+def test_a_kernel_of_other_units_is_warned_of(waves):
+    X, y = waves
+    for scale, name in ((1e-6, findings.VARIATION), (1e6, findings.NEAREST)):
+        model = SVGPRegressor(RBF(1.0), n_inducing=20, random_state=0)
+        said = said_by(lambda model=model, scale=scale: model.fit(scale * X, y))
+        assert said == [model.diagnose()[0].message]
+        assert model.diagnose()[0].name == name
+        assert "StandardScaler" in said[0]
+    both = np.column_stack([X, 1e-6 * np.random.default_rng(0).normal(size=(len(X), 1))])
+    model = GaussianProcessRegressor(RBF(0.1) + WhiteKernel(0.1))
+    with pytest.warns(UserWarning, match="cannot see columns 1 of X.*length_scale for each"):
+        model.fit(both, y)
+    assert not said_by(lambda: SVGPRegressor(n_inducing=40, random_state=0).fit(1e-6 * both, y))
+
+
+def test_few_rows_and_many_features_are_warned_of_once(sine):
+    X, y = (a[:9] for a in sine)
+    model = SVGPRegressor(max_iter=2, random_state=0)
+    assert said_by(lambda: model.fit(X, y)) == [model.diagnose()[0].message]
+    assert "9 rows are too few" in model.diagnose()[0].message
+    twice = np.full(9, 2)
+    assert not said_by(lambda: model.fit(X, y, sample_weight=twice))  # are 18 rows
+    none = np.r_[np.ones(9), 0.0]
+    X_10, y_10 = (a[:10] for a in sine)
+    assert "9 rows" in only(said_by(lambda: model.fit(X_10, y_10, sample_weight=none)))
+    fixed = SVGPRegressor(RBF(1.0, "fixed") + WhiteKernel(0.1, "fixed"), random_state=0)
+    assert not said_by(lambda: fixed.fit(X, y))  # there is nothing to learn
+    assert not said_by(lambda: GaussianProcessRegressor(RBF() + WhiteKernel(0.1)).fit(X, y))
+    wide = np.random.default_rng(0).normal(size=(30, 61))
+    assert "61, than rows, 30" in only(said_by(lambda: model.fit(wide, wide[:, 0])))
+
+
+@pytest.mark.parametrize("cls", [cls for cls in INDUCING if cls not in IMAGES], ids=named)
+def test_more_points_than_rows_are_cut(cls, sine, two_classes):
+    X, y = (a[:40] for a in data_of(cls, sine, two_classes))
+    make = constructor(cls)
+    small = {"max_iter": 2}
+    model = make(n_inducing=1000, **small)
+    if "posterior" in model.get_params():
+        model.set_params(posterior="solve", n_orthogonal=41)
+    said = said_by(lambda: model.fit(X, y))
+    assert "n_inducing=1000 is more than" in said[0]
+    assert "40 are used" in said[0]
+    assert len(said) == 2 if hasattr(model, "n_orthogonal") else 1
+    asked = {"n_inducing": 40}
+    if hasattr(model, "n_orthogonal"):
+        asked |= {"posterior": model.posterior, "n_orthogonal": 40}
+    same = make(**asked, **small).fit(X, y)
+    assert_array_equal(model.predict(X), same.predict(X))
+    points = model.inducing_points_
+    assert len(points[-1] if isinstance(points, list) else points) == 40
+
+
+def test_basis_functions_at_more_rows_than_there_are_are_cut(sine):
+    X, y = (a[:40] for a in sine)
+    model = QSGPRegressor(basis="inducing", n_components=50, max_iter=3, random_state=0)
+    assert "n_components=50" in only(said_by(lambda: model.fit(X, y)))
+    assert model.n_components_ == 40
+
+
+def test_searches_go_on_where_there_are_few_rows(sine):
+    model = SVGPRegressor(n_inducing=60, max_iter=2, random_state=0)
+    with pytest.warns(UserWarning, match="n_inducing=60 is more than"):
+        sizes, _, scores = learning_curve(model, *sine, cv=2, train_sizes=[30, 90])
+    assert sizes.tolist() == [30, 90]
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"hyperparameters": "fixed"}])
+def test_a_choice_between_fits_warns_once(params, sine):
+    model = DLMRegressor(n_inducing=300, max_iter=2, random_state=0, **params)
+    said = said_by(lambda: model.fit(*sine))
+    assert len(said) == 1
+    assert "200 are used" in said[0]
+    calibrated = model.set_params(calibrate=True, beta=[0.1, 1.0])
+    assert len(said_by(lambda: calibrated.fit(*sine))) == 1
+
+
+def test_several_classifiers_in_one_warn_once(three_classes):
+    kernel = 1.0 * RBF(1.0, (0.9, 1.1))
+    model = GaussianProcessClassifier(kernel)
+    said = said_by(lambda: model.fit(*three_classes))
+    assert 0 < len(said) == len(set(said))
+    where = [f.where for f in model.diagnose().problems]
+    assert len(where) >= len(said)
+    assert all(re.match(r"(-5|5|15): k", text) for text in where)
+
+
+def test_a_chunk_of_a_stream_is_not_all_there_is(sine):
+    X, y = sine
+    model = SVGPRegressor(n_inducing=5, random_state=0)
+    assert not said_by(lambda: model.partial_fit(X[:6], y[:6]).partial_fit(X[6:9], y[6:9]))
+    assert {f.name for f in model.diagnose()} == {"at its bound", "noise at its bound"}
+
+
+def test_a_refused_fit_leaves_the_last_diagnosis(sine):
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(*sine)
+    before = model.diagnose()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="201 is more"):
+            model.set_params(n_inducing=201).fit(*sine)
+    assert model.diagnose() == before
+
+
+def test_healthy_defaults_say_nothing(sine, two_classes):
+    X, y = sine
+    for model in (SVGPRegressor(random_state=0), GaussianProcessRegressor(RBF() + WhiteKernel())):
+        assert not said_by(lambda model=model: model.fit(X, y))
+    for model in (SVGPClassifier(max_iter=10, random_state=0), GaussianProcessClassifier()):
+        assert not said_by(lambda model=model: model.fit(*two_classes))
+
+
+def test_the_page_does_what_it_says():
+    said = said_by(lambda: exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {}))
+    words = ["Raise n_inducing, now 5", "makes f almost the same", "n_inducing=100 is more than"]
+    assert len(said) == len(words)
+    assert all(word in message for word, message in zip(words, said, strict=True))

@@ -1,0 +1,334 @@
+"""Fits of few rows: the exact evidence, sites of rows, and what "auto" takes when."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_friedman1, make_moons
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+from skgpstoch import (
+    DLMRegressor,
+    FITCRegressor,
+    GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.inducing import InducingFeatures
+from skgpstoch.features.orthogonal import OrthogonalFeatures
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
+from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.sparse import ConstantMean, SparseModel
+from skgpstoch.objectives import all_rows, collapsed, dual, exact
+from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
+from skgpstoch.objectives.optimal_q import optimal_q
+from skgpstoch.posteriors.sites import RowSites
+from skgpstoch.recipes.recipe import Sizes, Start
+
+F64 = torch.float64
+KERNEL = 1.3 * Matern([0.8, 1.2], nu=1.5)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    generator = torch.Generator().manual_seed(0)
+    X = 4.0 * torch.rand(24, 2, generator=generator, dtype=F64) - 2.0
+    return X, torch.sin(X[:, :1]) + 0.3 * X[:, 1:], generator
+
+
+def make_rows(likelihood, f, weighted):
+    generator = torch.Generator().manual_seed(1)
+    if isinstance(likelihood, Categorical):
+        y = torch.bucketize(f, torch.tensor([-0.5, 0.5], dtype=F64)).double()
+    else:
+        y = likelihood.sample(f, generator).detach().double()
+    weight = torch.arange(1.0, 1.0 + len(f), dtype=F64) / 6.0 if weighted else None
+    return Rows(y, weight=weight)
+
+
+def make_model(likelihood, points, rows, others=None, jitter=1e-13):
+    likelihood = likelihood.for_outputs(rows.y.shape[1])
+    mean = ConstantMean(likelihood.initial_mean(rows) + 0.1)
+    arguments = from_sklearn(KERNEL), torch.nn.Identity(), points, torch.ones(2, dtype=F64), 2
+    features = InducingFeatures(*arguments)
+    if others is not None:
+        features = OrthogonalFeatures(*arguments, orthogonal_points=others)
+    features.jitter = jitter
+    return SparseModel(features, likelihood, mean)
+
+
+def trained(model):
+    """Parameters but the points, which are rows."""
+    return [p for name, p in model.named_parameters() if "points" not in name]
+
+
+def assert_gradients(found, expected, **tolerance):
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
+# ---- the maths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "weighted", "outputs", "known errors"])
+def test_with_all_rows_as_points_the_bound_is_the_exact_evidence(inputs, kind):
+    X, f, generator = inputs
+    f = torch.cat([f, f.cos()], 1) if kind == "outputs" else f
+    rows = make_rows(Gaussian(0.2), f, kind == "weighted")
+    if kind == "known errors":
+        noise = torch.rand(rows.y.shape, generator=generator, dtype=F64)
+        rows = replace(rows, noise=noise)
+    model = make_model(Gaussian(0.2), X, rows)
+    params = trained(model)
+    found = optimal_q(model, X, rows)
+    value = exact.log_evidence(model, X, rows)
+    assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-9)
+    expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
+    assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_bound_of_few_points_in_three_products(inputs, weighted):
+    X, f, _ = inputs
+    rows = make_rows(Gaussian(0.2), torch.cat([f, f.cos()], 1), weighted)
+    model = make_model(Gaussian(torch.tensor([0.2, 0.3], dtype=F64)), X[:6] + 0.1, rows)
+    params = [p for p in model.parameters() if p.requires_grad]
+    found = optimal_q(model, X, rows)
+    value, same = collapsed.bound_of(model, X, rows)
+    assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-10)
+    torch.testing.assert_close(same.q.mean, found.q.mean)
+    expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
+    assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-8, atol=1e-9)
+
+
+NOT_GAUSSIAN = {
+    "bernoulli": Bernoulli(),
+    "probit": Bernoulli("probit"),
+    "poisson": Poisson(),
+    "laplace": Laplace(0.3),
+    "softmax": Categorical(3),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("name", NOT_GAUSSIAN)
+def test_the_bound_at_sites_of_all_rows(inputs, name, weighted):
+    """Its value and gradient are those of the whitened features, by autograd."""
+    X, f, _ = inputs
+    rows = make_rows(NOT_GAUSSIAN[name], f, weighted)
+    model = make_model(NOT_GAUSSIAN[name], X, rows)
+    P = len(model.mean.value)
+    generator = torch.Generator().manual_seed(2)
+    draws = torch.rand(2, len(X), P, generator=generator, dtype=F64)
+    sites = RowSites(0.3 * draws[0] + 0.01, draws[1] - 0.5)
+    params, values, gradients = trained(model), [], []
+    for bound_at in (all_rows.bound_at, dual.bound_at):
+        total, kl = bound_at(model, X, rows, sites)
+        values.append(float((total - kl).detach()))
+        # The first has the gradient of the whole bound, the second that of each part.
+        whole = total if bound_at is all_rows.bound_at else total - kl
+        gradients.append(torch.autograd.grad(whole, params))
+    assert values[0] == pytest.approx(values[1], rel=1e-8)
+    assert_gradients(*gradients, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["one block", "two blocks"])
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Poisson(), StudentT(0.1)], ids=repr)
+def test_the_bound_at_sites_touches_the_best_one(inputs, likelihood, orthogonal):
+    X, f, _ = inputs
+    rows = make_rows(likelihood, f, weighted=True)
+    model = make_model(likelihood, X[:5], rows, X[5:9] if orthogonal else None, jitter=1e-10)
+    params = [p for p in model.parameters() if p.requires_grad]
+    found = optimal_q(model, X, rows, tol=1e-13, max_iter=200)
+    sites = dual.sites_of_rows(model, X, rows, found.q)
+    total, kl = dual.bound_at(model, X, rows, sites)
+    assert float((total - kl).detach()) == pytest.approx(float(found.value), rel=1e-9)
+    n = rows.n_effective
+    expected = [-n * g for g in gradients_at(model, X, rows, found, params)]
+    assert_gradients(torch.autograd.grad(total - kl, params), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():  # and is below it elsewhere
+        model.features.kernel.k2.log_length_scale.add_(0.5)
+    total, kl = dual.bound_at(model, X, rows, sites)
+    best = optimal_q(model, X, rows, found.sites, tol=1e-10)
+    assert float((total - kl).detach()) < float(best.value)
+
+
+def test_sites_of_all_rows_are_found_by_newton(inputs):
+    X, f, _ = inputs
+    rows = make_rows(Poisson(), f, weighted=True)
+    model = make_model(Poisson(), X, rows)
+    objective = all_rows.AllRowsObjective(model, rows.n_effective, X=X, rows=rows)
+    score = objective.evaluate(X, rows)
+    found = optimal_q(model, X, rows)
+    assert score == pytest.approx(-float(found.value) / rows.n_effective, rel=1e-6)
+    torch.testing.assert_close(
+        objective.present_sites().cross, found.sites.cross, rtol=1e-2, atol=1e-2
+    )
+
+
+# ---- what is chosen ------------------------------------------------------------------------------
+
+FEW = {"is_exact": False, "start_rows": 0, "has_all_rows": False}
+PLANS = [  # class, parameters, rows, what the plan says
+    (SVGPRegressor, {}, 20, {**FEW, "solver": "lbfgs", "n_inducing": 20, "is_exact": True}),
+    (SVGPRegressor, {}, 512, {**FEW, "n_inducing": 512, "is_exact": True}),
+    (SVGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
+    (SVGPRegressor, {}, 2000, {**FEW, "solver": "lbfgs", "n_inducing": 512, "start_rows": 512}),
+    (SVGPRegressor, {}, 2001, {**FEW, "solver": "collapsed", "n_inducing": 512}),
+    (SVGPRegressor, {"batch_size": 100}, 1500, {**FEW, "solver": "collapsed"}),
+    (SVGPRegressor, {"n_inducing": 30}, 200, {**FEW, "solver": "lbfgs", "start_rows": 200}),
+    (SVGPRegressor, {"inducing_points": np.zeros((20, 3))}, 20, {**FEW, "start_rows": 20}),
+    (SVGPRegressor, {"early_stopping": True}, 400, {**FEW, "solver": "lbfgs", "n_inducing": 256}),
+    (SVGPRegressor, {"solver": "natural"}, 400, {**FEW, "solver": "natural", "n_inducing": 256}),
+    (SVGPRegressor, {"solver": "lbfgs"}, 400, {**FEW, "is_exact": True, "patience": 2}),
+    (SVGPRegressor, {"solver": "lbfgs"}, 600, {**FEW, "n_inducing": 256, "tol": 1e-6}),
+    (SVGPRegressor, {"hidden_layer_sizes": 5}, 100, FEW),
+    (SVGPRegressor, {"noise": "input"}, 100, FEW),
+    (SVGPRegressor, {"kernel": RBF() * (WhiteKernel() + 1.0)}, 100, FEW),
+    (SVGPRegressor, {"loss": "square"}, 100, FEW),
+    (SVGPRegressor, {"beta": 0.5}, 100, FEW),
+    (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "is_exact": True}),
+    (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
+    (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150, "start_rows": 300}),
+    (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "solver": "lbfgs"}),
+    (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
+    (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "has_all_rows": True}),
+    (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
+    (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),
+    (SVGPClassifier, {"learning_rate_init": 0.01}, 100, {**FEW, "solver": "natural"}),
+    (SVGPClassifier, {"early_stopping": True}, 100, {**FEW, "solver": "natural"}),
+    (
+        SVGPRegressor,
+        {"likelihood": "student_t"},
+        200,
+        {**FEW, "solver": "lbfgs", "n_inducing": 128},
+    ),
+    (DLMRegressor, {}, 200, {**FEW, "solver": "natural"}),
+]
+
+
+def plan_of(cls, params, n_rows, **options):
+    model = cls(**params)
+    model.classes_ = np.arange(2)
+    return model._recipe().plan(Sizes(n_rows, n_rows, 3), **options)
+
+
+@pytest.mark.parametrize(
+    ("cls", "params", "n_rows", "expected"), PLANS, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_plan(cls, params, n_rows, expected):
+    plan = plan_of(cls, params, n_rows)
+    assert {name: getattr(plan, name) for name in expected} == expected
+
+
+def test_a_warm_start_goes_on_from_points_that_are_not_these_rows():
+    features = SimpleNamespace(points=np.zeros((50, 3)))
+    start = Start(SimpleNamespace(model=SimpleNamespace(features=features)))
+    plan = plan_of(SVGPRegressor, {}, 50, start=start)
+    found = plan.is_exact, plan.start_rows, plan.has_all_rows
+    assert found == (False, 0, False)
+
+
+@pytest.mark.parametrize(("n_rows", "expected"), [(10, 100), (60, 300), (200, 1000), (5000, 1000)])
+def test_random_features_follow_the_rows(n_rows, expected):
+    params = {"kernel": RBF(), "hidden_layer_sizes": ()}
+    assert plan_of(SCGDGaussianProcessRegressor, params, n_rows).n_components == expected
+    params["n_components"] = 7
+    assert plan_of(SCGDGaussianProcessRegressor, params, n_rows).n_components == 7
+
+
+# ---- fits ----------------------------------------------------------------------------------------
+
+
+def test_as_many_points_as_rows_are_an_exact_process():
+    X, y = make_friedman1(80, n_features=5, noise=1.0, random_state=0)
+    kernel = ConstantKernel() * RBF(np.ones(5), (1e-2, 1e3)) + WhiteKernel()
+    reference = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    model = SVGPRegressor(kernel, mean="zero", random_state=0).fit(X, y)
+    gain = model.log_marginal_likelihood_value_ + len(y) * math.log(y.std())
+    assert gain > reference.log_marginal_likelihood_value_ - 0.1
+    mean, std = model.predict(X[:20] + 0.1, return_std=True)
+    expected, expected_std = reference.predict(X[:20] + 0.1, return_std=True)
+    np.testing.assert_allclose(mean, expected, atol=0.02 * y.std())
+    np.testing.assert_allclose(std, expected_std, rtol=0.02)
+
+
+def count_calls(monkeypatch, owner, name):
+    calls, original = [], getattr(owner, name)
+
+    def counted(*args, **kwargs):
+        calls.append(name)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def test_a_fit_ends_when_the_evidence_has_converged(monkeypatch):
+    calls = count_calls(monkeypatch, exact, "log_evidence")
+    X, y = make_friedman1(60, random_state=0)
+    model = SVGPRegressor(random_state=0).fit(X, y)
+    assert model.n_iter_ < 20
+    assert len(calls) < 100
+
+
+@pytest.mark.parametrize("n_rows", [40, 300])
+def test_a_classifier_is_at_its_optimum(n_rows):
+    """Further iterations, from there, do not gain what would be worth an epoch."""
+    X, y = make_moons(n_rows, noise=0.3, random_state=0)
+    model = SVGPClassifier(random_state=0, learn_inducing_points=False, n_inducing=40).fit(X, y)
+    before = model.log_marginal_likelihood_value_
+    model.set_params(warm_start=True, solver="lbfgs", max_iter=2).fit(X, y)
+    assert before < model.log_marginal_likelihood_value_ + 1e-6 < before + 0.3
+
+
+@pytest.mark.parametrize(
+    ("model", "is_class"),
+    [
+        (SVGPRegressor(random_state=0, max_iter=2), False),
+        (SVGPRegressor(random_state=0, max_iter=2, n_inducing=10), False),
+        (SVGPRegressor(likelihood="student_t", random_state=0, max_iter=2), False),
+        (SVGPClassifier(random_state=0, max_iter=2), True),
+    ],
+    ids=repr,
+)
+def test_a_weight_is_a_number_of_rows(model, is_class):
+    X, y = make_moons(40, noise=0.3, random_state=0)
+    y = y if is_class else X[:, 0] + 0.1 * y
+    weight = np.resize([1, 2, 0, 3], len(y))
+    model.fit(X, y, sample_weight=weight)
+    weighted = model.posterior_.marginals(torch.from_numpy(X)).mean
+    model.fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    assert torch.equal(weighted, model.posterior_.marginals(torch.from_numpy(X)).mean)
+
+
+def test_a_step_of_scgd_factorises_once(monkeypatch):
+    calls = count_calls(monkeypatch, SCGDObjective, "solve")
+    X, y = make_friedman1(30, random_state=0)
+    SCGDGaussianProcessRegressor(hidden_layer_sizes=(8,), max_iter=12, random_state=0).fit(X, y)
+    assert len(calls) == 12
+
+
+def test_a_start_that_is_worse_is_not_kept(monkeypatch):
+    """Lengths at which sites make no q(f) are steps that a line search returns from."""
+    X, y = make_moons(30, noise=0.3, random_state=0)
+    rows = Rows(torch.from_numpy(y[:, None]).double())
+    model = make_model(Bernoulli(), torch.from_numpy(X), rows)
+    objective = all_rows.AllRowsObjective(model, 30, X=torch.from_numpy(X), rows=rows)
+    objective.evaluate(torch.from_numpy(X), rows)
+    monkeypatch.setattr(all_rows, "cholesky_", lambda A: False)
+    loss = objective(None, rows, None)
+    assert float(loss.detach()) == 1e10
+
+
+def test_full_batch_objectives_say_whether_they_are_still():
+    assert FullBatchObjective.is_still
+    assert exact.ExactObjective.is_still
+    assert not dual.DualObjective.is_still

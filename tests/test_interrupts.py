@@ -1,0 +1,210 @@
+"""Ctrl-C: the first keeps the best so far, the second ends everything."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import GridSearchCV
+
+from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessRegressor, on_interrupt
+from skgpstoch.ensembles import process
+from skgpstoch.training import interrupts
+from skgpstoch.training.interrupts import Record, keeps_best, one_fit, was_interrupted
+
+X = np.linspace(-3.0, 3.0, 20)[:, None]
+Y = np.sin(X[:, 0])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A record that knows of nothing, somebody at the keyboard, and a clock that tests set."""
+    now = [100.0]
+    monkeypatch.setattr(interrupts, "RECORD", Record())
+    monkeypatch.setattr(interrupts, "is_attended", lambda: True)
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
+    return now
+
+
+def interrupted_fit():
+    """Whether an interrupt of a fit is kept."""
+    with one_fit():
+        return keeps_best()
+
+
+# ---- the rule ----------------------------------------------------------------------------------
+
+
+def test_the_second_in_one_fit_is_raised(clock):
+    with one_fit():
+        assert [keeps_best(), keeps_best()] == [True, False]
+
+
+def test_the_second_in_a_series_of_fits_is_raised(clock):
+    """However long each fit takes: what counts is that the next one begins at once."""
+    assert interrupted_fit()
+    for _ in range(5):
+        with one_fit():
+            clock[0] += 1000.0
+        clock[0] += 5.0
+    assert not interrupted_fit()
+
+
+def test_a_fit_after_a_pause_is_another_matter(clock):
+    assert interrupted_fit()
+    clock[0] += 11.0
+    assert interrupted_fit()
+
+
+def test_after_one_that_was_raised_the_next_is_kept(clock):
+    """Somebody who is back at the prompt and fits again at once."""
+    assert [interrupted_fit() for _ in range(4)] == [True, False, True, False]
+
+
+def test_fits_within_a_fit_are_one(clock):
+    with one_fit():
+        assert not was_interrupted()
+        assert interrupted_fit()
+        with one_fit():
+            assert was_interrupted()
+    with one_fit():
+        assert not was_interrupted()
+
+
+def test_nobody_at_the_keyboard_keeps_nothing(clock, monkeypatch):
+    monkeypatch.setattr(interrupts, "is_attended", lambda: False)
+    assert not interrupted_fit()
+    with on_interrupt("keep"):
+        assert [interrupted_fit() for _ in range(3)] == [True, False, False]
+    assert not interrupted_fit()
+
+
+def test_a_block_decides(clock):
+    """However long a pause is: only the first in it is kept, or none."""
+    with on_interrupt():
+        assert interrupted_fit()
+        clock[0] += 1000.0
+        assert not interrupted_fit()
+        with on_interrupt("raise"):
+            assert not interrupted_fit()
+        with on_interrupt("keep"):
+            assert interrupted_fit()
+        assert not interrupted_fit()
+    assert interrupted_fit()
+
+
+def test_an_action_is_checked():
+    with pytest.raises(ValueError, match="action must be one of"), on_interrupt("ignore"):
+        pass
+
+
+# ---- fits --------------------------------------------------------------------------------------
+
+
+def pressing(obj_func, initial_theta, bounds):
+    """An optimizer of the exact search that is always interrupted."""
+    obj_func(initial_theta)
+    raise KeyboardInterrupt
+
+
+def test_a_search_ends_at_the_second():
+    """A loop of a hundred fits does not need a hundred presses."""
+    calls = []
+
+    def counted(obj_func, initial_theta, bounds):
+        calls.append(0)
+        pressing(obj_func, initial_theta, bounds)
+
+    model = GaussianProcessRegressor(RBF(), optimizer=counted)
+    search = GridSearchCV(model, {"alpha": np.logspace(-9, 0, 10)}, cv=10)
+    kept = pytest.warns(ConvergenceWarning, match="Interrupt again to end all fits that follow")
+    with kept, pytest.raises(KeyboardInterrupt):
+        search.fit(X, Y)
+    assert len(calls) == 2
+
+
+def test_raise_leaves_the_estimator_as_it_was():
+    model = GaussianProcessRegressor(RBF(), optimizer=pressing)
+    with on_interrupt("raise"), pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y)
+    assert not hasattr(model, "kernel_")
+
+
+def test_no_networks_after_an_interrupted_process(monkeypatch):
+    """The fit ends with the process, whose own search has kept its best."""
+    fit = process.ExactProcessRegressor.fit
+
+    def interrupted(*args, **kwargs):
+        assert keeps_best()
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(process.ExactProcessRegressor, "fit", interrupted)
+    rows = np.linspace(-3.0, 3.0, 200)[:, None]
+    with pytest.warns(ConvergenceWarning, match="model is without networks"):
+        model = AutoGaussianProcessRegressor(random_state=0).fit(rows, np.sin(rows[:, 0]))
+    assert list(model.estimators_) == ["process"]
+
+
+# ---- signals -----------------------------------------------------------------------------------
+
+JOB = """
+import fcntl, os, termios, warnings
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal controls this, as if a shell had started it
+
+import numpy as np
+from sklearn.gaussian_process.kernels import RBF
+from skgpstoch import GaussianProcessRegressor
+
+def slow(obj_func, theta, bounds):
+    print("fitting", flush=True)
+    while True:
+        obj_func(theta)
+
+def loop():
+    for _ in range(3):
+        GaussianProcessRegressor(RBF(), optimizer=slow).fit(X, np.sin(X[:, 0]))
+        print("kept", flush=True)
+
+warnings.simplefilter("ignore")
+X = np.linspace(-3, 3, 50)[:, None]
+try:
+    loop()
+except KeyboardInterrupt:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nobody is at the keyboard any more
+    loop()
+"""
+
+
+def test_real_signals():
+    """At a terminal a loop ends at the second; without one at the first."""
+    keyboard, terminal = pytest.importorskip("pty").openpty()
+    pipes = {"stdin": terminal, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB], **pipes, start_new_session=True, text=True, bufsize=1
+    )
+
+    def says(word):
+        assert job.stdout.readline().strip() == word
+        time.sleep(0.1)  # so that it computes by the time of an interrupt
+
+    try:
+        says("fitting")
+        os.write(keyboard, b"\x03")  # Ctrl-C
+        says("kept")
+        says("fitting")
+        os.write(keyboard, b"\x03")
+        says("fitting")  # in the next loop
+        job.send_signal(signal.SIGINT)
+        assert job.stdout.read() == ""
+        assert job.wait(60) == -signal.SIGINT
+    finally:
+        job.kill()
+        job.wait()
+        job.stdout.close()
+        os.close(keyboard)
+        os.close(terminal)

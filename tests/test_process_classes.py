@@ -224,7 +224,7 @@ def test_little_time_has_one_kernel(table):
 
 def test_what_cannot_be_fitted(table):
     X, y = table
-    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rbf'"):
+    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rough-ard'"):
         ExactProcessClassifier(kernels=["cubic"]).fit(X, y)
     with pytest.raises(ValueError, match="needs two classes at least, but y has one class"):
         ExactProcessClassifier().fit(X, np.zeros(90))

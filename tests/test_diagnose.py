@@ -255,26 +255,31 @@ def test_inputs_of_other_units():
 def test_few_errors_are_alike_by_chance():
     error = np.random.default_rng(0).standard_normal((16, 1))
     nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]
-    assert only(findings.of_errors(error, nearest, "Raise.", True)).limit == 1.0
-    found = only(findings.of_errors(np.tile(error, (20, 1)), np.tile(nearest, (20, 1)), "", True))
+    noise = np.ones(1)
+    assert only(findings.of_errors(error, nearest, noise, "Raise.", True)).limit == 1.0
+    many = (np.tile(a, (20, 1)) for a in (error, nearest))
+    found = only(findings.of_errors(*many, noise, "Raise.", True))
     assert (found.limit, found.severity) == (findings.ALIKE, "problem")
 
 
 def test_errors_of_neighbours():
     rng = np.random.default_rng(0)
     noise, other = rng.standard_normal((2, 200, 2))
-    fine = only(findings.of_errors(noise, other, "Raise.", True))
+    level = np.array([1.0, np.inf])
+    fine = only(findings.of_errors(noise, other, level, "Raise.", True))
     assert fine.severity == "fine"
-    agree = only(findings.of_errors(noise, noise + 0.5 * other, "Raise.", True))
+    agree = only(findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
     assert (agree.severity, agree.advice) == ("problem", "Raise.")
     one = noise.copy(), other.copy()
     one[0][3] = one[1][3] = 1e9  # two gross errors beside each other do not decide
-    assert only(findings.of_errors(*one, "Raise.", True)).severity == "fine"
-    cut = only(findings.of_errors(noise, noise, "Raise.", False))
+    assert only(findings.of_errors(*one, level, "Raise.", True)).severity == "fine"
+    cut = only(findings.of_errors(noise, noise, level, "Raise.", False))
     assert cut.severity == "note"
     assert "max_iter" in cut.advice
-    zero = np.zeros((200, 1))
-    assert only(findings.of_errors(zero, zero, "Raise.", True)).value == 0.0
+    small = 0.1 * noise  # beside a noise that is fixed
+    assert only(findings.of_errors(small, small, np.ones(2), "Raise.", True)).severity == "fine"
+    zero = np.zeros((200, 2))
+    assert only(findings.of_errors(zero, zero, level, "Raise.", True)).value == 0.0
 
 
 def test_the_nearest_row_is_another_one_in_units_of_the_columns():

@@ -459,7 +459,9 @@ def test_a_kernel_that_is_a_profile(monkeypatch, X):
     assert_allclose(module(torch.tensor(X)).detach(), kernel(X), rtol=1e-10)
     assert not has_features(module)
     y = np.sin(X[:, 0])
-    model = SVGPRegressor(kernel, n_inducing=5, max_iter=5, random_state=0).fit(X, y)
+    model = SVGPRegressor(kernel, n_inducing=5, max_iter=5, random_state=0)
+    with pytest.warns(UserWarning, match=f"{len(X)} rows are too few"):
+        model.fit(X, y)
     assert isinstance(model.kernel_.k2, Cauchy)
     assert model.kernel_ != kernel
     assert np.isfinite(model.predict(X)).all()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal, norm
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
@@ -820,7 +821,8 @@ def test_noise_may_be_bounded_by_zero(kernel, data):
 def test_noise_stays_within_its_bounds(cls, kernel, noise, data):
     kernel = kernel + sk.WhiteKernel(20.1, (20.0, 40.0))
     options = {"noise": noise, "normalize_y": False, "learning_rate": "constant"}
-    model = fit(cls, data, kernel=kernel, max_iter=10, **options)
+    with pytest.warns(ConvergenceWarning, match=r"close to the specified lower bound 20\.0"):
+        model = fit(cls, data, kernel=kernel, max_iter=10, **options)
     assert model.noise_variance_ == pytest.approx(20.0, rel=1e-12)
 
 

@@ -372,8 +372,12 @@ class BasisRecipe(Recipe):
         if (data := fitted.whole) is not None:
             n_rows = data.size - plan.folds.n_untrained
             yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
-        advice = f"Raise n_components, now {plan.n_inducing}."
-        yield from self.error_findings(fitted, advice, training.is_complete(fitted.history.status))
+        is_trained = training.is_complete(fitted.history.status)
+        yield from self.error_findings(fitted, self.remedy(plan), is_trained)
+
+    def remedy(self, plan: Plan) -> str:
+        """Say what lets a fit follow a rougher function."""
+        return f"Raise n_components, now {plan.n_inducing}."
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         return float(posterior.bound_of(X, rows))

@@ -42,6 +42,7 @@ STANDARDISE = (
     "standard deviations of X."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
+LEAST_ERROR = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, which has cut the training short."
 
 ALIKE = 0.4
@@ -99,7 +100,8 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
         Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
         says that an input does not matter, and a variance there that f is a line, say: only notes.
     """
-    close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
+    with np.errstate(divide="ignore"):  # a bound may be 0
+        close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
     free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
     if not close.any():
         yield Finding("at its bound", "kernel", 0, 1)
@@ -329,10 +331,14 @@ def of_residual(basis: Basis, noise: float, advice: str, is_trained: bool) -> It
 
 
 def of_errors(
-    error: np.ndarray, nearest: np.ndarray, advice: str, is_trained: bool
+    error: np.ndarray, nearest: np.ndarray, noise: np.ndarray, advice: str, is_trained: bool
 ) -> Iterator[Finding]:
-    """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise."""
-    alike = max(map(correlation, error.T, nearest.T))
+    """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise.
+
+    Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
+    """
+    counts = np.square(error).mean(0) >= LEAST_ERROR * np.where(np.isfinite(noise), noise, 0.0)
+    alike = max(map(correlation, error.T * counts[:, None], nearest.T))
     limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
     found = Finding(ERRORS, "points", alike, limit)
     if alike > limit:

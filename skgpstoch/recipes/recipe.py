@@ -618,7 +618,8 @@ class Recipe(OfParameters, ABC):
         with torch.no_grad():
             mean, _ = fitted.posterior.marginals(X).mixture_moments()
         at_rows, at_nearest = y - mean.numpy().reshape(y.shape)
-        yield from of_errors(at_rows, at_nearest, advice, is_trained)
+        noise = likelihood.noise_variance.detach().numpy()
+        yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
 
     def unit(self, data: Data) -> float:
         """Return the standard deviation of y as f sees it; 1 where f is no number like y."""

@@ -255,8 +255,9 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        is_free = is_lbfgs and self.solver == "auto"  # to stop as soon as more is of no use
-        moves = points.has_gram and not (points.are_rows and n_trained == M)
+        # Whether to end as soon as more is of no use.
+        is_free = is_lbfgs and self.solver == "auto" and points.has_gram and not holds_out
+        moves = not (points.are_rows and n_trained == M)
         enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
         plan = Plan(
             solver=solver,

@@ -43,7 +43,7 @@ from ...maths.linalg import cholesky
 from ...objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...recipes.basis import BasisRecipe, KernelFunctions
-from ...recipes.recipe import Fitted, KernelChoice, Training
+from ...recipes.recipe import Fitted, KernelChoice, Plan, Training
 from .parameters import BasisParameters, BasisRegressionParameters
 
 PRUNED = 1e-4  # γ_i below which a function goes
@@ -227,6 +227,9 @@ class RelevanceRecipe(BasisRecipe):
             "dual_coef_": weights[:, 0] if single else weights,
             "intercept_": float(level[0]) if single else level,
         }
+
+    def remedy(self, plan: Plan) -> str:
+        return "Give a kernel with smaller length-scales, or a larger n_subset to learn them from."
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         R, n = fitted.posterior.model.basis.n_components, fitted.posterior.n_rows

@@ -18,13 +18,13 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
-    SVGPClassifier,
     on_interrupt,
 )
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
 from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.ensembles.process_classes import ExactProcessClassifier
 from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
@@ -90,7 +90,8 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
         of_one = functools.partial(ExactProcessRegressor, kernels=["linear", "constant"])
         monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
-    monkeypatch.setattr(automatic_classifier, "FEW_STEPS", 3 if scored else 1)
+        of_line = functools.partial(ExactProcessClassifier, kernels=["linear"])
+        monkeypatch.setattr(automatic_classifier, "ExactProcessClassifier", of_line)
     check(estimator)
 
 
@@ -177,10 +178,10 @@ def test_networks_are_trained_for_longer_where_noise_is_small(step, monkeypatch,
     assert len(fits) == 2
 
 
-@pytest.mark.parametrize(("spread", "is_longer"), [(0.1, True), (0.3, False)])
+@pytest.mark.parametrize(("spread", "is_longer"), [(0.1, True), (0.25, False)])
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
 def test_noise_is_small_beside_the_target(spread, is_longer, unit):
-    """Whatever the units: normal errors of a tenth have .9 nats, of three tenths -.2."""
+    """Whatever the units: normal errors of a tenth have .9 nats, of a quarter 0."""
     rng = np.random.default_rng(0)
     y = unit * rng.standard_normal((400, 2))
     error = spread * unit
@@ -269,6 +270,8 @@ def test_two_outputs(step):
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)
+    monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", -np.inf)
     X, y = step
     y = y if cls is AutoGaussianProcessRegressor else y > 0
     model = cls(max_time=600, random_state=0).fit(X, y)
@@ -403,25 +406,90 @@ def test_continuous_targets_have_no_atoms(few, step):
 # ---- classes -----------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def mixed_classes():
+    """A fit of processes and networks, both of which count, and its rows."""
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
+        )
+        patch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 100)
+        patch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", -np.inf)
+        patch.setattr(race, "LEAST_GAIN", -np.inf)
+        patch.setattr(race, "LEAST_WEIGHT", 0.0)
+        return AutoGaussianProcessClassifier(random_state=0).fit(X, names), X, names
+
+
 def test_few_rows_of_classes_have_a_process(step):
     X, y = (a[:40] for a in step)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
-    assert isinstance(model.estimators_["process"], SVGPClassifier)
+    assert isinstance(model.estimators_["process"], ExactProcessClassifier)
+    assert model.weights_.tolist() == [1.0]
     assert model.score(X, y > 0) > 0.9
+    alone = model.estimators_["process"]
+    assert_allclose(model.predict_log_proba(X), alone.predict_log_proba(X))
+    assert_allclose(model.predict_std(X), alone.predict_std(X))
 
 
-def test_classes_have_names(small):
-    X, y = load_iris(return_X_y=True)
-    names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = AutoGaussianProcessClassifier(random_state=0).fit(X, names)
-    assert model.score(X, names) > 0.8
-    held_out = model.estimators_["networks"].held_out_.log_density
-    assert_allclose(model.scores_["score"], held_out.mean())
+def test_classes_have_names(mixed_classes):
+    model, X, names = mixed_classes
+    assert model.score(X, names) > 0.9
+    held_out = [each.held_out_.log_density.mean() for each in model.estimators_.values()]
+    assert_allclose(model.scores_["score"], held_out)
     assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
-    of_labels = model.predict_log_proba(X)[np.arange(150), y]
+    codes = np.searchsorted(model.classes_, names)
+    of_labels = model.predict_log_proba(X)[np.arange(150), codes]
     assert_array_equal(model.log_predictive_density(X, y=names), of_labels)
     with pytest.raises(ValueError, match="y has the class 'rosa'"):
         model.log_predictive_density(X, np.full(150, "rosa"))
+    with pytest.raises(ValueError, match=r"y must have the shape \(150,\) of labels, got \(3,\)"):
+        model.log_predictive_density(X, names[:3])
+
+
+def test_probabilities_are_those_of_the_mixture(mixed_classes):
+    model, X, _ = mixed_classes
+    parts = list(model.estimators_.values())
+    assert list(model.estimators_) == ["process", "networks"]
+    p = np.stack([part.predict_proba(X) for part in parts])
+    mean = np.einsum("k,knc->nc", model.weights_, p)
+    assert_allclose(model.predict_proba(X), mean, rtol=1e-10)
+    second = np.einsum("k,knc->nc", model.weights_, p**2) - mean**2
+    own = np.einsum("k,knc->nc", model.weights_, [part.predict_std(X) ** 2 for part in parts])
+    assert_allclose(model.predict_std(X), np.sqrt(own + second), atol=1e-7)
+
+
+def test_classes_have_a_report(mixed_classes):
+    model, _, names = mixed_classes
+    report = model.report()
+    table = report.calibration
+    assert list(report.leaderboard["model"]) == list(model.leaderboard_["model"])
+    by_class = table[table["by"] == "class"].set_index("group")
+    assert list(by_class.index) == sorted(set(names))
+    judged = model.estimators_["networks"].held_out_.rows
+    shares = [np.mean(names[judged] == name) for name in by_class.index]
+    assert_allclose(by_class["share"], shares)
+    assert_allclose(by_class["mean_prediction"], shares, atol=0.1)
+    confident = table[table["by"] == "confidence"]
+    assert confident["n_rows"].sum() == len(judged)
+    assert confident["mean_prediction"].is_monotonic_increasing
+    assert set(report.limits["limit"]) == {"doubt", "rare classes", "budget"}
+    assert pickle.loads(pickle.dumps(model)).report()._repr_html_().count("<table") == 3
+
+
+def test_scouts_of_classes_have_to_add_more(step, monkeypatch, small):
+    X, y = step
+    monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)
+    monkeypatch.setattr(race, "gain_of", lambda *_: 0.005)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    assert model.scores_["model"] == ["process", "networks"]
+    assert list(model.estimators_) == ["process"]
+    monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", 0.004)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    assert model.estimators_.keys() <= {"process", "networks"}
+    assert model.scores_["fit_time"][1] > 0.0
+    assert sum(model.scores_["weight"]) == pytest.approx(1.0)
 
 
 def test_classes_without_weight_are_none_of_the_models(step, small):

@@ -24,6 +24,7 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardSca
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
     ConvolutionalGPClassifier,
@@ -38,6 +39,7 @@ from skgpstoch.display import (
     PatchResponsesDisplay,
     PredictionIntervalDisplay,
     RegressionCalibrationDisplay,
+    ReportDisplay,
     StackingWeightsDisplay,
 )
 from skgpstoch.metrics import central_interval, interval_coverage
@@ -683,3 +685,24 @@ def test_displays_of_images_name_bad_parameters(images_model, digits):
     with pytest.raises(ValueError, match="X must be at most 20 images, got 100"):
         PatchResponsesDisplay.from_estimator(images_model, digits[0])
     assert plt.get_fignums() == []
+
+
+# ---------------------------------------------------------------------------------- ReportDisplay
+def test_a_report_of_numbers_is_drawn():
+    X, y = load_diabetes(return_X_y=True)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X[:60], y[:60])
+    display = ReportDisplay.from_estimator(model)
+    table = model.report().calibration
+    assert [len(line.get_xdata()) for line in display.lines_] == [5, 5]
+    assert_allclose(display.lines_[0].get_ydata(), table["coverage_95"][table["by"] == "std"])
+    assert len(display.axes_) == 2
+
+
+def test_a_report_of_classes_is_drawn():
+    X, y = load_digits(return_X_y=True)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X[:80], y[:80])
+    (line,) = ReportDisplay.from_estimator(model).lines_
+    table = model.report().calibration
+    groups = table[table["by"] == "confidence"]
+    assert_allclose(line.get_xdata(), groups["mean_prediction"])
+    assert_allclose(line.get_ydata(), groups["share"])

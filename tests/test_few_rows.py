@@ -185,7 +185,7 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SVGPRegressor, {"batch_size": 100}, 1500, {**FEW, "solver": "collapsed"}),
     (SVGPRegressor, {"n_inducing": 30}, 200, {**FEW, "solver": "lbfgs", "start_rows": 200}),
     (SVGPRegressor, {"inducing_points": np.zeros((20, 3))}, 20, {**FEW, "start_rows": 20}),
-    (SVGPRegressor, {"early_stopping": True}, 400, {**FEW, "solver": "lbfgs", "n_inducing": 256}),
+    (SVGPRegressor, {"early_stopping": True}, 400, {**FEW, "n_inducing": 256, "patience": 2}),
     (SVGPRegressor, {"solver": "natural"}, 400, {**FEW, "solver": "natural", "n_inducing": 256}),
     (SVGPRegressor, {"solver": "lbfgs"}, 400, {**FEW, "is_exact": True, "patience": 2}),
     (SVGPRegressor, {"solver": "lbfgs"}, 600, {**FEW, "n_inducing": 256, "tol": 1e-6}),

@@ -2,11 +2,23 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from skgpstoch.data.held_out import HeldOutPredictions, common_rows, mixture_of
-from skgpstoch.ensembles.report import calibration_by_group, limits
+from skgpstoch.data.held_out import (
+    HeldOutPredictions,
+    common_rows,
+    mixture_of,
+    mixture_of_classes,
+    of_classes,
+)
+from skgpstoch.ensembles.report import (
+    calibration_by_group,
+    class_calibration,
+    class_limits,
+    limits,
+    share_done,
+)
 
 
 def predicted(y, mean, std, latent=0.0, rows=None):
@@ -90,3 +102,69 @@ def test_limits_are_shares_of_the_variance(y):
     held_out = predicted(y, 0.0, 1.0, latent=0.6)
     shares = {line["limit"]: line["share"] for line in limits(held_out, np.ones(400), done=0.25)}
     assert_allclose([shares["noise"], shares["rows"], shares["budget"]], [0.64, 0.36, 0.75])
+
+
+# ---- classes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def classes():
+    """Probabilities of three classes, labels that have them, and their log probabilities."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([2.0, 2.0, 1.0], 2000)
+    codes = (rng.uniform(size=(2000, 1)) > p.cumsum(1)).sum(1)
+    return of_classes(np.arange(2000), np.log(p[np.arange(2000), codes]), p, codes), codes
+
+
+def test_calibrated_classes_are_within_chance(classes):
+    held_out, codes = classes
+    lines = class_calibration(held_out, np.ones(2000), np.array(["a", "b", "c"]))
+    assert [line["group"] for line in lines] == [1, 2, 3, 4, 5, "a", "b", "c"]
+    for line in lines:
+        assert abs(line["share"] - line["mean_prediction"]) < 3.5 * line["chance"]
+    assert_allclose([line["share"] for line in lines[5:]], np.bincount(codes) / 2000)
+    assert_allclose(lines[0]["chance"], np.sqrt(0.24 / 400), rtol=0.05)
+
+
+def test_classes_that_are_too_certain_are_seen(classes):
+    held_out, codes = classes
+    p = held_out.mean**3
+    p /= p.sum(1, keepdims=True)
+    sure = of_classes(held_out.rows, held_out.log_density, p, codes)
+    lines = class_calibration(sure, np.ones(2000), np.arange(3))
+    assert all(line["share"] < line["mean_prediction"] - 3.0 * line["chance"] for line in lines[:5])
+
+
+def test_weights_of_classes_are_repetitions(classes):
+    held_out, codes = classes
+    few = held_out.of(np.arange(50))
+    twice = of_classes(
+        np.arange(100), few.log_density.repeat(2), few.mean.repeat(2, 0), codes[:50].repeat(2)
+    )
+    once = class_calibration(few, np.full(50, 2.0), np.arange(3))
+    for line, other in zip(once, class_calibration(twice, np.ones(100), np.arange(3)), strict=True):
+        assert_allclose(list(line.values())[1:], list(other.values())[1:])
+
+
+def test_a_mixture_of_classes_is_that_of_probabilities(classes):
+    held_out, codes = classes
+    a = held_out.of(np.arange(5))
+    even = of_classes(
+        np.arange(2, 9), np.full(7, np.log(1 / 3)), np.full((7, 3), 1 / 3), codes[2:9]
+    )
+    mixed = mixture_of_classes([a, even], np.array([0.25, 0.75]))
+    assert_array_equal(mixed.rows, [2, 3, 4])
+    assert_allclose(mixed.mean, 0.25 * a.mean[2:] + 0.25)
+    assert_allclose(mixed.log_density, np.log(mixed.mean[np.arange(3), codes[2:5]]))
+
+
+def test_limits_of_classes(classes):
+    held_out, _ = classes
+    few = held_out.of(np.arange(12))
+    shares = {line["limit"]: line["share"] for line in class_limits(few, np.ones(12), done=0.5)}
+    assert_allclose(shares["doubt"], 1.0 - few.mean.max(1).mean())
+    assert shares["rare classes"] == 1.0
+    assert shares["budget"] == 0.5
+    budget = {"n_steps": 50, "all_steps": 100, "n_estimators": 2, "all_estimators": 4}
+    assert share_done(budget | {"is_enough": False}) == 0.25
+    assert share_done(budget | {"is_enough": True}) == share_done(None) == 1.0

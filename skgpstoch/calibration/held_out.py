@@ -113,7 +113,10 @@ def calibrate(
 
 
 class Predicted(NamedTuple):
-    """What is predicted for N rows: tensors (N,), and (N, P), or of classes (N, 0)."""
+    """What is predicted for N rows: tensors (N,), and (N, P).
+
+    Of classes `mean` has the probabilities of all, (N, C), and there are no deviations, (N, 0).
+    """
 
     log_density: Tensor
     mean: Tensor
@@ -187,7 +190,10 @@ class HeldOut(NamedTuple):
         (q, noise), y = self.changed(choice, spread, skew), self.rows.y
         log_density = noise.log_predictive(y, q)
         if self.centre is not None:
-            return Predicted(log_density, *[y.new_empty(len(y), 0)] * 4)
+            p = noise.moments(q).mixture_moments()[0]
+            none = y.new_empty(len(y), 0)
+            p = torch.cat([1.0 - p, p], 1) if p.shape[1] == 1 else p / p.sum(1, keepdim=True)
+            return Predicted(log_density, p, none, none, none)
         mean, var = noise.moments(q).mixture_moments()
         is_additive = isinstance(noise, AdditiveNoise)
         cdf = noise.cdf(y, q).mean(0) if is_additive else torch.full_like(y, math.nan)

@@ -14,6 +14,8 @@ from .arrays import Scaling
 class HeldOutPredictions(NamedTuple):
     """What was predicted for m of the rows, each by a model that has not seen it.
 
+    Of classes there is an output for each, which is 1 at the class of a row, and else 0.
+
     Parameters
     ----------
     rows : ndarray of shape (m,)
@@ -29,7 +31,7 @@ class HeldOutPredictions(NamedTuple):
     mean : ndarray of shape (m, n_outputs)
         Predicted mean of y.
     cdf : ndarray of shape (m, n_outputs)
-        P(Y ≤ y | x).
+        P(Y ≤ y | x); NaN of counts and classes, as `latent_std` is of classes.
     """
 
     rows: np.ndarray
@@ -98,3 +100,24 @@ def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> He
         mean,
         average([part.cdf for part in parts]),
     )
+
+
+def of_classes(
+    rows: np.ndarray, log_density: np.ndarray, p: np.ndarray, codes: np.ndarray
+) -> HeldOutPredictions:
+    """Return predictions of classes: probabilities p (m, C), and codes (m,) of what they are."""
+    own, unknown = np.eye(p.shape[1])[codes], np.full_like(p, np.nan)
+    std = np.sqrt(p * (1.0 - p))
+    return HeldOutPredictions(rows, log_density, own - p, std, unknown, p, unknown)
+
+
+def mixture_of_classes(
+    several: Sequence[HeldOutPredictions], weights: np.ndarray
+) -> HeldOutPredictions:
+    """Return the predictions of a mixture of classifiers, for the rows that all have predicted."""
+    rows = common_rows(several)
+    parts = [part.of(rows) for part in several]
+    p = np.asarray(np.average([part.mean for part in parts], axis=0, weights=weights))
+    log_p = logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])
+    codes = (parts[0].mean + parts[0].error).argmax(1)
+    return of_classes(rows, np.asarray(log_p), p, codes)

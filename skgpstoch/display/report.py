@@ -24,24 +24,28 @@ KEYS = {
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ReportDisplay(Display):
-    """Weights of the models, and the coverage of 95 % intervals in groups of rows held out.
+    """Weights of the models, and how well they are calibrated in groups of rows held out.
 
-    Rows are grouped by the predicted standard deviation and by the predicted mean. If predictions
-    are calibrated, 95 % of every group are inside their intervals; groups of few rows vary.
+    Of numbers, rows are grouped by the predicted standard deviation and by the predicted mean, and
+    the picture has the coverage of 95 % intervals. If predictions are calibrated, 95 % of every
+    group are inside their intervals; groups of few rows vary. Of classes, it has the share of rows
+    in each group whose class is the predicted one, above the mean probability of that, which they
+    are grouped by, with bars of two deviations that chance makes; calibrated ones are on the line.
 
     Parameters
     ----------
     leaderboard : DataFrame or dict of sequences
         "model", "weight" and "score" of the models.
     calibration : DataFrame or dict of sequences
-        "by" ("std" or "mean"), "group" and "coverage_95" of the groups.
+        "by" ("std" or "mean"), "group" and "coverage_95" of the groups; or of classes "by" (that
+        is "confidence"), "mean_prediction", "share" and "chance".
 
     Attributes
     ----------
     weights_ : StackingWeightsDisplay
         The picture of the weights.
     lines_ : list of matplotlib Line2D
-        Coverage by group: by predicted std, then by predicted mean.
+        Coverage by group: by predicted std, then by predicted mean; or of classes the shares.
     axes_ : ndarray of matplotlib Axes
         Axes drawn on.
     figure_ : matplotlib Figure
@@ -83,22 +87,42 @@ class ReportDisplay(Display):
         self.weights_ = StackingWeightsDisplay(
             names=list(board["model"]), weights=board["weight"], scores=board["score"]
         ).plot(left)
+        draw = self._coverage if "coverage_95" in self.calibration else self._reliability
+        self.lines_ = draw(right)
+        return self
+
+    def _coverage(self, ax: Any) -> list[Any]:
+        """Draw the coverage of intervals by group."""
         by, group, share = (
             np.asarray(self.calibration[name]) for name in ("by", "group", "coverage_95")
         )
-        right.axhline(NOMINAL, color="0.35", linestyle="--", linewidth=1.0)
-        self.lines_ = [
-            right.plot(group[by == key], share[by == key], marker, ls="none", label=label)[0]
+        ax.axhline(NOMINAL, color="0.35", linestyle="--", linewidth=1.0)
+        lines = [
+            ax.plot(group[by == key], share[by == key], marker, ls="none", label=label)[0]
             for key, (marker, label) in KEYS.items()
         ]
-        right.set(
+        ax.set(
             xlabel="Group of rows held out, the lowest first",
             ylabel="Coverage of 95 % intervals",
             xticks=np.unique(group),
             ylim=(min(LOWEST, float(share.min()) - 0.02), 1.01),
         )
-        right.legend(title="Grouped by", loc="lower left")
-        return self
+        ax.legend(title="Grouped by", loc="lower left")
+        return lines
+
+    def _reliability(self, ax: Any) -> list[Any]:
+        """Draw how often the predicted class was right, by its probability."""
+        columns = (
+            np.asarray(self.calibration[name])
+            for name in ("by", "mean_prediction", "share", "chance")
+        )
+        by, predicted, share, chance = columns
+        rows = by == "confidence"
+        low = min(float(predicted[rows].min()), float(share[rows].min())) - 0.05
+        ax.plot([low, 1.0], [low, 1.0], color="0.35", linestyle="--", linewidth=1.0)
+        bars = ax.errorbar(predicted[rows], share[rows], 2.0 * chance[rows], fmt="o", capsize=2.0)
+        ax.set(xlabel="Probability of the predicted class", ylabel="Share that was of this class")
+        return [bars.lines[0]]
 
     @classmethod
     @documented(FITTED)
@@ -108,8 +132,9 @@ class ReportDisplay(Display):
         Parameters
         ----------
         estimator : object
-            Fitted :class:`~skgpstoch.AutoGaussianProcessRegressor`; a pipeline that ends in one, or
-            a hyperparameter search over either.
+            Fitted :class:`~skgpstoch.AutoGaussianProcessRegressor` or
+            :class:`~skgpstoch.AutoGaussianProcessClassifier`; a pipeline that ends in one, or a
+            hyperparameter search over either.
         axes : sequence of matplotlib Axes, default=None
             Two axes to draw on; None opens a new figure.
 

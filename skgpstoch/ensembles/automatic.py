@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
@@ -30,8 +28,11 @@ from ..methods.deep_kernel_ensemble import ensemble_plan
 from ..recipes.findings import of_features, of_rows
 from ..recipes.recipe import Training
 from .race import Entrant, Judged, race, weights_of
+from .report import Report
 from .stacking import diagnosis_of_parts
 
+PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
+PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
 SCOUTED = 0.25  # of the epochs
 
@@ -63,8 +64,7 @@ class AutomaticParameters:
         The fitted models by name, without those that have no weight.
     scores_ : dict of lists
         "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time" in
-        seconds. Scores are mean log densities, or log probabilities, of rows held out; of classes
-        of fewer than 50 rows, the bound on the evidence.
+        seconds. Scores are mean log densities, or log probabilities, of rows held out.
     leaderboard_ : DataFrame
         The same, the best first; needs pandas.
     budget_ : dict or None
@@ -113,25 +113,14 @@ def usual_epochs(model: Any, data: Data) -> int:
     return ensemble_plan(Training.of(model), len(distinct), of_classes=of_classes).max_iter
 
 
-def of_model(method: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a method, with the signature and the docstring of this one, that asks the model."""
-
-    @functools.wraps(method)
-    def asked(self: Automatic, X: Any, *args: Any, **kwargs: Any) -> np.ndarray:
-        X = self._query(X)
-        return np.asarray(getattr(self._model, method.__name__)(X, *args, **kwargs))
-
-    return asked
-
-
 # ---- estimators ----------------------------------------------------------------------------------
 
 
 class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A fit of several models, and the mixture that predicts best."""
 
-    _model: Any
-    """What predicts."""
+    _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    """Calibration by group, and limits, of rows that were held out."""
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
@@ -204,6 +193,20 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metacl
         check_is_fitted(self)
         table = pd.DataFrame(self.scores_)
         return table.sort_values("score", ascending=False, ignore_index=True)
+
+    def report(self) -> Report:
+        """Tell what was fitted, how well it is calibrated, and what limits it; needs pandas.
+
+        Returns
+        -------
+        report : Report
+            Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
+            :class:`~skgpstoch.display.ReportDisplay`.
+        """
+        import pandas as pd  # not needed otherwise
+
+        check_is_fitted(self)
+        return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
 
 
 def diagnosis_of(data: Data, models: dict[str, Any]) -> Diagnosis:

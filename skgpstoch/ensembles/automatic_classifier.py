@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..data.arrays import resolve_seed
+from ..data.held_out import mixture_of_classes
 from ..data.rows import Data
 from ..data.tables import validate_table
 from ..docstrings import documented
@@ -15,14 +17,18 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
-from .automatic import Automatic, of_networks
+from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
 from .class_mixture import ClassParts, MixtureClassifier
 from .process_classes import ExactProcessClassifier
 from .race import Entrant, Judged
+from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
-FEWEST_FOR_NETWORKS = 200  # rows
-MOST_FOR_PROCESS = 5000  # rows
+FEWEST_OF_CLASSES = 600  # rows, of fewer than which processes predict better, and sooner
+MOST_OF_CLASSES = 5000  # rows, up to which there are processes
+LEAST_GAIN_OF_CLASSES = (
+    0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
+)
 
 
 @public_estimator
@@ -30,12 +36,16 @@ MOST_FOR_PROCESS = 5000  # rows
 class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     """The recommended default: calibrated probabilities on tables of any size.
 
-    Tables are taken as they are: frames with categories, dates and missing values. An ensemble of
-    networks with Gaussian-process last layers, trained for the bound on the evidence and calibrated
-    by rows that it has not seen; of fewer than 50 rows a process alone.
+    Tables are taken as they are: frames with categories, dates and missing values. Up to 5,000 rows
+    there are Gaussian processes with several kernels, from smooth to linear; from 600 rows on, an
+    ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence.
+    Both are calibrated by rows that they have not seen, and what each predicts for these gives the
+    weights of their mixture.
 
     Attributes
     ----------
+    weights_ : ndarray of shape (n_models,)
+        Of the models in `estimators_`, of sum 1.
     classes_ : ndarray of shape (n_classes,)
         Labels of rows that have a weight.
 
@@ -86,20 +96,28 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n, found = data.size, []
-        if n <= MOST_FOR_PROCESS:
-            found.append(Entrant("process", self._process))
-        if n >= FEWEST_FOR_NETWORKS:
-            found.append(of_networks(DeepKernelEnsembleClassifier, self, data))
+        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_OF_CLASSES
+        if n < FEWEST_OF_CLASSES or (n <= MOST_OF_CLASSES and has_time):
+            share = PROCESS_SHARE if n >= FEWEST_OF_CLASSES else 1.0
+            found.append(Entrant("process", functools.partial(self._process, share)))
+        if n >= FEWEST_OF_CLASSES:
+            networks = of_networks(DeepKernelEnsembleClassifier, self, data)
+            found.append(networks._replace(least_gain=LEAST_GAIN_OF_CLASSES))
         return found
 
-    def _process(self, left: float | None) -> ExactProcessClassifier:
-        """Return processes, to be fitted in the time that is left."""
+    def _process(self, share: float, left: float | None) -> ExactProcessClassifier:
+        """Return processes, to be fitted in a share of the time that is left."""
+        max_time = None if left is None else share * left
         seed = resolve_seed(self.random_state)
-        return ExactProcessClassifier(max_time=left, device=self.device, random_state=seed)
+        return ExactProcessClassifier(max_time=max_time, device=self.device, random_state=seed)
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights
         self._models = [each.model for each in found]
+        held_out = mixture_of_classes([model.held_out_ for model in self._models], weights)
+        weight = np.ones(len(data)) if data.weight is None else data.weight
+        judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
+        self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         X = self._query(X)

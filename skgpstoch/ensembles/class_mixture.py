@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array
 
@@ -16,10 +16,21 @@ from ..estimators.classifier import Classifier
 
 
 class ClassParts(NamedTuple):
-    """Weights (K,), of sum 1, and models that know the same classes."""
+    """What is mixed.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (K,)
+        Of sum 1.
+    models : list
+        That know the same classes.
+    confidence : float, default=1.0
+        τ: probabilities are in proportion to (Σ_k w_k p_k)^τ.
+    """
 
     weights: np.ndarray
     models: list[Any]
+    confidence: float = 1.0
 
 
 class MixtureClassifier(ClassifierMixin, BaseEstimator):
@@ -34,17 +45,17 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
     @documented(Classifier.predict_log_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of the probability of each class."""
-        (weights, models), X = self._parts(X)
+        (weights, models, confidence), X = self._parts(X)
         log_p = np.stack([model.predict_log_proba(X) for model in models])
         if len(models) == 1:
             return log_p[0]
-        return np.asarray(logsumexp(log_p, axis=0, b=weights[:, None, None]))
+        mixed = logsumexp(log_p, axis=0, b=weights[:, None, None])
+        return np.asarray(log_softmax(confidence * mixed, axis=1))
 
     @documented(Classifier.predict_proba)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class."""
-        (weights, models), X = self._parts(X)
-        p = sum(w * model.predict_proba(X) for w, model in zip(weights, models, strict=True))
+        p = np.exp(self.predict_log_proba(X))
         return np.asarray(p / p.sum(1, keepdims=True))
 
     @documented(Classifier.predict_std)
@@ -58,7 +69,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         std : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`; of two classes, both columns are the same.
         """
-        (weights, models), X = self._parts(X)
+        (weights, models, _), X = self._parts(X)
         stds = np.stack([model.predict_std(X) for model in models])
         if len(models) == 1:
             return stds[0]

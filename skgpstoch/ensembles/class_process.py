@@ -29,19 +29,18 @@ from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
 from ..maths.linalg import cholesky_, eigh, inverse_, log_det
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
-from ..training.exact_search import Limits, Search
+from ..training.exact_search import Search
+from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
 
-SIGNAL_PRIOR = (math.log(3.0), 1.5)  # of log c, in units of the labels' noise
-SLOPE_PRIOR = (math.log(0.3), 1.5)  # of log b·d
-LENGTH_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little of each
-FARTHEST_DEVIATIONS = 6.0  # of the prior, that a search goes
-SEARCH_LIMITS = Limits(max_iter=30, tol=1e-4, gtol=1e-2)
-NEWTON_STEPS = 30
+LABEL_SIGNAL_PRIOR = (math.log(3.0), 1.5)  # of log c, in units of the labels' noise
+LABEL_SLOPE_PRIOR = (math.log(0.3), 1.5)  # of log b·d
+LABEL_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little of each
+MOST_NEWTON_STEPS = 30
 NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
 CG_STEPS = 12
 CG_TOL = 0.3  # of the gradient, that is left of it
-HALVINGS = 12  # of a step
-NEGLIGIBLE = 1e-5  # share of the variance of f that is left out
+STEP_HALVINGS = 12  # of a step
+NEGLIGIBLE_VARIANCE = 1e-5  # share of the variance of f that is left out
 
 
 # ---- θ given labels ------------------------------------------------------------------------------
@@ -65,7 +64,11 @@ class PriorKernel(NamedTuple):
         if name == "linear":
             return cls(line, np.empty(0), np.empty(0))
         n_scales = d if name.endswith("ard") and d <= MOST_RELEVANT_INPUTS else 1
-        (log_scale, std), (c, c_std), (b, b_std) = LENGTH_SCALE_PRIOR, SIGNAL_PRIOR, SLOPE_PRIOR
+        (log_scale, std), (c, c_std), (b, b_std) = (
+            LABEL_SCALE_PRIOR,
+            LABEL_SIGNAL_PRIOR,
+            LABEL_SLOPE_PRIOR,
+        )
         log_scale, b = log_scale + 0.5 * math.log(d), b - math.log(d)
         scales = np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
         shape = sk.Matern(scales, nu=0.5) if name.startswith("rough") else sk.RBF(scales)
@@ -166,7 +169,7 @@ class PointFeatures:
     def basis(self) -> Tensor:
         """QΛ^−½, (M, R), of the largest eigenvalues; the rest have little of the variance."""
         values, Q = eigh(self.kernel(self.Z))
-        kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE * values.sum()
+        kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE_VARIANCE * values.sum()
         return Q[:, kept] * values[kept].rsqrt()
 
     def __call__(self, X: Tensor) -> Tensor:
@@ -246,20 +249,17 @@ class Problems(NamedTuple):
         D, R = torch.zeros_like(gradient), -gradient
         V = Z = inverse * R
         square = inner(R, Z)
-        least = CG_TOL**2 * square
+        least, tiny = CG_TOL**2 * square, torch.finfo(gradient.dtype).tiny
         for _ in range(CG_STEPS):
             if bool((square <= least).all()):
                 break
             HV = curvature(V)
-            step = (square / inner(V, HV).clamp_min(TINY))[:, None]
+            step = (square / inner(V, HV).clamp_min(tiny))[:, None]
             D, R = D + step * V, R - step * HV
             Z = inverse * R
             last, square = square, inner(R, Z)
-            V = Z + (square / last.clamp_min(TINY))[:, None] * V
+            V = Z + (square / last.clamp_min(tiny))[:, None] * V
         return D
-
-
-TINY = torch.finfo(torch.float32).tiny
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
@@ -277,13 +277,13 @@ def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor,
     U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes) if start is None else start
     f = p.f(U)
     psi = p.psi(U, f)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(MOST_NEWTON_STEPS):
         gradient = U - p.pulled(p.residual(f))
         D = rough.newton_step(f.float(), gradient.float()).to(U)
         promised = -0.5 * inner(gradient, D)
         along = p.f(D)
         t = torch.ones_like(psi)
-        for _ in range(HALVINGS):
+        for _ in range(STEP_HALVINGS):
             found = p.psi(U + t[:, None] * D, f + t[:, None] * along)
             if not bool((found > psi).any()):
                 break

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..data.arrays import Scaling, resolve_seed
 from ..data.devices import HOST, block_rows, map_blocks, prediction_device, resolve_device
-from ..data.held_out import HeldOutPredictions
+from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
@@ -42,14 +42,12 @@ from .class_process import (
     find_modes,
     one_hot,
 )
-from .process import is_time_for_more
+from .process import KERNEL_ROWS, SEARCH_ROWS, is_time_for_more
 from .stacking import stacking_weights
 
-SEARCH_ROWS = 400  # that θ and the variance of f are learned from at most
 KERNELS = ("rbf", "rbf-ard", "rough-ard", "linear")
 MOST_POINTS = 800  # rows that functions are made of
-KERNEL_ROWS = 1.0  # that speak for each kernel, whatever the data
-N_FOLDS = 10  # of few rows
+FOLDS_OF_FEW = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
 VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
@@ -99,13 +97,13 @@ class ClassRows(NamedTuple):
 
     def some(self, index: Tensor) -> ClassRows:
         """Return rows by their numbers, with functions made of these."""
-        X, *columns = (column[index] for column in self[:4])
-        return ClassRows(X, *columns, X, self.offset)
+        X, codes, weight, fold = (column[index] for column in self[:4])
+        return ClassRows(X, codes, weight, fold, X, self.offset)
 
     def to(self, device: torch.device) -> ClassRows:
         """Move to a device."""
-        X, *columns, Z, offset = (column.to(device) for column in self)
-        return ClassRows(X, *columns, X if self.Z is self.X else Z, offset)
+        X, codes, weight, fold, Z, offset = (column.to(device) for column in self)
+        return ClassRows(X, codes, weight, fold, X if self.Z is self.X else Z, offset)
 
 
 class ExactProcessClassifier(MixtureClassifier):
@@ -220,8 +218,11 @@ class ExactProcessClassifier(MixtureClassifier):
         of_class = log_p[np.arange(len(codes)), :, codes]
         self.weights_ = stacking_weights(of_class, weight, KERNEL_ROWS)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
-        p = self.weights_ @ np.exp(log_p)
-        self.held_out_ = held_out_classes(given, p[places], codes[places])
+        mixed = logsumexp(log_p, axis=1, b=self.weights_[:, None])
+        self._confidence = mixture_confidence(rows, mixed) if len(fitted) > 1 else 1.0
+        mixed = log_softmax(self._confidence * mixed, axis=1)
+        log_own = mixed[np.arange(len(codes)), codes]
+        self.held_out_ = of_classes(given, log_own[places], np.exp(mixed[places]), codes[places])
         self.kernels_ = [f.kernel for f in fitted]
         self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
         self._rows = rows.to(HOST)
@@ -260,11 +261,14 @@ class ExactProcessClassifier(MixtureClassifier):
         codes = data.y[:, 0].astype(np.int64)
         shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
         log_shares = np.log(shares)
-        arrays = codes, weight, folds_of(codes, rng), log_shares - log_shares.mean()
-        *columns, offset = (torch.from_numpy(array).to(device) for array in arrays)
-        points = some_of(len(X), MOST_POINTS, rng)
-        Z = X if len(points) == len(X) else X[torch.from_numpy(points).to(device)]
-        return ClassRows(X, *columns, Z, offset)
+        fold, points = folds_of(codes, rng), some_of(len(X), MOST_POINTS, rng)
+
+        def tensor(column: np.ndarray) -> Tensor:
+            return torch.from_numpy(column).to(device)
+
+        Z = X if len(points) == len(X) else X[tensor(points)]
+        offset = tensor(log_shares - log_shares.mean())
+        return ClassRows(X, tensor(codes), tensor(weight), tensor(fold), Z, offset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -274,7 +278,8 @@ class ExactProcessClassifier(MixtureClassifier):
         device = prediction_device(self.device)
         X = self._x_scaling.tensor(X, torch.float64, device).clamp(-FARTHEST_INPUT, FARTHEST_INPUT)
         rows = self._rows.to(device)
-        return ClassParts(self.weights_, [AtMode(rows, f) for f in self._processes]), X
+        models = [AtMode(rows, f) for f in self._processes]
+        return ClassParts(self.weights_, models, self._confidence), X
 
 
 class AtMode:
@@ -343,7 +348,7 @@ def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Assign rows to folds, each with about the same share of every class, (N,)."""
     order = np.lexsort((rng.permutation(len(codes)), codes))
     fold = np.empty(len(codes), np.int64)
-    fold[order] = np.arange(len(codes)) % (N_FOLDS if len(codes) <= FEW_ROWS else USUAL_FOLDS)
+    fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)
     return fold
 
 
@@ -410,9 +415,7 @@ def most_suitable(rows: ClassRows, f: Tensor) -> tuple[float, float]:
     return math.exp(LOG_CONFIDENCES[best]), scores[best]
 
 
-def held_out_classes(rows: np.ndarray, p: np.ndarray, codes: np.ndarray) -> HeldOutPredictions:
-    """Return predictions of classes as those of numbers: p (n, C) of rows of these classes (n,)."""
-    own = np.eye(p.shape[1])[codes]
-    log_p = np.log(p[np.arange(len(p)), codes])
-    unknown = np.full_like(p, np.nan)
-    return HeldOutPredictions(rows, log_p, own - p, np.sqrt(p * (1.0 - p)), unknown, p, unknown)
+def mixture_confidence(rows: ClassRows, log_p: np.ndarray) -> float:
+    """Return τ: mixtures of calibrated parts are too even. log_p (N, C) are of rows held out."""
+    logits = torch.from_numpy(log_p).to(rows.weight.device)
+    return most_suitable(rows._replace(offset=torch.zeros_like(rows.offset)), logits)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,12 +36,15 @@ class Entrant(NamedTuple):
         Makes a cheap one, which tells if there is any use in the model itself.
     adapt : callable or None, default=None
         Changes the model by what a scout, as it was judged, tells of the data.
+    least_gain : float, default=-inf
+        Nats per row that this has to add to the score, if that is more than `LEAST_GAIN`.
     """
 
     name: str
     make: Callable[[float | None], Any]
     scout: Callable[[float | None], Any] | None = None
     adapt: Callable[[Any, Judged, Data], Any] | None = None
+    least_gain: float = -math.inf
 
     def is_scouted(self, found: list[Judged]) -> bool:
         """Tell whether a scout may spare the model, as there are others, or adapt it."""
@@ -83,7 +87,7 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     for entrant in entrants:
-        name, make, scout, adapt = entrant
+        name, make, scout, adapt, least_gain = entrant
         if was_interrupted():
             warn_without(name)
             break
@@ -92,7 +96,7 @@ def race(
             if scout is not None and entrant.is_scouted(found):
                 few = scout(seconds_left(deadline))
                 tried = fitted(fits.next(f"{name}, a few"), name, few, data)
-                if found and gain_of(tried, found, data) < LEAST_GAIN:
+                if found and gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
                     given_up.append(tried)
                     continue
                 if was_interrupted():  # its best so far is what there is

@@ -12,6 +12,7 @@ from ..data.held_out import HeldOutPredictions
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)
 FORMAT: dict[str, Any] = {"index": False, "float_format": "{:.3g}".format}
+FEWEST_OF_CLASS = 10  # rows, with fewer of which it is rare
 FEWEST_IN_GROUP = 4  # rows, with fewer of which there are fewer groups
 
 
@@ -27,7 +28,10 @@ class Report(NamedTuple):
         Rows held out in groups, by the predicted std and by the predicted mean ("by"), the lowest
         first ("group"): how many rows count ("n_rows"), the mean of what is predicted
         ("mean_prediction", "mean_std"), the root of the mean squared error ("rmse"), and the shares
-        inside the central intervals ("coverage_95", "coverage_80").
+        inside the central intervals ("coverage_95", "coverage_80"). Of classes: rows in groups by
+        the largest probability, and the probability of each class for all rows ("by": "confidence"
+        or "class"), the mean probability ("mean_prediction"), how often it was that class
+        ("share"), and the deviation of this share that chance alone would make ("chance").
     limits : DataFrame
         What keeps predictions from being better: "limit", its "share", and "advice".
     """
@@ -136,20 +140,83 @@ def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> lis
             "share": unknown,
             "advice": "share of the predicted variance that more rows would lower",
         },
-        {
-            "limit": "budget",
-            "share": 1.0 - done,
-            "advice": "share of the training that max_time left no time for",
-        },
+        budget_limit(done),
     ]
 
 
-def report_tables(
-    held_out: HeldOutPredictions, weight: np.ndarray, budget: dict[str, Any] | None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return calibration by group, and limits, of the rows that were held out."""
-    done = 1.0
-    if budget is not None and not budget["is_enough"]:
-        done = budget["n_steps"] * budget["n_estimators"]
-        done /= budget["all_steps"] * budget["all_estimators"]
-    return calibration_by_group(held_out, weight), limits(held_out, weight, done)
+def class_calibration(
+    held_out: HeldOutPredictions, weight: np.ndarray, classes: np.ndarray
+) -> list[dict[str, Any]]:
+    """Return a line for each group of rows by confidence, and for each class.
+
+    Parameters
+    ----------
+    held_out : HeldOutPredictions
+        Of m rows.
+    weight : ndarray of shape (m,)
+        How many rows each counts for.
+    classes : ndarray of shape (n_classes,)
+        Labels.
+    """
+    p, own = held_out.mean, held_out.mean + held_out.error
+    best = p.argmax(1)[:, None]
+    top, is_right = (np.take_along_axis(a, best, 1)[:, 0] for a in (p, own))
+    lines = [
+        {"by": "confidence", "group": group} | share_scores(top[g], is_right[g], weight[g])
+        for group, g in enumerate(groups(top, weight), 1)
+    ]
+    return lines + [
+        {"by": "class", "group": label} | share_scores(p[:, c], own[:, c], weight)
+        for c, label in enumerate(classes.tolist())
+    ]
+
+
+def share_scores(p: np.ndarray, happened: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+    """Return how often what has these probabilities, (m,), happened."""
+    total = float(weight.sum())
+    return {
+        "n_rows": total,
+        "mean_prediction": float(weight @ p / total),
+        "share": float(weight @ happened / total),
+        "chance": float(np.sqrt(weight @ (p * (1.0 - p)))) / total,
+    }
+
+
+def class_limits(
+    held_out: HeldOutPredictions, weight: np.ndarray, done: float
+) -> list[dict[str, Any]]:
+    """Return what keeps predictions of classes from being better, as :func:`limits` does."""
+    missed = 1.0 - float(np.average(held_out.mean.max(1), weights=weight))
+    counts = weight @ (held_out.mean + held_out.error)
+    return [
+        {
+            "limit": "doubt",
+            "share": missed,
+            "advice": "share of rows whose class the probabilities expect to miss; other inputs, "
+            "or more rows, might tell",
+        },
+        {
+            "limit": "rare classes",
+            "share": float((counts < FEWEST_OF_CLASS).mean()),
+            "advice": f"share of the classes with fewer than {FEWEST_OF_CLASS} rows held out; more "
+            "rows of these might help",
+        },
+        budget_limit(done),
+    ]
+
+
+def budget_limit(done: float) -> dict[str, Any]:
+    """Return what the budget has cost."""
+    return {
+        "limit": "budget",
+        "share": 1.0 - done,
+        "advice": "share of the training that max_time left no time for",
+    }
+
+
+def share_done(budget: dict[str, Any] | None) -> float:
+    """Return the share of the planned training for which there was time."""
+    if budget is None or budget["is_enough"]:
+        return 1.0
+    done = budget["n_steps"] * budget["n_estimators"]
+    return float(done / (budget["all_steps"] * budget["all_estimators"]))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ..data.arrays import Scaling
 from ..data.findings import Finding
-from ..data.held_out import HeldOutPredictions
+from ..data.held_out import HeldOutPredictions, of_classes
 from ..data.rows import Data, Rows
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
@@ -338,8 +338,8 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
         return None
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
-    if not mean.shape[1]:  # classes
-        return HeldOutPredictions(rows, log_density, mean, std, latent_std, mean, cdf)
+    if fitted.posterior.model.likelihood.for_classes_only:
+        return of_classes(rows, log_density, mean, data.y[rows, 0].astype(np.int64))
     offset, scale = fitted.y_scaling
     error = (data.y[rows] - offset) / scale - mean
     scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
@@ -432,8 +432,9 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         mean over members or, of recalibrated densities, what is expected of their mixture.
     held_out_ : HeldOutPredictions or None
         Predictions for rows that were held out, by networks that have not seen them: numbers of the
-        rows (`rows`), `log_density` in the units of y, or of its class, and of numbers `mean`,
-        `error`, `std`, `latent_std` and `cdf`. Rows that no network was trained on are predicted by
+        rows (`rows`), `log_density` in the units of y, or of its class, `mean` and `error`, of
+        classes the probabilities and 1 at the right one less these, and of numbers `std`,
+        `latent_std` and `cdf`. Rows that no network was trained on are predicted by
         the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
         that was blind to it, with the gain in log density that the mixture has over one network on
         the former. None without early stopping.
@@ -588,7 +589,7 @@ class DeepKernelEnsembleClassifier(
 
     See Also
     --------
-    AutoGaussianProcessClassifier : Chooses a process where rows are very few.
+    AutoGaussianProcessClassifier : Stacks it with processes where rows are few.
     DLMClassifier : The same losses on inducing points.
 
     References

@@ -50,7 +50,7 @@ STANDARDISE = (
     "standard deviations of X."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
-BESIDE_NOISE = 0.25  # mean square, of the noise variance
+LEAST_RESIDUAL = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, which has cut the training short."
 
 ALIKE = 0.4
@@ -345,7 +345,7 @@ def of_errors(
 
     Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
     """
-    counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
+    counts = np.square(error).mean(0) >= LEAST_RESIDUAL * np.where(np.isfinite(noise), noise, 0.0)
     alike = max(map(correlation, error.T * counts[:, None], nearest.T))
     limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
     found = Finding(ERRORS, "points", alike, limit)

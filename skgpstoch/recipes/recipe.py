@@ -28,7 +28,7 @@ from ..data.findings import Finding
 from ..data.rows import UNSEEN, Data, Rows
 from ..kernels import Kernel, contains, split_white_noise
 from ..likelihoods.base import Likelihood
-from ..likelihoods.heavy_tailed import StudentT
+from ..likelihoods.heavy_tailed import Laplace, StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
@@ -432,6 +432,7 @@ class Plan:
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are
+    n_restarts: int = 0  # trainings from other hyper-parameters, of which the best is kept
     window_rows: float = 0.0  # that running statistics look back on at least
     is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
     has_all_rows: bool = False  # whether all rows are points, of another likelihood
@@ -574,7 +575,9 @@ class Recipe(OfParameters, ABC):
         """Return the scaling of y (n, P): robust where the noise can have outliers."""
         if not self.scales_target:
             return Scaling.identity(y.shape[1])
-        find = Scaling.robust if isinstance(self.likelihood, StudentT) else Scaling.standard
+        find = (
+            Scaling.robust if isinstance(self.likelihood, StudentT | Laplace) else Scaling.standard
+        )
         return find(y, weight)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:

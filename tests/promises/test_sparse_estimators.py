@@ -44,7 +44,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from skgpstoch import (
+    DeepKernelEnsembleRegressor,
     DLMClassifier,
+    DLMRegressor,
     SolveGPClassifier,
     SolveGPRegressor,
     SVGPClassifier,
@@ -479,6 +481,30 @@ def test_heavy_tails_forget_outliers(quick_sparse, sine, likelihood):
     assert errors[0] < 0.3 < errors[1]
     assert robust.log_predictive_density(X, y).mean() > gaussian.log_predictive_density(X, y).mean()
     assert robust.noise_variance_ > 0.0
+
+
+# Of a Laplace likelihood the scale is the mean absolute deviation, which one row can rule.
+WITHIN = {"student_t": 0.15, "shared_student_t": 0.15, "laplace": 1.0}
+
+
+ABSURD = [
+    *itertools.product([SVGPRegressor, SolveGPRegressor, DLMRegressor], ["student_t", "laplace"]),
+    *((DeepKernelEnsembleRegressor, likelihood) for likelihood in WITHIN),
+]
+
+
+@pytest.mark.parametrize(("cls", "likelihood"), ABSURD)
+def test_one_absurd_row_ruins_no_heavy_tailed_fit(cls, likelihood):
+    """It is not in the moments that the targets are scaled by."""
+    X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
+    y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(1).standard_normal(60)
+    y[7] = 1e6
+    has_networks = cls is DeepKernelEnsembleRegressor
+    params = {"hidden_layer_sizes": (32, 32)} if has_networks else {"solver": "natural"}
+    model = constructor(cls)(**params, likelihood=likelihood, max_iter=60).fit(X, y)
+    inside = np.linspace(-2.5, 2.5, 30)[:, None]
+    error = model.predict(inside) - np.sin(inside[:, 0])
+    assert np.sqrt(np.mean(error**2)) < WITHIN[likelihood]
 
 
 def test_multiple_outputs_are_those_of_the_shared_kernel(quick_sparse, sine):

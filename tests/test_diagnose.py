@@ -295,6 +295,19 @@ def test_the_nearest_row_is_another_one_in_units_of_the_columns():
     assert_array_equal(whole, shuffled)
 
 
+def test_what_follows_from_another_problem_is_noted():
+    bound, errors = (
+        Finding(name, "kernel", 1.0, 0.5, "problem", "So.", "Do.")
+        for name in (findings.BOUND, findings.ERRORS)
+    )
+    assert findings.causes([errors]) == [errors]
+    first, second = findings.causes([bound, errors])
+    assert first == bound
+    assert (second.severity, second.advice) == ("note", "This follows from 'at its bound'.")
+    fine = Finding(findings.ERRORS, "kernel", 0.1, 0.5)
+    assert findings.causes([bound, fine]) == [bound, fine]
+
+
 # ---- fits --------------------------------------------------------------------------------------
 
 
@@ -395,7 +408,8 @@ def test_training_that_is_cut_short_is_warned_of(sine):
 def test_a_kernel_of_other_units_is_warned_of(waves):
     X, y = waves
     for scale, name in ((1e-6, findings.VARIATION), (1e6, findings.NEAREST)):
-        model = SVGPRegressor(RBF(1.0, "fixed"), n_inducing=20, random_state=0)
+        kernel = RBF(1.0, "fixed")
+        model = SVGPRegressor(kernel, n_inducing=20, random_state=0)
         said = said_by(lambda model=model, scale=scale: model.fit(scale * X, y))
         assert said == [model.diagnose()[0].message]
         assert model.diagnose()[0].name == name

@@ -25,7 +25,7 @@ from skgpstoch.ensembles.class_process import (
     one_hot,
 )
 from skgpstoch.ensembles.process_classes import ExactProcessClassifier, folds_of
-from skgpstoch.kernels.matrices import TorchCovariance
+from skgpstoch.kernels.matrices import covariance_of
 
 EACH_KERNEL = pytest.mark.parametrize("name", process_classes.KERNELS)
 HOST = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_the_gradient_of_the_evidence_of_labels(name):
     X, codes, weight = some_rows()
     prior = PriorKernel.of(name, 3)
     Y = contrasts(codes, weight, 3)
-    evidence = LabelEvidence(prior, TorchCovariance(prior.kernel, X, HOST), Y, weight)
+    evidence = LabelEvidence(prior, covariance_of(prior.kernel, X, HOST), Y, weight)
     z = np.random.default_rng(1).standard_normal(len(prior.mean))
     expected = approx_fprime(z, lambda z: evidence(z, False)[0], 1e-6)
     assert_allclose(evidence(z)[1], expected, rtol=1e-4, atol=1e-4)
@@ -224,7 +224,7 @@ def test_little_time_has_one_kernel(table):
 
 def test_what_cannot_be_fitted(table):
     X, y = table
-    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rbf'"):
+    with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rough-ard'"):
         ExactProcessClassifier(kernels=["cubic"]).fit(X, y)
     with pytest.raises(ValueError, match="needs two classes at least, but y has one class"):
         ExactProcessClassifier().fit(X, np.zeros(90))

@@ -16,7 +16,7 @@ from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, validate_inputs
-from ..recipes.findings import of_bounds, of_features, of_inputs, of_rows, of_sight
+from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
 
@@ -96,7 +96,7 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
             if has_columns:
                 seen = [*of_sight(kernel, given, X, unit), *of_inputs(kernel, X)]
                 found += seen if learns else [finding.noted() for finding in seen]
-            yield from Diagnosis(found).within(name)
+            yield from Diagnosis(causes(found)).within(name)
 
     def _check_is_fitted(self) -> None:
         check_is_fitted(self)

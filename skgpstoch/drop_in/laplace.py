@@ -24,11 +24,8 @@ from ..likelihoods import Bernoulli, OneVsRest
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError
 from ..training.exact_search import maximise
-from ..training.starts import likely_bounds
+from ..training.starts import LATENT_VARIANCE, likely_bounds
 from .laplace_evidence import LaplaceEvidence, latent, probability
-
-LATENT_VARIANCE = 10.0
-"""Of f, about, where restarts begin: probabilities from .04 to .96."""
 
 
 @dataclass(eq=False, repr=False)

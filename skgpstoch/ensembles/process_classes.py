@@ -45,7 +45,7 @@ from .class_process import (
 from .process import KERNEL_ROWS, SEARCH_ROWS, is_time_for_more
 from .stacking import stacking_weights
 
-KERNELS = ("rbf", "rbf-ard", "rough-ard", "linear")
+KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best of few first: time may be short
 MOST_POINTS = 800  # rows that functions are made of
 FOLDS_OF_FEW = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of

@@ -37,7 +37,7 @@ class Entrant(NamedTuple):
     adapt : callable or None, default=None
         Changes the model by what a scout, as it was judged, tells of the data.
     least_gain : float, default=-inf
-        Nats per row that this has to add to the score, if that is more than `LEAST_GAIN`.
+        Nats per row that a scout has to add to the score, if that is more than `LEAST_GAIN`.
     """
 
     name: str

@@ -40,14 +40,14 @@ from ..posteriors.base import Posterior
 from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
 from ..training.interrupts import one_fit
-from ..training.loop import History, train
+from ..training.loop import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
-from .runs import Run, begin, begin_in_time, budget_of
+from .restarts import best_of_restarts
+from .runs import Run, begin, begin_in_time, budget_of, train_run
 
-N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 keep_freed_memory()
 
 TAKE_MEMORY = (
@@ -215,7 +215,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
         callbacks = None
         if getattr(self, "_skl_callbacks", None):
             callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
-        history = self._train(run, callbacks)
+        run, history = self._train(run, callbacks)
         if recipe.scales_target:
             warn_if_hopeless(history, given.y.shape[1])
         self._finish(recipe, run, run.solution(), history, data)
@@ -248,32 +248,21 @@ class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMe
             run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
         return run._replace(places=places)
 
-    def _train(self, run: Run, callbacks: FitCallbacks | None) -> History:
-        objective, plan = run.objective, run.plan
-        source, rows = run.minibatch_source()
-        evaluate = functools.partial(objective.evaluate, run.X, run.rows)
-        with progress_of(self) as progress:
-            history = train(
-                objective,
-                source,
-                rows,
-                optimizer=run.optimizer,
-                checkpoint=run.checkpoint,
-                deadline=run.deadline,
-                max_iter=plan.max_iter,
-                batch_size=plan.batch_size,
-                schedule=plan.schedule,
-                generator=run.generator,
-                evaluate=evaluate if plan.evaluates else None,
-                evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
-                n_iter_no_change=plan.patience,
-                tol=plan.tol,
-                on_epoch=None if callbacks is None else callbacks.on_epoch,
-                on_step=progress,
-                verbose=is_verbose(self.verbose),
-            )
-        objective.calibrate(run.X, run.rows)
-        return history
+    def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
+        """Train, from several starts if the plan has them, and return the best."""
+
+        def first(run: Run) -> History:
+            with progress_of(self) as progress:
+                return train_run(
+                    run,
+                    on_epoch=None if callbacks is None else callbacks.on_epoch,
+                    on_step=progress,
+                    verbose=is_verbose(self.verbose),
+                )
+
+        run, history = best_of_restarts(run, first)
+        run.objective.calibrate(run.X, run.rows)
+        return run, history
 
     def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
         if start is None:

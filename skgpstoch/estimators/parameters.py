@@ -113,6 +113,23 @@ class WarmStartParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class RestartParameters:
+    """How many times L-BFGS searches for hyper-parameters.
+
+    Parameters
+    ----------
+    n_restarts : int, default=0
+        Trainings by solver="lbfgs" from random hyper-parameters that suit the scale of the rows,
+        besides the usual one; the one with the least loss is kept. They run at once in a
+        :func:`joblib.parallel_config`. Other solvers have no optimum to choose from.
+    """
+
+    n_restarts: int = 0
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"n_restarts": [NOT_NEGATIVE_INTEGER]}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class StepParameters:
     """How long a step is, and on which rows.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import math
 import statistics
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,9 +22,10 @@ from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
 from ..recipes.recipe import Plan, Problem, Recipe, Sizes
 from ..training.checkpoint import Checkpoint
-from ..training.loop import History, Trainer, copy_of
+from ..training.loop import History, Trainer, copy_of, train
 from ..training.optimizers import make_optimizer
 
+N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
 
 
@@ -64,6 +67,29 @@ def begin(recipe: Recipe, problem: Problem, checkpoint: Checkpoint | None) -> Ru
 def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | None:
     """Return a new optimiser of an objective's parameters."""
     return make_optimizer(plan.solver, objective.param_groups(), plan.rate, objective.step_end)
+
+
+def train_run(run: Run, **hooks: Any) -> History:
+    """Train a run in place; hooks are of :func:`~skgpstoch.training.loop.train`."""
+    objective, plan = run.objective, run.plan
+    source, rows = run.minibatch_source()
+    return train(
+        objective,
+        source,
+        rows,
+        optimizer=run.optimizer,
+        checkpoint=run.checkpoint,
+        deadline=run.deadline,
+        max_iter=plan.max_iter,
+        batch_size=plan.batch_size,
+        schedule=plan.schedule,
+        generator=run.generator,
+        evaluate=functools.partial(objective.evaluate, run.X, run.rows) if plan.evaluates else None,
+        evaluate_every=math.ceil(plan.max_iter / N_EVALUATIONS),
+        n_iter_no_change=plan.patience,
+        tol=plan.tol,
+        **hooks,
+    )
 
 
 # ---- a deadline ----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class FITCRecipe(VariationalRecipe):
 @dataclass(eq=False, repr=False, kw_only=True)
 class FITCRegressor(
     groups.NetworkParameters,
+    groups.RestartParameters,
     groups.InducingParameters,
     groups.RegressionParameters,
     groups.KernelParameters,

@@ -35,6 +35,7 @@ class SolveGPParameters(
     groups.LossParameters,
     groups.OrthogonalParameters,
     groups.NetworkParameters,
+    groups.RestartParameters,
     groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share.

@@ -31,6 +31,7 @@ class SVGPParameters(
     groups.KernelParameters,
     groups.LossParameters,
     groups.NetworkParameters,
+    groups.RestartParameters,
     groups.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""

@@ -21,7 +21,7 @@ from ..features.base import Basis
 from ..kernels import split_white_noise
 from ..training.loop import History
 
-FEW_ROWS, TOO_FEW_ROWS = 20, 10  # to learn hyper-parameters from
+FEW_TO_LEARN, TOO_FEW_TO_LEARN = 20, 10  # to learn hyper-parameters from
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
@@ -36,13 +36,21 @@ MOST_RESIDUAL = 1.0  # of noise variances, that points leave unexplained
 SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
-EXPLAIN_ERRORS = (VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING)
+BOUND = "at its bound"
+CAUSES = {
+    ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING),
+    RESIDUAL: (BOUND, TRAINING),
+    VARIATION: (BOUND,),
+    NEAREST: (BOUND,),
+}
+"""Problems that explain a finding, so that it is no other problem."""
+
 STANDARDISE = (
     "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
     "standard deviations of X."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
-LEAST_ERROR = 0.25  # mean square, of the noise variance
+BESIDE_NOISE = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, which has cut the training short."
 
 ALIKE = 0.4
@@ -60,10 +68,10 @@ optimum it is .02 to .25 of the noise, however few points there are.
 
 def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     """Yield how many rows there are to learn hyper-parameters from."""
-    found = Finding("few rows", "X", n_rows, FEW_ROWS)
-    if n_rows < FEW_ROWS and learns:
+    found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
+    if n_rows < FEW_TO_LEARN and learns:
         found = found._replace(
-            severity="problem" if n_rows < TOO_FEW_ROWS else "note",
+            severity="problem" if n_rows < TOO_FEW_TO_LEARN else "note",
             text=f"{n_rows} rows are too few to learn a kernel from: expect predictions that are "
             "too certain.",
             advice="Give more rows; or give an estimator that takes a kernel what you know of it, "
@@ -104,14 +112,14 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
         close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
     free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
     if not close.any():
-        yield Finding("at its bound", "kernel", 0, 1)
+        yield Finding(BOUND, "kernel", 0, 1)
     for (parameter, i), value, at in zip(free, np.exp(kernel.theta), close, strict=True):
         if not at.any():
             continue
         side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")
         limit = parameter.bounds[i][0 if at[0] else 1]
         found = Finding(
-            "at its bound",
+            BOUND,
             f"{parameter.name}[{i}]" if parameter.n_elements > 1 else parameter.name,
             float(value),
             float(limit),
@@ -226,7 +234,7 @@ def of_sight(
     if given is not None:
         before = neighbour_and_variation(split_white_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
-    if TOO_FEW_ROWS <= len(some) == len(X):
+    if TOO_FEW_TO_LEARN <= len(some) == len(X):
         yield of_nearest(nearest, before[0], kernel)
 
 
@@ -337,7 +345,7 @@ def of_errors(
 
     Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
     """
-    counts = np.square(error).mean(0) >= LEAST_ERROR * np.where(np.isfinite(noise), noise, 0.0)
+    counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
     alike = max(map(correlation, error.T * counts[:, None], nearest.T))
     limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
     found = Finding(ERRORS, "points", alike, limit)
@@ -391,10 +399,14 @@ def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | N
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, errors that follow from another problem as a note."""
+    """Return findings, those that follow from another problem as a note."""
     found = list(findings)
-    first = [f for f in found if f.name in EXPLAIN_ERRORS and f.severity == "problem"]
-    if not first:
-        return found
-    follow = f"This follows from {first[0].name!r}."
-    return [f._replace(advice=follow).noted() if f.name == ERRORS and f.text else f for f in found]
+    problems = {f.name for f in found if f.severity == "problem"}
+
+    def told(finding: Finding) -> Finding:
+        first = [name for name in CAUSES.get(finding.name, ()) if name in problems]
+        if not (first and finding.text):
+            return finding
+        return finding._replace(advice=f"This follows from {first[0]!r}.").noted()
+
+    return [told(finding) for finding in found]

@@ -432,6 +432,7 @@ class Plan:
     beta: float = 1.0
     rate: float = 1.0  # of learning
     shuffles: bool = True  # whether rows come in random order, or as they are
+    n_restarts: int = 0  # trainings from other hyper-parameters, of which the best is kept
     window_rows: float = 0.0  # that running statistics look back on at least
     is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
     has_all_rows: bool = False  # whether all rows are points, of another likelihood

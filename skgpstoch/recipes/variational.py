@@ -166,6 +166,8 @@ class VariationalRecipe(Recipe):
         Weight of the Kullback-Leibler divergence.
     scales_noise : bool, default=False
         Whether the noise of a row is a function of its inputs.
+    n_restarts : int, default=0
+        Trainings by L-BFGS from random hyper-parameters, besides the first.
     """
 
     loss: Loss
@@ -177,6 +179,7 @@ class VariationalRecipe(Recipe):
     mean: str = "constant"
     beta: float = 1.0
     scales_noise: bool = False
+    n_restarts: int = 0
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -235,6 +238,11 @@ class VariationalRecipe(Recipe):
             )
         if self.scales_noise:
             check_input_noise(self.likelihood, self.loss)
+        if self.n_restarts and self.solver not in ("auto", "lbfgs"):
+            raise ValueError(
+                f"n_restarts={self.n_restarts} needs solver='lbfgs', which trains on all rows to "
+                f"an optimum, got solver={self.solver!r}."
+            )
 
     # ---- plan --------------------------------------------------------------------------------
 
@@ -274,6 +282,7 @@ class VariationalRecipe(Recipe):
             n_inducing=M,
             n_orthogonal=M2,
             beta=self.beta,
+            n_restarts=self.n_restarts if is_lbfgs else 0,
         )
         if not is_lbfgs or holds_out or start is not None:
             return plan
@@ -453,7 +462,18 @@ class VariationalRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        features = self.features
+        solver, features = fitted.plan.solver, self.features
+        if self.n_restarts and solver != "lbfgs":
+            yield Finding(
+                "idle restarts",
+                "n_restarts",
+                self.n_restarts,
+                0,
+                "problem",
+                f"n_restarts={self.n_restarts} played no part, as solver='auto' is {solver!r} for "
+                "these rows, which has no optimum to choose from.",
+                "Set solver='lbfgs' to train from several starts.",
+            )
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
         if (data := fitted.whole) is not None:

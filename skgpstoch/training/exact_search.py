@@ -33,6 +33,7 @@ from ..kernels.matrices import Covariance, covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky_, inverse_, log_det
 from .interrupts import AGAIN, keeps_best, was_interrupted
+from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds
 
@@ -45,6 +46,9 @@ TOL = 2.2e-9
 
 GTOL = 1e-5
 """Slope, in nats per unit of θ, below which it ends: SciPy's."""
+
+FLAT = 1.0
+"""Sum of slopes, in nats, below which the first step is shorter: on a plain it stays near."""
 
 Objective = Callable[..., tuple[float, np.ndarray]]
 """(θ, eval_gradient) → log marginal likelihood, and its gradient."""
@@ -227,7 +231,7 @@ class Search:
             theta.data.clamp_(low, high)
 
         max_iter, tol, gtol = self.limits
-        optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol)
+        optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol, FLAT)
         optimizer.minimise(closure)
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
         return "converged" if optimizer.converged else "unconverged"
@@ -282,7 +286,8 @@ def maximise(
     else:
         others = draw_starts(likely, n_restarts, random_state)
     starts = [start[None], *others]
-    searches = (delayed(search)(make_objective, optimizer, thetas, bounds) for thetas in starts)
+    job, n_threads = delayed(search), torch.get_num_threads()
+    searches = (job(make_objective, optimizer, thetas, bounds, n_threads) for thetas in starts)
     optima: list[Optimum] = []
     for optimum in Parallel(return_as="generator")(searches):
         optima.append(optimum)
@@ -298,11 +303,13 @@ def search(
     optimizer: str | Callable,
     starts: np.ndarray,
     bounds: np.ndarray,
+    n_threads: int,
 ) -> Optimum:
     """Make one search, in whatever process this is, from the best of these θ, (S, n_dims)."""
-    objective = make_objective()
-    values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
-    return Search(objective).run(optimizer, starts[np.argmax(values)], bounds)
+    with threads_as(n_threads):
+        objective = make_objective()
+        values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
+        return Search(objective).run(optimizer, starts[np.argmax(values)], bounds)
 
 
 def checked(found: Any, start: np.ndarray) -> Optimum:

@@ -52,6 +52,8 @@ class BoundedLBFGS:
         Iterations end where they gain less, relative to the value.
     gtol : float, default=0.0
         Iterations end where no parameter that is free has a larger slope.
+    flat : float, default=0.0
+        Sum of slopes below which the first step is shorter, if the units of the loss are known.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class BoundedLBFGS:
         memory: int = 20,
         tol: float = 1e-9,
         gtol: float = 0.0,
+        flat: float = 0.0,
     ) -> None:
         self.params = params
         self.project = project
@@ -69,6 +72,7 @@ class BoundedLBFGS:
         self.memory = memory
         self.tol = tol
         self.gtol = gtol
+        self.flat = flat
         self.converged = False  # the last step, before `max_iter`
         self.loss = float("inf")  # where it ended
         self.pairs: list[tuple[Tensor, Tensor]] = []
@@ -91,8 +95,9 @@ class BoundedLBFGS:
             direction = -quasi_newton(slope, pairs, free)
             longest = float("inf")
             if not pairs:  # nothing is known of scales: steps of 1 to 4, whatever the loss's units
-                direction /= direction.abs().sum()
-                longest = GROWTH
+                steepness = float(direction.abs().sum())
+                direction /= max(steepness, self.flat)
+                longest = GROWTH if steepness > self.flat else 1.0
             found = self.search(evaluate, x, value, slope, direction, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again

@@ -26,6 +26,12 @@ CANDIDATES = (1, 20)
 """Random θ, of which the best is where a search begins; in turn. One goes where values do not say,
 twenty find what is narrow: on scikit-learn's gallery, both found more than either."""
 
+LATENT_VARIANCE = 10.0
+"""Of f, about, where a likelihood has no noise: probabilities from .04 to .96."""
+
+NOISE_SHARES = (1e-3, 1.0)
+"""Of the variance, that noise is likely to be."""
+
 
 def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
     """Return the interval of each of θ that starts are drawn from, (n_dims, 2).
@@ -71,7 +77,7 @@ def likely_range(
         "length_scale": scales,
         "periodicity": scales * [2.0, 1.0],
         "constant_value": np.array([0.1, 10.0]) * variance,
-        "noise_level": np.array([1e-3, 1.0]) * variance,
+        "noise_level": np.array(NOISE_SHARES) * variance,
         "alpha": np.array([0.1, 100.0]),
         "sigma_0": np.array([0.1, 10.0]) * np.sqrt(np.square(X).sum(1).mean()),
     }

@@ -500,7 +500,6 @@ def test_options_are_the_same_to_the_last_bit(option, alike, pretend):
 def small(monkeypatch):
     """Estimators that choose for the user choose small models, at once."""
     for module, name in (
-        (automatic_classifier, "SVGPClassifier"),
         (automatic_classifier, "DeepKernelEnsembleClassifier"),
         (automatic_regressor, "DeepKernelEnsembleRegressor"),
     ):

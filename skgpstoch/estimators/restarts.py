@@ -1,0 +1,110 @@
+"""n_restarts: training by L-BFGS from other hyper-parameters too, of which the best is kept.
+
+The first training begins where it does without restarts, the others at random hyper-parameters of
+kernel and noise, drawn where the rows' scale says that something may be
+(:mod:`skgpstoch.training.starts`); all else starts the same. They are jobs of joblib's, and none
+depends on another, so that their number at a time does not change what is found.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+from ..kernels import to_sklearn
+from ..kernels.matrices import set_theta
+from ..likelihoods.real import AdditiveNoise
+from ..maths.linalg import NotPositiveDefiniteError
+from ..training.jobs import threads_as
+from ..training.loop import History
+from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds
+from .runs import Run, optimizer_of, train_run
+
+SCALE_ROWS = 2000  # whose span says which length-scales are likely
+
+
+class Trained(NamedTuple):
+    """A run after training, what happened, and the loss of all rows."""
+
+    run: Run
+    history: History
+    loss: float
+
+
+def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[Run, History]:
+    """Train a run, and its restarts if it has any; return the best.
+
+    An interrupt ends the training that it meets, and those that have not begun.
+    """
+    others = restarts(run) if run.plan.n_restarts else []
+    history = train_first(run)
+    if not others:
+        return run, history
+    best = Trained(run, history, loss_of(run))
+    if history.status != "interrupted":
+        n_threads = torch.get_num_threads()
+        jobs = (delayed(train_again)(other, n_threads) for other in others)
+        for trained in Parallel(return_as="generator")(jobs):
+            best = min(best, trained, key=lambda t: t.loss)
+            if trained.history.status == "interrupted":
+                break
+    return best.run._replace(generator=run.generator, checkpoint=run.checkpoint), best.history
+
+
+def restarts(run: Run) -> list[Run]:
+    """Return copies of a run at other hyper-parameters, which its generator's seed decides."""
+    objective: Any = run.objective
+    likely, learns_noise = likely_hyperparameters(objective, run)
+    random_state = np.random.RandomState(run.generator.initial_seed() % 2**32)
+    runs = []
+    low, high = likely.T
+    for theta in random_state.uniform(low, high, (run.plan.n_restarts, len(likely))):
+        moved = copy.deepcopy(objective)
+        of_kernel = theta[:-1] if learns_noise else theta
+        free = [p for p in moved.model.features.kernel.parameters() if p.requires_grad]
+        set_theta(free, of_kernel)
+        if learns_noise:
+            moved.model.likelihood.log_noise.data.fill_(theta[-1])
+        moved.step_end()  # within bounds
+        generator = torch.Generator(run.X.device).manual_seed(run.generator.initial_seed())
+        runs.append(run._replace(objective=moved, generator=generator, checkpoint=None))
+    return runs
+
+
+@torch.no_grad()
+def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
+    """Return where those that are trained may be, (n, 2), and whether the last is the noise."""
+    features, likelihood = objective.model.features, objective.model.likelihood
+    is_real = isinstance(likelihood, AdditiveNoise)
+    variance = float(run.rows.y.var(0, correction=0).mean()) if is_real else LATENT_VARIANCE
+    some = features.network(run.X[:SCALE_ROWS]).cpu().double().numpy()
+    bounds = likely_bounds(to_sklearn(features.kernel), some, variance)
+    free = [p.requires_grad for p in features.kernel.parameters() for _ in range(p.numel())]
+    bounds = bounds[np.array(free, dtype=bool)]
+    if not (is_real and likelihood.log_noise.requires_grad):
+        return bounds, False
+    of_noise = np.clip(np.log(np.multiply(NOISE_SHARES, variance)), *objective.log_noise_bounds)
+    return np.vstack([bounds, of_noise]), True
+
+
+def train_again(run: Run, n_threads: int) -> Trained:
+    """Train from one start, in whatever process this is; a start that is of no use has lost."""
+    run = run._replace(optimizer=optimizer_of(run.objective, run.plan))
+    try:
+        with threads_as(n_threads):
+            history = train_run(run)
+            return Trained(run, history, loss_of(run))
+    except NotPositiveDefiniteError:
+        return Trained(run, History(status="failed"), math.inf)
+
+
+def loss_of(run: Run) -> float:
+    """Return the loss of all rows, per row; infinite rather than NaN."""
+    loss = run.objective.evaluate(run.X, run.rows)
+    return loss if math.isfinite(loss) else math.inf

@@ -548,17 +548,25 @@ def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) ->
         tol=auto_tol(rows.n_effective, trains_points=False),
         evaluate=lambda: exact.evaluate(X, rows),
     )
-    add_residuals_to_noise(objective.model, X, rows)
-    objective.step_end()
+    add_residuals_to_noise(objective, problem.X, problem.rows)
 
 
 @torch.no_grad()
-def add_residuals_to_noise(model: SparseModel, X: Tensor, rows: Rows) -> None:
-    """Count as noise what the points leave unexplained: without noise the bound has no bottom."""
+def add_residuals_to_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
+    """Count as noise what the points leave unexplained, if that is better for the bound.
+
+    Where the exact noise is none, and points are few, the bound has no bottom.
+    """
+    model = objective.model
     log_noise = cast(Gaussian, model.likelihood).log_noise
-    if log_noise.requires_grad:
-        residual = rows.mean(model.features.basis(X).residual()[:, None])
-        log_noise.copy_((log_noise.exp() + residual).log())
+    if not log_noise.requires_grad:
+        return
+    before, bound = log_noise.clone(), optimal_q(model, X, rows).value
+    residual = rows.mean(model.features.basis(X).residual()[:, None])
+    log_noise.copy_((before.exp() + residual).log())
+    objective.step_end()
+    if optimal_q(model, X, rows).value < bound:
+        log_noise.copy_(before)
 
 
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:

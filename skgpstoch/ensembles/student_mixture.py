@@ -75,7 +75,13 @@ class StudentMixture(NamedTuple):
         return self._averaged(stdtr(self.df, (y - self.mean) / self.scale))
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Where the distribution function has this value, (N, P).
+        """Where the distribution function has this value, (N, P)."""
+        unit = self.scale.max((0, 1))  # densities of very small numbers are none
+        scaled = self._replace(mean=self.mean / unit, scale=self.scale / unit)
+        return unit * scaled.quantile_in_units(probability)
+
+    def quantile_in_units(self, probability: float) -> np.ndarray:
+        """The same of distributions whose scale is about 1.
 
         By Halley's steps from the mean of the components' quantiles, between the least and the
         largest of which it is; rows for which these do not end are searched.

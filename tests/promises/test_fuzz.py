@@ -127,6 +127,8 @@ def unsound(model, X):
     alone, largest = model.predict(X[:1]), np.abs(X).max()
     share = 1e-5 if 0.1 < largest < 1e4 else 0.1
     scale = np.abs(mean).max() + std.max()
+    if hasattr(model, "alpha_"):  # without noise its sums cancel
+        scale += np.abs(model.alpha_).sum() * model.kernel_.diag(X).max() * 1e-9
     return None if np.abs(alone - mean[:1]) <= share * scale else f"alone {alone}, not {mean[:1]}"
 
 

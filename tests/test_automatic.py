@@ -23,8 +23,8 @@ from skgpstoch import (
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
+from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.process_classes import ExactProcessClassifier
 from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]

@@ -19,7 +19,7 @@ from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
 from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
 from .class_mixture import ClassParts, MixtureClassifier
-from .process_classes import ExactProcessClassifier
+from .class_process import ExactProcessClassifier
 from .race import Entrant, Judged
 from .report import class_calibration, class_limits, share_done
 

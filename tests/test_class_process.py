@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpstoch.ensembles import process_classes
-from skgpstoch.ensembles.class_process import (
+from skgpstoch.ensembles import class_process
+from skgpstoch.ensembles.class_modes import (
     LabelEvidence,
     PointFeatures,
     PriorKernel,
@@ -24,10 +24,10 @@ from skgpstoch.ensembles.class_process import (
     find_modes,
     one_hot,
 )
-from skgpstoch.ensembles.process_classes import ExactProcessClassifier, folds_of
+from skgpstoch.ensembles.class_process import ExactProcessClassifier, folds_of
 from skgpstoch.kernels.matrices import covariance_of
 
-EACH_KERNEL = pytest.mark.parametrize("name", process_classes.KERNELS)
+EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
 HOST = torch.device("cpu")
 
 
@@ -76,7 +76,7 @@ def test_contrasts_are_distances_of_classes():
 
 @EACH_KERNEL
 def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
-    monkeypatch.setattr("skgpstoch.ensembles.class_process.NEWTON_TOL", 1e-9)
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
     X, codes, weight = some_rows()
     features = PointFeatures(PriorKernel.of(name, 3).kernel, torch.from_numpy(X))
     F, H = features(features.Z), one_hot(codes, 3)
@@ -95,9 +95,9 @@ def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
 
 def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
     """The mode of a linear kernel, its variance as it is tried, is the ridge's."""
-    monkeypatch.setattr("skgpstoch.ensembles.class_process.NEWTON_TOL", 1e-9)
-    monkeypatch.setattr(process_classes, "VARIANCES", (6.0,))
-    monkeypatch.setattr(process_classes, "LOG_CONFIDENCES", np.zeros(1))
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
+    monkeypatch.setattr(class_process, "VARIANCES", (6.0,))
+    monkeypatch.setattr(class_process, "LOG_CONFIDENCES", np.zeros(1))
     X, y = table
     X = (X - X.mean(0)) / X.std(0)
     model = ExactProcessClassifier(kernels=["linear"], random_state=0).fit(X, y)
@@ -109,7 +109,7 @@ def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
 
 
 def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
-    monkeypatch.setattr(process_classes, "MOST_POINTS", 60)
+    monkeypatch.setattr(class_process, "MOST_POINTS", 60)
     few = ExactProcessClassifier(random_state=0).fit(*table)
     assert few._rows.Z.shape == (60, 5)
     assert np.abs(few.predict_proba(table[0]) - fitted.predict_proba(table[0])).mean() < 0.05
@@ -120,8 +120,8 @@ def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
 
 def test_rows_are_predicted_without_their_fold(table, monkeypatch):
     """As by a model of the other folds, with the same kernel, offset and confidence."""
-    monkeypatch.setattr("skgpstoch.ensembles.class_process.NEWTON_TOL", 1e-9)
-    monkeypatch.setattr("skgpstoch.ensembles.class_process.NEGLIGIBLE_VARIANCE", 1e-12)
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-12)
     X, y = table
     model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, y)
     rows, (process,) = model._rows, model._processes

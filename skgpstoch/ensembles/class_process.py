@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import log_softmax, logsumexp
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -24,7 +23,6 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
-from ..estimators.parameters import POSITIVE
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
 from ..kernels.matrices import covariance_of
@@ -42,7 +40,7 @@ from .class_modes import (
     find_modes,
     one_hot,
 )
-from .process import KERNEL_ROWS, SEARCH_ROWS, is_time_for_more
+from .process import KERNEL_ROWS, SEARCH_ROWS, ProcessParameters, is_time_for_more
 from .stacking import stacking_weights
 
 KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best of few first: time may be short
@@ -106,7 +104,8 @@ class ClassRows(NamedTuple):
         return ClassRows(X, codes, weight, fold, X if self.Z is self.X else Z, offset)
 
 
-class ExactProcessClassifier(MixtureClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     """Gaussian processes for classes, of up to some thousand rows, mixed for their probabilities.
 
     A smooth process, a rougher one with a length-scale for every input, and a linear model, each
@@ -164,26 +163,6 @@ class ExactProcessClassifier(MixtureClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernels": [StrOptions({"auto"}), list, tuple],
-        "max_time": [POSITIVE, None],
-        "device": [str, torch.device, None],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        *,
-        kernels: str | Sequence[str] = "auto",
-        max_time: float | None = None,
-        device: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.kernels = kernels
-        self.max_time = max_time
-        self.device = device
-        self.random_state = random_state
-
     # ---- fit ---------------------------------------------------------------------------------
 
     @documented(Classifier.fit)
@@ -198,15 +177,13 @@ class ExactProcessClassifier(MixtureClassifier):
         """
         began = time.monotonic()
         self._validate_params()
-        names = self._chosen()
+        names = self._chosen(KERNELS, KERNELS)
         data = self._validated(X, y, sample_weight)
         merged, places = data.counted().merging()
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
         rows = self._scaled(merged, rng, device)
-        some = np.sort(
-            rng.permutation(len(merged))[:SEARCH_ROWS]
-        )  # in order: all, if there are few
+        some = some_of(len(merged), SEARCH_ROWS, rng)
         searched = rows.some(torch.from_numpy(some).to(device))
         fitted: list[FittedProcess] = []
         for name in names:
@@ -227,16 +204,6 @@ class ExactProcessClassifier(MixtureClassifier):
         self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
         self._rows = rows.to(HOST)
         return self
-
-    def _chosen(self) -> list[str]:
-        """Return the names of kernels."""
-        if self.kernels == "auto":
-            return list(KERNELS)
-        if not self.kernels or any(name not in KERNELS for name in self.kernels):
-            raise ValueError(
-                f"kernels must be 'auto' or some of {list(KERNELS)}, got {self.kernels!r}."
-            )
-        return list(self.kernels)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
         """Return what was given, checked, with codes of the classes, which it remembers."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,7 +46,34 @@ KERNEL_ROWS = 0.5  # that speak for each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
 
 
-class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class ProcessParameters:
+    """Parameters that exact processes of numbers and of classes share."""
+
+    kernels: str | Sequence[str] = "auto"
+    max_time: float | None = None
+    device: Any = None
+    random_state: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "kernels": [StrOptions({"auto"}), list, tuple],
+        "max_time": [POSITIVE, None],
+        "device": [str, torch.device, None],
+        "random_state": ["random_state"],
+    }
+
+    def _chosen(self, known: Iterable[str], usual: Iterable[str]) -> list[str]:
+        """Return the names of kernels, some of those that are known."""
+        if self.kernels == "auto":
+            return list(usual)
+        known = list(known)
+        if not self.kernels or any(name not in known for name in self.kernels):
+            raise ValueError(f"kernels must be 'auto' or some of {known}, got {self.kernels!r}.")
+        return list(self.kernels)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Exact Gaussian processes of up to some thousand rows, mixed for their density.
 
     A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
@@ -108,28 +136,12 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernels": [StrOptions({"auto"}), list, tuple],
-        "missing_columns": ["array-like", None],
-        "max_time": [POSITIVE, None],
-        "device": [str, torch.device, None],
-        "random_state": ["random_state"],
-    }
+    missing_columns: Sequence[int] | None = None
 
-    def __init__(
-        self,
-        *,
-        kernels: str | Sequence[str] = "auto",
-        missing_columns: Sequence[int] | None = None,
-        max_time: float | None = None,
-        device: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.kernels = kernels
-        self.missing_columns = missing_columns
-        self.max_time = max_time
-        self.device = device
-        self.random_state = random_state
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **ProcessParameters._parameter_constraints,
+        "missing_columns": ["array-like", None],
+    }
 
     # ---- fit ---------------------------------------------------------------------------------
 
@@ -147,7 +159,8 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._validate_params()
         data = self._validated(X, y, sample_weight)
         rows, places = data.counted().merging()
-        names = self._chosen(len(rows))
+        usual = KERNEL_SHAPES if len(rows) <= FLOOR_ROWS else PROCESSES
+        names = self._chosen(KERNEL_SHAPES, usual)
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)
@@ -185,16 +198,6 @@ class ExactProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._y_shape = y.shape[1:]
         X, y = (np.asarray(a, dtype=np.float64) for a in (X, y))
         return check_weight(Data(X, y.reshape(len(y), -1)), sample_weight, least=2, keeps=True)
-
-    def _chosen(self, n_rows: int) -> list[str]:
-        """Return the names of kernels."""
-        if self.kernels == "auto":
-            return list(KERNEL_SHAPES) if n_rows <= FLOOR_ROWS else [*PROCESSES]
-        if not self.kernels or any(name not in KERNEL_SHAPES for name in self.kernels):
-            raise ValueError(
-                f"kernels must be 'auto' or some of {list(KERNEL_SHAPES)}, got {self.kernels!r}."
-            )
-        return list(self.kernels)
 
     def _scaled(self, rows: Data, device: torch.device) -> list[ProcessRows]:
         """Scale rows, one set for each output."""

@@ -242,3 +242,12 @@ def test_classes_of_very_different_shares():
     model = QSRVMClassifier(kernel=kernel, n_subset=0, random_state=0).fit(X, y)
     assert model.loss_curve_[-1] < 0.3  # a constant has 0.085 nats per row
     assert abs(model.predict_proba(X)[:, 1].mean() - 1 / 60) < 0.02
+
+
+def test_kernels_beyond_what_can_be_computed_with_are_refused():
+    rng = np.random.default_rng(12269)
+    X = 1e40 * rng.standard_normal((30, 4))
+    y = np.sin(X[:, 0] / 1e40)
+    model = QSRVMRegressor(sk.RBF() + sk.DotProduct(), max_iter=3, random_state=0)
+    with pytest.raises(ValueError, match=r"scale X \(StandardScaler\)"):
+        model.fit(X, y)

@@ -39,7 +39,7 @@ from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
 from ...likelihoods.one_vs_rest import logistic_likelihood
 from ...likelihoods.real import Gaussian
-from ...maths.linalg import cholesky
+from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...recipes.basis import BasisRecipe, KernelFunctions
@@ -174,6 +174,11 @@ class RelevanceObjective(BlockwiseObjective):
             values.append(float(torch.stack([rest.step(sweep, b, b) for b in blocks])[-1]))
             if values[-2] - values[-1] < CLOSED:
                 break
+        if not bool(closing.columns.isfinite().all()):
+            raise NotPositiveDefiniteError(
+                "The covariance of the weights of the relevance vectors is not finite, as values "
+                "of the kernel are too large to be computed with: scale X (StandardScaler)."
+            )
         return ChevronPosterior(closing, self.rows.n_effective)
 
 

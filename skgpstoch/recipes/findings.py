@@ -324,15 +324,19 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
 # ---- points, or basis functions ------------------------------------------------------------------
 
 
-def of_residual(basis: Basis, noise: float, advice: str, is_trained: bool) -> Iterator[Finding]:
+def of_residual(
+    basis: Basis, noise: float | None, advice: str, is_trained: bool
+) -> Iterator[Finding]:
     """Yield tr(K − Q) of rows, in units of their noise variance, or of 1 where there is none."""
-    share = float(basis.residual().mean()) / noise
+    share = float(basis.residual().mean()) / (noise or 1.0)
     found = Finding(RESIDUAL, "points", share, MOST_RESIDUAL)
     if share > MOST_RESIDUAL:
+        of_f = f"a variance of {share:.2g} of f"
+        left = of_f if noise is None else f"{share:.2g} times the noise variance"
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"The points leave {share:.2g} times the noise variance unexplained at the mean "
-            "row: they are too few for this kernel.",
+            text=f"The points leave {left} unexplained at the mean row: they are too few for this "
+            "kernel.",
             advice=advice if is_trained else UNTRAINED,
         )
     yield found

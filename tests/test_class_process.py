@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
-from scipy.special import log_softmax
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
 from sklearn.linear_model import LogisticRegression
@@ -133,8 +133,16 @@ def test_rows_are_predicted_without_their_fold(table, monkeypatch):
     )
     U, _ = find_modes(of_others)
     f = features.f(rows.X[fold], features.coefficients(U[:, 0]))
-    expected = log_softmax(rows.offset + process.confidence * f, 1)
-    assert_allclose(process.log_p[fold], expected, atol=2e-3)
+    p, share = softmax(rows.offset + process.confidence * f, 1), softmax(rows.offset, 0)
+    n = len(rows.fold)
+    assert_allclose(process.log_p[fold], np.log((n * p + share) / (n + 1)), atol=2e-3)
+
+
+def test_few_rows_that_agree_leave_some_doubt():
+    """A row speaks for the shares of the classes, whatever the inputs."""
+    X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+    p = ExactProcessClassifier(random_state=0).fit(X, y).predict_proba([[-50.0], [50.0]])
+    assert 0.07 < p.min() < p.max() < 0.93
 
 
 def test_held_out_predictions_are_probabilities(fitted, table):

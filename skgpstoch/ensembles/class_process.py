@@ -40,7 +40,7 @@ from .class_modes import (
     find_modes,
     one_hot,
 )
-from .process import KERNEL_ROWS, SEARCH_ROWS, ProcessParameters, is_time_for_more
+from .process import KERNEL_ROWS, SEARCH_ROWS, ProcessParameters, fit_in_turn
 from .stacking import stacking_weights
 
 KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best of few first: time may be short
@@ -186,11 +186,11 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         rows = self._scaled(merged, rng, device)
         some = some_of(len(merged), SEARCH_ROWS, rng)
         searched = rows.some(torch.from_numpy(some).to(device))
-        fitted: list[FittedProcess] = []
-        for name in names:
-            if not is_time_for_more(began, len(fitted), self.max_time):
-                break
-            fitted.append(fit_process(name, rows, searched))
+
+        def fit_one(name: str, before: list[FittedProcess]) -> FittedProcess:
+            return fit_process(name, rows, searched)
+
+        fitted = fit_in_turn(names, fit_one, began, self.max_time)
         log_p = np.stack([f.log_p for f in fitted], 1)  # (n, K, C)
         codes, weight = rows.codes.cpu().numpy(), rows.weight.cpu().numpy()
         of_class = log_p[np.arange(len(codes)), :, codes]

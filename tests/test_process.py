@@ -113,7 +113,7 @@ def test_rows_left_out_are_predicted_as_by_refits(name, most):
     rows, shape = some_rows(), KERNEL_SHAPES[name]
     z = some_z(name, rows)
     rows = rows._replace(left_out=rows.weight.clamp_max(most))
-    residual, var = Process.given(shape, z, rows).left_out(rows)
+    residual, var, _ = Process.given(shape, z, rows).left_out(rows)
     for i in range(len(rows.y)):
         weight = rows.weight.clone()
         weight[i] -= rows.left_out[i]
@@ -123,11 +123,45 @@ def test_rows_left_out_are_predicted_as_by_refits(name, most):
         assert_allclose(var[i], expected[0], rtol=1e-8)
 
 
+@pytest.mark.parametrize("most", [1.0, 9.0])
+def test_densities_of_rows_left_out_are_what_the_evidence_is_less_by(most):
+    """Of rows that are imprecise, of a gross target, and of one copy or all, but for constants."""
+    rows, shape = some_rows(), KERNEL_SHAPES["rbf"]
+    rows.y[4], rows.precision[4] = 50.0, 1e-3
+    rows = rows._replace(left_out=rows.weight.clamp_max(most))
+    zs = np.random.default_rng(2).standard_normal((6, len(some_z("rbf", rows))))
+    log_p = torch.stack([Process.given(shape, z, rows).left_out(rows)[2] for z in zs])
+    for i in range(len(rows.y)):
+        weight = rows.weight.clone()
+        weight[i] -= rows.left_out[i]
+        others = rows._replace(weight=weight).some(weight > 0.0)
+        both = [LogPosterior(shape, some) for some in (rows, others)]
+        expected = np.array([np.subtract(*(of(z, False)[0] for of in both)) for z in zs])
+        assert_allclose(log_p[:, i] - log_p[:, i].mean(), expected - expected.mean(), rtol=1e-7)
+
+
+def left_out(residual, var):
+    """Return what was left out of rows that are precise and have no copies."""
+    log_p = norm.logpdf(residual, scale=np.sqrt(var))
+    return LeftOut(residual, var, log_p)
+
+
+def test_no_draw_has_more_than_its_share():
+    log_p = np.random.default_rng(0).standard_normal((16, 200)) * np.geomspace(0.01, 1e3, 200)
+    share = np.exp(LeftOut(log_p, log_p, log_p).log_share())
+    assert_allclose(share.sum(0), 1.0)
+    assert share.max() <= 0.25 + 1e-8
+    free = np.where(share < 0.25 - 1e-8, np.log(np.maximum(share, 1e-300)) + log_p, np.nan)
+    narrow = np.ptp(log_p, axis=0) < 500.0  # none underflows
+    assert (np.nanmax(free, 0) - np.nanmin(free, 0))[narrow].max() < 1e-8  # in proportion to 1/p
+    assert_array_equal(LeftOut(*np.ones((3, 1, 5))).log_share(), 0.0)
+
+
 def test_draws_that_a_row_made_likely_count_less_without_it():
     rng = np.random.default_rng(0)
     residual = np.stack([0.1 * rng.standard_normal(50), rng.standard_normal(50)])
-    left_out = LeftOut(residual, np.stack([np.full(50, 0.01), np.ones(50)]))
-    share = np.exp(left_out.log_share())
+    each = left_out(residual, np.stack([np.full(50, 0.01), np.ones(50)]))
+    share = np.exp(each.log_share())
     assert_allclose(share.sum(0), 1.0)
     assert (share[0] < share[1]).mean() > 0.9
 
@@ -135,7 +169,7 @@ def test_draws_that_a_row_made_likely_count_less_without_it():
 @pytest.mark.parametrize(("factor", "df"), [(1.0, 200.0), (2.0, 200.0), (1.0, 4.0)])
 def test_tails_are_those_of_many_rows(factor, df):
     residual = factor * t(df).rvs((1, 4000), random_state=0)
-    found = calibrated(LeftOut(residual, np.ones((1, 4000))), np.ones(4000))
+    found = calibrated(left_out(residual, np.ones((1, 4000))), np.ones(4000))
     assert_allclose(found.log_factor, np.log(factor), atol=0.06)
     assert_allclose(1.0 / found.df, 1.0 / df, atol=0.03)
 
@@ -143,7 +177,7 @@ def test_tails_are_those_of_many_rows(factor, df):
 def test_few_rows_say_little_of_tails():
     """Of errors that are all three deviations large, it takes some to believe in that."""
     factors = [
-        calibrated(LeftOut(np.full((1, n), 3.0), np.ones((1, n))), np.ones(n)).log_factor
+        calibrated(left_out(np.full((1, n), 3.0), np.ones((1, n))), np.ones(n)).log_factor
         for n in (2, 8, 32, 2000)
     ]
     assert factors == sorted(factors)
@@ -154,8 +188,8 @@ def test_tails_of_weighted_rows_are_those_of_repeated_ones():
     rng = np.random.default_rng(0)
     residual, var = rng.standard_normal((2, 2, 20))
     counts = np.arange(20) % 3
-    repeated = LeftOut(residual.repeat(counts, 1), np.square(var).repeat(counts, 1))
-    weighted = calibrated(LeftOut(residual, np.square(var)), counts.astype(float))
+    repeated = left_out(residual.repeat(counts, 1), np.square(var).repeat(counts, 1))
+    weighted = calibrated(left_out(residual, np.square(var)), counts.astype(float))
     assert_allclose(weighted, calibrated(repeated, np.ones(counts.sum())), rtol=1e-5)
 
 
@@ -488,5 +522,5 @@ def test_densities_of_mixtures_are_slopes():
 
 def test_tails_that_are_light_are_normal():
     residual = np.linspace(-2.0, 2.0, 7)[None]
-    found = LeftOut(residual, np.ones((1, 7))).log_density(Tails(0.0, 1e8))
+    found = left_out(residual, np.ones((1, 7))).log_density(Tails(0.0, 1e8))
     assert_allclose(found, norm.logpdf(residual[0]), rtol=1e-6)

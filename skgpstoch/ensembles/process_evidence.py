@@ -288,10 +288,16 @@ class Process(NamedTuple):
         cov.diagonal().add_(self.theta.noise_where(missing))
         return K_star @ self.alpha, cov
 
-    def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor]:
-        """Of each row, predicted from the others: y less its mean, and the variance of y, (N,)."""
+    def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each row, predicted from the others: y less its mean, the variance of y, and log p(y).
+
+        Each (N,). The variance is that of a new y, with noise v; the density, but for constants, is
+        that of the m copies that are left out, whose mean has noise v/(mτ), as in p(y | θ).
+        """
         inverse, v = self.L.clone(), self.theta.noise_where(rows.missing)
         inverse_(inverse)
-        of_rows = v / rows.precision, rows.weight, rows.left_out
-        residual, var = leave_one_out(self.alpha, inverse.diagonal(), *of_rows)
-        return residual, var + v
+        s, m = v / rows.precision, rows.left_out
+        residual, var = leave_one_out(self.alpha, inverse.diagonal(), s, rows.weight, m)
+        of_mean = var + s / m
+        log_p = -0.5 * (of_mean.log() + residual.square() / of_mean + (m - 1.0) * s.log())
+        return residual, var + v, log_p

@@ -26,11 +26,12 @@ SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters set
 
 
 class Conditioned(NamedTuple):
-    """A process, and y less its mean and the variance of y of rows that were left out, (N,)."""
+    """A process, and of rows left out y less its mean, its variance and log p(y), each (N,)."""
 
     process: Process
     residual: torch.Tensor
     var: torch.Tensor
+    log_p: torch.Tensor
 
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Conditioned:

@@ -29,6 +29,7 @@ TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
 TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from all but normal, to a variance that still is one
 HALLEY_STEPS = 6  # two or three are usual
 HALLEY_NEAR = 1e-4  # of the probability: from there a step, whose error is cubic, is exact
+ROUNDING = 1e-9  # of logarithms of shares
 TAIL_LIMITS = Limits(max_iter=50, tol=1e-10, gtol=1e-7)
 
 
@@ -147,24 +148,37 @@ class LeftOut(NamedTuple):
     """Predictions of N rows, each from all others, by S draws of θ: y less its mean, and variance.
 
     Draws that a row itself made likely count for less without it: p(θ | y₋) ∝ p(θ | y)/p(y | y₋, θ)
-    (Gelfand, Dey & Chang, "Model determination using predictive distributions", 1992), where no
-    weight is more than √S times the mean one (Ionides, "Truncated importance sampling", 2008).
+    (Gelfand, Dey & Chang, "Model determination using predictive distributions", 1992). No draw's
+    share is more than √S times the mean one: of all shares of which that is true, these diverge
+    least from the former. (Ionides, "Truncated importance sampling", 2008, cuts weights there, but
+    then normalises them, so that one of few draws may still have it all.)
 
     Parameters
     ----------
     residual, var : ndarray of shape (S, N)
+        Of a new y, of precision 1.
+    log_p : ndarray of shape (S, N)
+        log p(y | y₋, θ), but for constants, of the copies that were left out, with the precision
+        that the row has in p(θ | y).
     """
 
     residual: np.ndarray
     var: np.ndarray
+    log_p: np.ndarray
 
     def log_share(self) -> np.ndarray:
         """Logarithms of the weights of draws, of sum 1 in each row, (S, N)."""
-        log_p = -0.5 * (np.log(self.var) + np.square(self.residual) / self.var)
-        ratio = -log_p - logsumexp(-log_p, axis=0)
-        most = 0.5 * math.log(len(ratio)) - math.log(len(ratio))
-        ratio = np.minimum(ratio, most)
-        return np.asarray(ratio - logsumexp(ratio, axis=0))
+        share = -self.log_p - logsumexp(-self.log_p, axis=0)
+        most = 1.0 / math.sqrt(len(share))
+        is_cut = np.zeros(share.shape, bool)
+        while (above := ~is_cut & (share > math.log(most) + ROUNDING)).any():
+            is_cut |= above
+            left = np.maximum(1.0 - most * is_cut.sum(0), 0.0)  # what the others share
+            others = np.where(is_cut, -np.inf, share)
+            with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left
+                others += np.log(left) - logsumexp(others, axis=0)
+            share = np.where(is_cut, math.log(most), others)
+        return np.asarray(share)
 
     def log_density(self, tails: Tails) -> np.ndarray:
         """log p(yᵢ | the others), (N,)."""

@@ -46,8 +46,8 @@ CAUSES = {
 """Problems that explain a finding, so that it is no other problem."""
 
 STANDARDISE = (
-    "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
-    "standard deviations of X."
+    "Standardise X (StandardScaler); start with length-scales, and bounds, of the size of its "
+    "standard deviations times the root of the number of features."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
@@ -88,8 +88,8 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
             severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
             text=f"X has more features, {n_features}, than rows, {n_rows}, which do not tell what "
             "features matter.",
-            advice="Select features or reduce them (PCA), or give a kernel with one length_scale "
-            "for all.",
+            advice="Select features or reduce them (PCA); a kernel of your own needs one "
+            "length_scale for all.",
         )
     yield found
 

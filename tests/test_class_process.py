@@ -7,14 +7,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skgpstoch import GaussianProcessClassifier
 from skgpstoch.ensembles import class_process
+from skgpstoch.ensembles.class_deviations import Contrasts, deviation_about
 from skgpstoch.ensembles.class_modes import (
     LabelEvidence,
     PointFeatures,
@@ -24,7 +27,13 @@ from skgpstoch.ensembles.class_modes import (
     find_modes,
     one_hot,
 )
-from skgpstoch.ensembles.class_process import ExactProcessClassifier, folds_of
+from skgpstoch.ensembles.class_process import (
+    AtMode,
+    ClassRows,
+    ExactProcessClassifier,
+    FittedProcess,
+    folds_of,
+)
 from skgpstoch.kernels.matrices import covariance_of
 
 EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
@@ -219,9 +228,148 @@ def test_probabilities_are_about_as_good_as_they_say(fitted, table):
 def test_what_is_far_away_is_less_certain(table):
     X, y = table
     model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, y)
-    near, far = model.predict_std(X[:5]), model.predict_std(X[:5] + 30.0)
-    assert far.mean() > near.mean()
+    near, far = model.predict_std(X), model.predict_std(X + 3.0)
+    assert far.mean() > 2.0 * near.mean()
     assert np.isfinite(model.predict_proba(X * 1e160)).all()
+
+
+def fixed_process(n_classes, n=25, seed=0):
+    """Return predictions of a fixed kernel for rows with weights, rows to predict, and both."""
+    X, codes, weight = some_rows(n, 2, n_classes, seed)
+    X, fold = torch.from_numpy(X), torch.zeros(n, dtype=torch.int64)
+    offset = torch.linspace(-0.3, 0.3, n_classes).double()
+    rows = ClassRows(X, codes, weight, fold, X, offset)
+    kernel = ConstantKernel(4.0, "fixed") * RBF(1.2)
+    features = PointFeatures(kernel, X)
+    one = torch.ones(1).double()
+    problems = Problems(features(X), rows.labels, weight[:, None], one, offset)
+    U, _ = find_modes(problems)
+    fitted = FittedProcess(kernel, features.coefficients(U[:, 0]), 1.3, np.zeros((n, n_classes)))
+    new = np.random.default_rng(9).standard_normal((12, 2))
+    return AtMode(rows, fitted), torch.from_numpy(new)
+
+
+def dense_laplace(model, new):
+    """Mode (N*, C) of f, and covariance (N*, C, C), by K and W of all classes at once."""
+    rows, kernel = model.rows, model.fitted.kernel
+    X, C, n = rows.X.numpy(), len(rows.offset), len(rows.X)
+    f = kernel(X) @ model.fitted.coefficients.numpy()
+    p = softmax(rows.offset.numpy() + f, 1)
+    K = np.kron(np.eye(C), kernel(X))  # classes outside
+    W = np.einsum("nc,ce->nce", p, np.eye(C)) - np.einsum("nc,ne->nce", p, p)
+    W *= rows.weight.numpy()[:, None, None]
+    W = np.einsum("nce,nm->cnem", W, np.eye(n)).reshape(C * n, C * n)
+    shrunk = W @ np.linalg.inv(np.eye(C * n) + K @ W)  # (K + W⁻¹)⁻¹, where W is singular
+    star = np.stack([np.kron(np.eye(C), k) for k in kernel(new, X)])  # (N*, C, Cn)
+    prior = kernel.diag(new)[:, None, None] * np.eye(C)
+    return kernel(
+        new, X
+    ) @ model.fitted.coefficients.numpy(), prior - star @ shrunk @ star.swapaxes(1, 2)
+
+
+def recentred(logits, p, rounds=500):
+    """Return deviations of softmax of draws (S, N, C), which move until their mean is p."""
+    shift = np.zeros_like(p)
+    for _ in range(rounds):  # Berry, Levinsohn & Pakes, 1995
+        shift += np.log(p) - np.log(softmax(logits + shift, 2).mean(0))
+    return softmax(logits + shift, 2).std(0)
+
+
+@pytest.fixture
+def all_features(monkeypatch):
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-12)
+    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-13)
+
+
+def factors(model, new):
+    rows, features = model.rows, model.features
+    pi = torch.softmax(rows.offset + features.f(rows.X, model.coefficients), 1)
+    phi = features(new)
+    contrasts = Contrasts(features(rows.X), pi, rows.weight)
+    return contrasts.factor(phi, features.residual_variance(new, phi))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4])
+def test_contrasts_vary_as_in_laplaces_approximation(n_classes, all_features):
+    model, new = fixed_process(n_classes)
+    _, cov = dense_laplace(model, new.numpy())
+    A = factors(model, new).numpy()
+    centre = np.eye(n_classes) - 1.0 / n_classes
+    assert_allclose(A @ A.swapaxes(1, 2), centre @ cov @ centre, rtol=1e-6, atol=1e-6)
+
+
+def test_two_classes_are_one_function(all_features):
+    """As the drop-in has it, of a kernel that is twice as large."""
+    model, new = fixed_process(2)
+    model.rows = model.rows._replace(offset=torch.zeros(2).double())
+    rows, one = model.rows, torch.ones(1).double()
+    features = model.features
+    U, _ = find_modes(
+        Problems(features(rows.X), rows.labels, rows.weight[:, None], one, rows.offset)
+    )
+    model.coefficients = features.coefficients(U[:, 0])
+    kernel = ConstantKernel(8.0, "fixed") * RBF(1.2, "fixed")
+    of_one = GaussianProcessClassifier(kernel, optimizer=None, max_iter_predict=500)
+    of_one.fit(rows.X.numpy(), rows.codes.numpy(), sample_weight=rows.weight.numpy())
+    mean, var = of_one.latent_mean_and_variance(new.numpy())
+    A = factors(model, new)
+    assert_allclose((A[:, 1] - A[:, 0]).square().sum(1), var, rtol=1e-3)
+    f = model.features.f(new, model.coefficients)
+    assert_allclose(f[:, 1] - f[:, 0], mean, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_deviations_are_those_of_draws_about_the_mode(n_classes, all_features):
+    """Of Laplace's posterior, where log odds move until the mean is what is reported."""
+    model, new = fixed_process(n_classes)
+    mode, cov = dense_laplace(model, new.numpy())
+    z = np.random.default_rng(0).standard_normal((4000, 12, n_classes))
+    root = np.linalg.cholesky(cov + 1e-10 * np.eye(n_classes))
+    f = mode + (root @ z[..., None])[..., 0]
+    p, std = model.predict_proba(new), model.predict_std(new)
+    expected = recentred(model.fitted.confidence * f + model.rows.offset.numpy(), p)
+    assert_allclose(np.median(std / expected), 1.0, atol=0.08)
+    assert_allclose(std, expected, rtol=0.35)
+
+
+def test_more_unknowns_are_independent_functions(monkeypatch):
+    model, new = fixed_process(3)
+    joint = model.predict_std(new)
+    monkeypatch.setattr("skgpstoch.ensembles.class_deviations.MOST_UNKNOWNS", 3)
+    ratio = model.predict_std(new) / joint
+    assert 1.0 < np.median(ratio) < 1.4
+
+
+def test_no_deviation_is_more_than_a_mean_allows(fitted, table):
+    X, y = table
+    query = np.concatenate([X, 10.0 * X, 1e6 * X])
+    two = ExactProcessClassifier(random_state=0).fit(X[y < 2], y[y < 2])
+    for model in (fitted, two):
+        p, std = model.predict_proba(query), model.predict_std(query)
+        assert (std[:90] > 0.0).all()
+        assert (std <= np.sqrt(p * (1.0 - p)) * (1.0 + 1e-9) + 1e-12).all()
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.0, 1.7])
+def test_deviations_move_with_log_odds(factor):
+    rng = np.random.default_rng(0)
+    f = rng.standard_normal((4000, 20)) * np.geomspace(0.01, 1.0, 20) + rng.standard_normal(20)
+    before, p = expit(f), expit(factor * f.mean(0))
+    expected = recentred(factor * np.stack([0.0 * f, f], -1), np.stack([1.0 - p, p], -1))
+    mean, std = before.mean(0), before.std(0)
+    moments = (np.stack([1.0 - a, a], -1) for a in (p, mean))
+    found = deviation_about(*moments, np.stack([std, std], -1), factor)
+    assert_allclose(found, expected, rtol=0.25)
+    assert_allclose(found[:8], expected[:8], rtol=0.01)
+
+
+def test_a_more_confident_mixture_has_other_deviations(fitted, table):
+    """The factor of the mixture's log odds counts, as in its probabilities."""
+    X, _ = table
+    less, more = clone(fitted).fit(*table), fitted
+    less._confidence, ratio = 1e-3 * fitted._confidence, 1e-3
+    std = less.predict_std(X)
+    assert std.max() < 2.0 * ratio < more.predict_std(X).mean()
 
 
 def test_little_time_has_one_kernel(table):

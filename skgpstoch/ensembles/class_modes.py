@@ -138,8 +138,12 @@ def contrasts(codes: Tensor, weight: Tensor, n_classes: int) -> Tensor:
     """
     H = one_hot(codes, n_classes)
     centre = (weight @ H) / weight.sum()
-    basis = torch.linalg.qr(torch.eye(n_classes, n_classes - 1).to(H) - 1.0 / n_classes).Q
-    return (H - centre) @ basis
+    return (H - centre) @ contrast_basis(n_classes, H)
+
+
+def contrast_basis(n_classes: int, like: Tensor) -> Tensor:
+    """Orthonormal columns of sum 0, (C, C − 1)."""
+    return torch.linalg.qr(torch.eye(n_classes, n_classes - 1).to(like) - 1.0 / n_classes).Q
 
 
 def one_hot(codes: Tensor, n_classes: int) -> Tensor:

@@ -26,9 +26,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
 from ..kernels.matrices import covariance_of
-from ..likelihoods.classes import Categorical
-from ..maths.gaussian import Marginals
-from ..maths.linalg import cholesky, tri_solve
+from .class_deviations import Contrasts, deviation_about, probability_moments
 from .class_mixture import ClassParts, MixtureClassifier, codes_of
 from .class_modes import (
     LabelEvidence,
@@ -279,29 +277,27 @@ class AtMode:
 
     @predicting()
     def predict_std(self, X: Tensor) -> np.ndarray:
-        """Return deviations of probabilities, (N*, C), where functions are independent given y.
+        """Return deviations of probabilities about those that are predicted, (N*, C).
 
-        With Laplace's approximation of each, W = wπ(1 − π) of its class: the variance of f is
-        k(x, x) − ‖φ‖² + φᵀ(I + FᵀWF)⁻¹φ.
+        Under Laplace's approximation t·f varies about its mode, so that the mean of its softmax is
+        not that of the mode; log odds move until it is (:func:`.deviation_about`).
         """
         rows, features = self.rows, self.features
-        mean = (self.latent(X) + rows.offset).cpu().numpy()
+        logits = (self.latent(X) + rows.offset).cpu().numpy()
         F = features(rows.X)
         pi = torch.softmax(rows.offset + features.f(rows.X, self.coefficients), 1)
-        W = rows.weight[:, None] * pi * (1.0 - pi)
-        factors = [cholesky(torch.eye(len(F.mT)).to(F) + (F.mT * w) @ F) for w in W.T]
-        var = np.empty_like(mean)
+        contrasts = Contrasts(F, pi, rows.weight)
+        mean, var = np.empty_like(logits), np.empty_like(logits)
 
         def compute(block: slice) -> None:
             phi = features(X[block])
-            rest = features.residual_variance(X[block], phi)
-            known = [tri_solve(L, phi.mT).square().sum(0) for L in factors]
-            var[block] = (rest[:, None] + torch.stack(known, 1)).cpu().numpy()
+            A = contrasts.factor(phi, features.residual_variance(X[block], phi))
+            at = torch.from_numpy(logits[block]).to(A)
+            found = probability_moments(at, self.fitted.confidence * A)
+            mean[block], var[block] = (a.cpu().numpy() for a in found)
 
         map_blocks(compute, len(X), block_rows(X.device, len(rows.Z)))
-        var *= self.fitted.confidence**2
-        q = Marginals(*(torch.from_numpy(a)[None] for a in (mean, var)))
-        return Categorical().probability_std(q).numpy()
+        return deviation_about(self.predict_proba(X), mean, np.sqrt(var))
 
 
 # ---- parts ---------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
 TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from all but normal, to a variance that still is one
 HALLEY_STEPS = 6  # two or three are usual
 HALLEY_NEAR = 1e-4  # of the probability: from there a step, whose error is cubic, is exact
-ROUNDING = 1e-9  # of logarithms of shares
+SHARE_ROUNDING = 1e-9  # of logarithms of shares
 TAIL_LIMITS = Limits(max_iter=50, tol=1e-10, gtol=1e-7)
 
 
@@ -171,7 +171,7 @@ class LeftOut(NamedTuple):
         share = -self.log_p - logsumexp(-self.log_p, axis=0)
         most = 1.0 / math.sqrt(len(share))
         is_cut = np.zeros(share.shape, bool)
-        while (above := ~is_cut & (share > math.log(most) + ROUNDING)).any():
+        while (above := ~is_cut & (share > math.log(most) + SHARE_ROUNDING)).any():
             is_cut |= above
             left = np.maximum(1.0 - most * is_cut.sum(0), 0.0)  # what the others share
             others = np.where(is_cut, -np.inf, share)

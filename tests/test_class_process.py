@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import expit, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -142,8 +142,16 @@ def test_rows_are_predicted_without_their_fold(table, monkeypatch):
     )
     U, _ = find_modes(of_others)
     f = features.f(rows.X[fold], features.coefficients(U[:, 0]))
-    expected = log_softmax(rows.offset + process.confidence * f, 1)
-    assert_allclose(process.log_p[fold], expected, atol=2e-3)
+    p, share = softmax(rows.offset + process.confidence * f, 1), softmax(rows.offset, 0)
+    n = len(rows.fold)
+    assert_allclose(process.log_p[fold], np.log((n * p + share) / (n + 1)), atol=2e-3)
+
+
+def test_few_rows_that_agree_leave_some_doubt():
+    """A row speaks for the shares of the classes, whatever the inputs."""
+    X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+    p = ExactProcessClassifier(random_state=0).fit(X, y).predict_proba([[-50.0], [50.0]])
+    assert 0.07 < p.min() < p.max() < 0.93
 
 
 def test_held_out_predictions_are_probabilities(fitted, table):
@@ -318,8 +326,9 @@ def test_deviations_are_those_of_draws_about_the_mode(n_classes, all_features):
     z = np.random.default_rng(0).standard_normal((4000, 12, n_classes))
     root = np.linalg.cholesky(cov + 1e-10 * np.eye(n_classes))
     f = mode + (root @ z[..., None])[..., 0]
-    p, std = model.predict_proba(new), model.predict_std(new)
-    expected = recentred(model.fitted.confidence * f + model.rows.offset.numpy(), p)
+    std, t, offset = model.predict_std(new), model.fitted.confidence, model.rows.offset.numpy()
+    expected = recentred(t * f + offset, softmax(t * mode + offset, 1))
+    expected *= 1.0 - model.rows.share  # which the shares of the classes have, whatever f
     assert_allclose(np.median(std / expected), 1.0, atol=0.08)
     assert_allclose(std, expected, rtol=0.35)
 

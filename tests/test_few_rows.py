@@ -341,3 +341,19 @@ def test_full_batch_objectives_say_whether_they_are_still():
     assert FullBatchObjective.is_still
     assert exact.ExactObjective.is_still
     assert not dual.DualObjective.is_still
+
+
+@pytest.mark.parametrize("variance", [30.0, 1e3, 1e4])
+def test_wide_priors_of_counts_have_the_optimum_of_other_searches(variance):
+    """From the prior, where any rate is expected, Newton's steps do not end in time."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (60, 1))
+    y = rng.poisson(np.exp(1 + np.sin(2 * X[:, 0])))
+    kernel = ConstantKernel(variance, "fixed") * RBF(1.0, "fixed")
+    auto, usual = (
+        SVGPRegressor(kernel, likelihood="poisson", solver=solver, random_state=0).fit(X, y)
+        for solver in ("auto", "lbfgs")
+    )
+    assert auto.log_marginal_likelihood_value_ == pytest.approx(
+        usual.log_marginal_likelihood_value_, abs=1e-3
+    )

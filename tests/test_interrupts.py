@@ -13,7 +13,9 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV
 
 from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessRegressor, on_interrupt
-from skgpstoch.ensembles import process
+from skgpstoch.ensembles import class_process, process, process_fit
+from skgpstoch.ensembles.class_process import ExactProcessClassifier
+from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
 from skgpstoch.training.interrupts import Record, keeps_best, one_fit, was_interrupted
 
@@ -145,9 +147,35 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
 
     monkeypatch.setattr(process.ExactProcessRegressor, "fit", interrupted)
     rows = np.linspace(-3.0, 3.0, 200)[:, None]
-    with pytest.warns(ConvergenceWarning, match="model is without networks"):
+    kept = pytest.warns(ConvergenceWarning, match="best so far")
+    with kept, pytest.warns(ConvergenceWarning, match="model is without networks"):
         model = AutoGaussianProcessRegressor(random_state=0).fit(rows, np.sin(rows[:, 0]))
     assert list(model.estimators_) == ["process"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "module", "part"),
+    [
+        (ExactProcessRegressor, process_fit, "left_out_precisions"),
+        (ExactProcessClassifier, class_process, "find_modes"),
+    ],
+)
+def test_an_interrupt_between_searches_keeps_a_process(cls, module, part, monkeypatch):
+    computed, calls = getattr(module, part), []
+
+    def interrupted(*args):
+        calls.append(part)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return computed(*args)
+
+    monkeypatch.setattr(module, part, interrupted)
+    X = np.linspace(-1, 1, 40)[:, None]
+    y = (X[:, 0] > 0.1).astype(int)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="best so far"):
+        model = cls(random_state=0).fit(X, y)
+    assert len(model.kernels_) == 1
+    assert np.isfinite(model.log_predictive_density(X, y)).all()
 
 
 # ---- signals -----------------------------------------------------------------------------------

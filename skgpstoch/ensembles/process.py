@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -23,6 +24,7 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.held_out import joint, mixture_of
+from ..data.messages import warn
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
@@ -32,6 +34,7 @@ from ..estimators.validation import check_coverage, check_n_samples, check_weigh
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
+from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
 from .process_evidence import KERNEL_SHAPES, Process, ProcessRows
 from .process_fit import FittedKernel, antithetic, copies_of, fit_kernel, target_precisions
@@ -168,18 +171,15 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         n_most = 3 + data.X.shape[1] + outputs[0].missing.shape[1]
         normals = antithetic(n_draws, n_most, rng)
         searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
-        fitted: list[list[FittedKernel]] = []
-        for name in names:
-            if not is_time_for_more(began, len(fitted), self.max_time):
-                break
-            shape = KERNEL_SHAPES[name]
-            before = fitted[-1] if fitted else [None] * len(outputs)
-            fitted.append(
-                [
-                    fit_kernel(shape, output, searched, normals, of_output)
-                    for output, of_output in zip(outputs, before, strict=True)
-                ]
-            )
+
+        def fit_one(name: str, before: list[list[FittedKernel]]) -> list[FittedKernel]:
+            shape, last = KERNEL_SHAPES[name], before[-1] if before else [None] * len(outputs)
+            return [
+                fit_kernel(shape, output, searched, normals, of_output)
+                for output, of_output in zip(outputs, last, strict=True)
+            ]
+
+        fitted = fit_in_turn(names, fit_one, began, self.max_time)
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
         self.weights_ = stacking_weights(densities, outputs[0].weight.cpu().numpy(), KERNEL_ROWS)
@@ -387,6 +387,33 @@ def checked_columns(given: Any, n_columns: int) -> np.ndarray:
             f"{n_columns - 1}, got {given!r}."
         )
     return columns
+
+
+def fit_in_turn(
+    names: list[str], fit_one: Callable[[str, list], Any], began: float, max_time: float | None
+) -> list[Any]:
+    """Fit kernels in turn until time is over, or Ctrl-C comes; one is always fitted.
+
+    `fit_one` is given a name, and what was fitted before.
+    """
+    fitted: list[Any] = []
+    for name in names:
+        if not is_time_for_more(began, len(fitted), max_time):
+            break
+        try:
+            fitted.append(fit_one(name, fitted))
+        except KeyboardInterrupt:
+            if not keeps_best():
+                raise
+            if not fitted:  # searches now end where they begin
+                fitted.append(fit_one(name, fitted))
+        if was_interrupted():
+            warn(
+                f"The fit was interrupted; the processes are its best so far. {AGAIN}",
+                ConvergenceWarning,
+            )
+            break
+    return fitted
 
 
 def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:

@@ -35,10 +35,10 @@ from ..maths.linalg import (
 from ..models.sparse import SparseModel
 from ..posteriors.sites import RowSites, Sites
 from .base import surrogate
-from .elbo import safe_curvature
+from .elbo import MOST_VARIANCE, safe_curvature
 from .exact import gram_of
 from .lbfgs import rejected
-from .optimal_q import ROUNDING, damped_newton
+from .optimal_q import ROUNDING, from_either
 from .variational import VariationalObjective
 
 TOL, MAX_ITER = 1e-6, 50  # nats per row that a step for the sites is worth; steps
@@ -97,14 +97,23 @@ class AllRowsObjective(VariationalObjective):
 
         def survey(q: Latent, exact: bool) -> tuple[Tensor, RowSites]:
             term = score(self.model, rows, q)
+            return term.value.sum() - beta * q.kl, sites_at(q, term, exact)
+
+        def sites_at(q: Marginals | Latent, term: ExpectedScore, exact: bool) -> RowSites:
             kappa = term.curvature if exact else safe_curvature(term, K.diagonal())
-            found = RowSites(kappa / beta, (kappa * q.mean + term.mean) / beta)
-            return term.value.sum() - beta * q.kl, found
+            return RowSites(kappa / beta, (kappa * q.mean + term.mean) / beta)
 
         def moments(sites: RowSites) -> Latent:
             return latent(K, m, sites)
 
-        found, _ = damped_newton(survey, moments, self.sites, TOL * n, ROUNDING * n, MAX_ITER)
+        def level() -> RowSites:
+            f = self.model.likelihood.initial_mean(rows).expand(len(X), -1)
+            var = K.diagonal().clamp_max(MOST_VARIANCE)[:, None].expand_as(f)
+            known = Marginals(f, var)
+            return sites_at(known, score(self.model, rows, known), False)
+
+        limits = (TOL * n, ROUNDING * n, MAX_ITER)
+        found = from_either(survey, moments, self.sites, level, *limits)
         self.register_buffer("precision", found.sites.precision)
         self.register_buffer("cross", found.sites.cross)
         self.register_buffer("value", found.value)
@@ -127,7 +136,7 @@ class AllRowsObjective(VariationalObjective):
 # ---- q(f), and the bound -------------------------------------------------------------------------
 
 
-def score(model: SparseModel, rows: Rows, q: Latent) -> ExpectedScore:
+def score(model: SparseModel, rows: Rows, q: Latent | Marginals) -> ExpectedScore:
     """Minus the loss of all rows, and its derivatives, each row as often as it counts."""
     f, none = Marginals(q.mean[None], q.var[None]), torch.zeros_like(q.mean[:, 0])
     return model.loss.expected_score(rows.y, model.likelihood.of(rows), f, none).weighted(rows)

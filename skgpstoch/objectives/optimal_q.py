@@ -136,14 +136,34 @@ def iterate(
         return model.moments(sites, like)
 
     limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter, deadline)
+    start = model.zero_sites() if start is None else start
+    return from_either(look, moments, start, lambda: level_sites(model, X, rows), *limits)
+
+
+def from_either(
+    survey: Survey,
+    moments: Callable[[Any], Any],
+    start: Any,
+    otherwise: Callable[[], Any],
+    tol: float,
+    rounding: float,
+    max_iter: int,
+    deadline: Deadline | None = None,
+) -> Solution:
+    """Where steps from some sites lead or, if they do not settle, the better of those from others.
+
+    The first may be an unlucky start, or none at all. Other parameters are those of
+    :func:`damped_newton`.
+    """
+    limits = (tol, rounding, max_iter, deadline)
     try:
-        found, has_settled = damped_newton(look, moments, start or model.zero_sites(), *limits)
+        found, has_settled = damped_newton(survey, moments, start, *limits)
     except NotPositiveDefiniteError:
         found, has_settled = None, False
-    if found is not None and has_settled:
+    is_over = deadline is not None and deadline.left() <= 0.0
+    if found is not None and (has_settled or is_over):
         return found
-    # From an unlucky start, or one that is none at all.
-    other, _ = damped_newton(look, moments, level_sites(model, X, rows), *limits)
+    other, _ = damped_newton(survey, moments, otherwise(), *limits)
     return other if found is None or other.value > found.value else found
 
 

@@ -46,8 +46,8 @@ CAUSES = {
 """Problems that explain a finding, so that it is no other problem."""
 
 STANDARDISE = (
-    "Standardise X (StandardScaler), or start with length-scales, and bounds, of the size of the "
-    "standard deviations of X."
+    "Standardise X (StandardScaler); start with length-scales, and bounds, of the size of its "
+    "standard deviations times the root of the number of features."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
@@ -88,8 +88,8 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
             severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
             text=f"X has more features, {n_features}, than rows, {n_rows}, which do not tell what "
             "features matter.",
-            advice="Select features or reduce them (PCA), or give a kernel with one length_scale "
-            "for all.",
+            advice="Select features or reduce them (PCA); a kernel of your own needs one "
+            "length_scale for all.",
         )
     yield found
 
@@ -324,15 +324,19 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
 # ---- points, or basis functions ------------------------------------------------------------------
 
 
-def of_residual(basis: Basis, noise: float, advice: str, is_trained: bool) -> Iterator[Finding]:
+def of_residual(
+    basis: Basis, noise: float | None, advice: str, is_trained: bool
+) -> Iterator[Finding]:
     """Yield tr(K − Q) of rows, in units of their noise variance, or of 1 where there is none."""
-    share = float(basis.residual().mean()) / noise
+    share = float(basis.residual().mean()) / (noise or 1.0)
     found = Finding(RESIDUAL, "points", share, MOST_RESIDUAL)
     if share > MOST_RESIDUAL:
+        of_f = f"a variance of {share:.2g} of f"
+        left = of_f if noise is None else f"{share:.2g} times the noise variance"
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"The points leave {share:.2g} times the noise variance unexplained at the mean "
-            "row: they are too few for this kernel.",
+            text=f"The points leave {left} unexplained at the mean row: they are too few for this "
+            "kernel.",
             advice=advice if is_trained else UNTRAINED,
         )
     yield found

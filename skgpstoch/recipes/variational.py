@@ -263,8 +263,9 @@ class VariationalRecipe(Recipe):
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
         stops_itself = is_lbfgs and t.n_iter_no_change is None
-        # Whether to end as soon as more is of no use.
+        # Whether to end as soon as more is of no use. Restarts are to leave plains.
         is_free = is_lbfgs and self.solver == "auto" and points.has_gram and not holds_out
+        is_free = is_free and not self.n_restarts
         moves = not (points.are_rows and n_trained == M)
         enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
         plan = Plan(
@@ -496,11 +497,11 @@ class VariationalRecipe(Recipe):
             yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
 
-    def noise(self, fitted: Fitted, data: Data) -> float:
-        """Return the noise variance of a row as f sees it, known errors included; else 1."""
+    def noise(self, fitted: Fitted, data: Data) -> float | None:
+        """Return the noise variance of a row as f sees it, known errors included, if it has one."""
         likelihood = fitted.posterior.likelihood
         if not isinstance(likelihood, AdditiveNoise):
-            return 1.0
+            return None
         known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
         learned = float(likelihood.noise_variance.mean())
         return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2

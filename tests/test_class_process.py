@@ -389,7 +389,6 @@ def test_what_cannot_be_fitted(table):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
 
 
-@pytest.mark.slow  # those of the automatic estimators, which fit it alone, are not
 @parametrize_with_checks([ExactProcessClassifier(kernels=["rbf"])])
 def test_checks_of_processes_of_classes(estimator, check):
     check(estimator)

@@ -207,7 +207,6 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
 # ---- the estimator -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # those of the automatic estimators, which fit it alone, are not
 @parametrize_with_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
 def test_checks_of_processes(estimator, check):
     check(estimator)

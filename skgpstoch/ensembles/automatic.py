@@ -105,6 +105,28 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
     return Entrant("networks", make, scout)
 
 
+def of_processes(
+    estimator: Any, p: AutomaticParameters, n: int, most: int, fewest: int, **params: Any
+) -> list[Entrant]:
+    """Return exact processes, if there are few enough of the n rows and time enough.
+
+    From `fewest` rows on there are networks, too: processes then have `most` rows, and a share of
+    the time.
+    """
+    are_alone = n < fewest
+    has_time = p.max_time is None or p.max_time >= PROCESS_SECONDS * n / most
+    if not (are_alone or (n <= most and has_time)):
+        return []
+    share = 1.0 if are_alone else PROCESS_SHARE
+    seed = resolve_seed(p.random_state)
+
+    def make(left: float | None) -> Any:
+        max_time = None if left is None else share * left
+        return estimator(max_time=max_time, device=p.device, random_state=seed, **params)
+
+    return [Entrant("process", make)]
+
+
 def usual_epochs(model: Any, data: Data) -> int:
     """Return how many epochs networks make at most, unless they are told."""
     y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..data.arrays import resolve_seed
 from ..data.held_out import mixture_of_classes
 from ..data.rows import Data
 from ..data.tables import validate_table
@@ -17,7 +15,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
-from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks
+from .automatic import Automatic, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
 from .race import Entrant, Judged
@@ -95,21 +93,12 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         return self._encoded(X, y, weight, self.classes_)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        n, found = data.size, []
-        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_OF_CLASSES
-        if n < FEWEST_OF_CLASSES or (n <= MOST_OF_CLASSES and has_time):
-            share = PROCESS_SHARE if n >= FEWEST_OF_CLASSES else 1.0
-            found.append(Entrant("process", functools.partial(self._process, share)))
+        n, limits = data.size, (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
+        found = of_processes(ExactProcessClassifier, self, n, *limits)
         if n >= FEWEST_OF_CLASSES:
             networks = of_networks(DeepKernelEnsembleClassifier, self, data)
             found.append(networks._replace(least_gain=LEAST_GAIN_OF_CLASSES))
         return found
-
-    def _process(self, share: float, left: float | None) -> ExactProcessClassifier:
-        """Return processes, to be fitted in a share of the time that is left."""
-        max_time = None if left is None else share * left
-        seed = resolve_seed(self.random_state)
-        return ExactProcessClassifier(max_time=max_time, device=self.device, random_state=seed)
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights

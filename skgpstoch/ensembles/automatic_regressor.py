@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.arrays import Scaling, resolve_seed
+from ..data.arrays import Scaling
 from ..data.counts import looks_like_counts
 from ..data.held_out import mixture_of
 from ..data.messages import warn
@@ -24,7 +23,7 @@ from ..estimators.parameters import AUTO
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
-from .automatic import PROCESS_SECONDS, PROCESS_SHARE, Automatic, of_networks, usual_epochs
+from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
 from .process import ExactProcessRegressor
@@ -152,11 +151,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         n = data.size
         if self.target == "count":
             return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
-        found = []
-        has_time = self.max_time is None or self.max_time >= PROCESS_SECONDS * n / MOST_FOR_PROCESS
-        if n < FEWEST_FOR_NETWORKS or (n <= MOST_FOR_PROCESS and has_time):
-            share = PROCESS_SHARE if n >= FEWEST_FOR_NETWORKS else 1.0
-            found.append(Entrant("process", functools.partial(self._process, share)))
+        missing = self._encoder.missing_columns
+        limits = MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS
+        found = of_processes(ExactProcessRegressor, self, n, *limits, missing_columns=missing)
         if n >= FEWEST_FOR_NETWORKS:
             networks = of_networks(DeepKernelEnsembleRegressor, self, data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
@@ -164,17 +161,6 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 networks = networks._replace(adapt=trained_longer)
             found.append(networks)
         return found
-
-    def _process(self, share: float, left: float | None) -> ExactProcessRegressor:
-        """Return exact processes, to be fitted in a share of the time that is left."""
-        max_time = None if left is None else share * left
-        seed = resolve_seed(self.random_state)
-        return ExactProcessRegressor(
-            missing_columns=self._encoder.missing_columns,
-            max_time=max_time,
-            device=self.device,
-            random_state=seed,
-        )
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ class Law(ABC):
         """Mean, where it is cheaper alone."""
         return self.moments()[0]
 
+    def place(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where distributions are and how wide, for integrals to begin with."""
+        return self.moments()
+
+    @property
+    def continuous(self) -> Law:
+        """The same without atoms."""
+        return self
+
     def quantile(self, probability: float) -> np.ndarray:
         """Where the distribution function has this value."""
         return self.quantiles(np.full(self.shape, probability))
@@ -117,3 +127,41 @@ class Law(ABC):
         if not is_above.all():
             found[~is_above] = self.of(rows[~is_above]).cdf(at[~is_above])[:, p]
         return found.reshape(t.shape)
+
+
+def moments_by_tails(
+    law: Law,
+    p: int,
+    centre: np.ndarray,
+    breaks: np.ndarray,
+    unit: np.ndarray,
+    weight: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """E(Y − c) and E(Y − c)² of Y = g(Z), Z output p of a law, by its tails: (N,) each.
+
+    Z is limited to what is between the least and the largest break.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (N,)
+        Where g is c.
+    breaks : ndarray of shape (K, N)
+        Where integrals begin anew.
+    unit : ndarray of shape (N,)
+        How wide Y is.
+    weight : callable
+        g(z) − c and g′(z) at z (I, m) of rows (I,).
+    """
+
+    def change(row: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        is_above = z >= centre[row, None]
+        tail, (shift, slope) = law.tail(row, z, is_above, p), weight(row, z)
+        return np.where(is_above, tail, -tail) * slope, shift
+
+    def square(row: np.ndarray, z: np.ndarray) -> np.ndarray:
+        by_slope, shift = change(row, z)
+        return 2.0 * shift * by_slope
+
+    breaks = np.vstack([breaks, centre])
+    first = integrate_between(lambda row, z: change(row, z)[0], breaks, TOLERANCE * unit)
+    return first, integrate_between(square, breaks, TOLERANCE * np.square(unit))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 
 from ..data.arrays import random_numbers, readable, row_blocks
@@ -242,6 +243,22 @@ class PredictiveDistribution:
                 f"{name} must have the shape {self.shape}, or {several} for several numbers a row "
                 f"({name}[None] for the same of all rows), got {given.shape}."
             ) from error
+
+
+def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
+    """Return y, of the shape of the distribution.
+
+    Raises
+    ------
+    ValueError
+        If it has another shape, or is not finite.
+    """
+    y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    if y.shape != distribution.shape:
+        raise ValueError(
+            f"y must have the shape {distribution.shape} of predictions, got {y.shape}."
+        )
+    return y
 
 
 def log_mass(law: Law, y: np.ndarray) -> np.ndarray:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, random_numbers, readable
 from ..distributions.normal import NormalLaw
-from ..distributions.predictive import PredictiveDistribution
+from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.base import predicting
 from ..estimators.regressor import Regressor
@@ -155,8 +155,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         log_density : ndarray of shape (n_samples,)
             Nats.
         """
-        distribution = self.predict_distribution(X)
-        return distribution.joint_logpdf(checked_targets(y, distribution))
+        return self._given(X, y, PredictiveDistribution.joint_logpdf)
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
@@ -174,24 +173,14 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         probability : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Uniform over new rows, if predictions are calibrated.
         """
-        distribution = self.predict_distribution(X)
-        return distribution.cdf(checked_targets(y, distribution))
+        return self._given(X, y, PredictiveDistribution.cdf)
 
-
-def checked_targets(y: Any, distribution: PredictiveDistribution) -> np.ndarray:
-    """Return y in the shape of predictions.
-
-    Raises
-    ------
-    ValueError
-        If it has another, or is not finite.
-    """
-    y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-    if y.shape not in (distribution.shape, distribution.law.shape):
-        raise ValueError(
-            f"y must have the shape {distribution.shape} of predictions, got {y.shape}."
-        )
-    return y.reshape(distribution.shape)
+    def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
+        """Return a function of the distributions and of y, whose last axis may be that of P = 1."""
+        distribution, y = self.predict_distribution(X), readable(y)
+        if np.shape(y) == distribution.law.shape:
+            y = np.reshape(y, distribution.shape)
+        return function(distribution, targets_of(distribution, y))
 
 
 def shaped(a: np.ndarray) -> np.ndarray:

@@ -171,6 +171,10 @@ class LatticeLaw(Law):
 
     # ---- of the density --------------------------------------------------------------------------
 
+    @property
+    def continuous(self) -> Law:
+        return self.law
+
     def log_density(self, y: np.ndarray) -> np.ndarray:
         return self.law.log_density(y)
 

@@ -14,7 +14,7 @@ from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
 from ..distributions.mixed import AskedLaw, MixedLaw
 from ..distributions.normal import NormalLaw
-from ..distributions.predictive import PredictiveDistribution
+from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
@@ -172,11 +172,13 @@ class Normals:
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
-        return self.predict_distribution(X).joint_logpdf(y)
+        distribution = self.predict_distribution(X)
+        return distribution.joint_logpdf(targets_of(distribution, y))
 
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
-        return self.predict_distribution(X).cdf(y)
+        distribution = self.predict_distribution(X)
+        return distribution.cdf(targets_of(distribution, y))
 
     def predict_interval(self, X: Any, coverage: float) -> np.ndarray:
         """As the mixture's."""

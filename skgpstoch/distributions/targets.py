@@ -1,0 +1,139 @@
+"""Monotone maps of targets: what is transformed, and what predictions are transformed by.
+
+Models see z, users see y = g(z): z is a transformer's `transform` of y, g its `inverse_transform`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+PROBED = 257  # numbers at which a map is looked at
+PROBE_REACH = 8.0  # standard deviations on both sides, within which a map must be monotone
+STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
+SHORTEST = 1e-9  # where z is a point at 0
+AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
+LARGEST = 1e300  # what a map may come to
+BISECTIONS = 60
+LEAST_SLOPE = 1e-300
+
+
+class TargetMap:
+    """A monotone map y = g(z) of each of P outputs, from a transformer that is fitted.
+
+    Parameters
+    ----------
+    transformer : object
+        With `transform` and `inverse_transform`, of arrays (n, P).
+    place, unit : ndarray of shape (n, P)
+        Where z is predicted, and how wide: the map must be monotone there.
+
+    Attributes
+    ----------
+    sign : ndarray of shape (P,)
+        1 of an increasing map, −1 of a decreasing one.
+    low, high : ndarray of shape (P,)
+        Between which g is known; infinite where it has no end.
+    is_affine : bool
+
+    Raises
+    ------
+    ValueError
+        If it is not monotone, or mixes outputs.
+    """
+
+    def __init__(self, transformer: Any, place: np.ndarray, unit: np.ndarray) -> None:
+        self.transformer = transformer
+        self._middle = np.median(place, axis=0)
+        P = place.shape[1]
+        self.sign = np.ones(P)
+        self.low, self.high = np.full(P, -np.inf), np.full(P, np.inf)
+        low, high = (place - PROBE_REACH * unit).min(0), (place + PROBE_REACH * unit).max(0)
+        is_line = [self._probe(p, np.linspace(low[p], high[p], PROBED)) for p in range(P)]
+        self.is_affine = all(is_line)
+
+    def _probe(self, p: int, z: np.ndarray) -> bool:
+        """Look at output p: its direction, its ends, and whether it is a line."""
+        rows = np.tile(self._middle, (len(z), 1))
+        rows[:, p] = z
+        y = self.inverse(rows)
+        others = np.delete(y, p, axis=1)
+        if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
+            raise ValueError(
+                f"The target's transformer must transform each output by itself, which "
+                f"{self.transformer!r} does not."
+            )
+        is_known = np.isfinite(y[:, p]) & (np.abs(y[:, p]) < LARGEST)
+        steps = np.diff(y[is_known, p])
+        if not is_known.any() or not ((steps >= 0).all() or (steps <= 0).all()) or not steps.any():
+            raise ValueError(
+                "The target's transformer must be monotone, for its predictions to be transformed; "
+                f"{self.transformer!r} is not where targets are predicted."
+            )
+        self.sign[p] = 1.0 if steps.max() > 0.0 else -1.0
+        first, last = np.flatnonzero(is_known)[[0, -1]]
+        if first > 0:
+            self.low[p] = self._end(p, z[first], z[first - 1])
+        if last < len(z) - 1:
+            self.high[p] = self._end(p, z[last], z[last + 1])
+        line = np.polynomial.Polynomial.fit(z[is_known], y[is_known, p], 1)
+        error = np.abs(line(z[is_known]) - y[is_known, p]).max()
+        return bool(is_known.all() and error <= AFFINE * np.abs(steps).sum())
+
+    def _end(self, p: int, inside: float, outside: float) -> float:
+        """Return the last z at which g is known."""
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (inside + outside)
+            y = self.column(np.array([middle]), p)[0]
+            if np.isfinite(y) and abs(y) < LARGEST:
+                inside = middle
+            else:
+                outside = middle
+        return inside
+
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """z of y (n, P); NaN or infinite where y is nothing that g comes to."""
+        given = np.array(y, dtype=np.float64)
+        if getattr(self.transformer, "method", None) == "box-cox":  # which raises
+            given[given <= 0.0] = np.nan
+        with quietly():
+            z = self.transformer.transform(given)
+        return np.asarray(z, dtype=np.float64).reshape(y.shape)
+
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Y of z (n, P)."""
+        with quietly():
+            y = self.transformer.inverse_transform(np.array(z, dtype=np.float64))
+        return np.asarray(y, dtype=np.float64).reshape(z.shape)
+
+    def column(self, z: np.ndarray, p: int) -> np.ndarray:
+        """Y of output p at z (n,)."""
+        rows = np.tile(self._middle, (len(z), 1))
+        rows[:, p] = np.clip(z, self.low[p], self.high[p])
+        return self.inverse(rows)[:, p]
+
+    def slope(self, z: np.ndarray, unit: np.ndarray, p: int) -> np.ndarray:
+        """g′ of output p at z (n,), by differences of the fourth order, within its ends."""
+        h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST)
+        h = np.minimum(h, 0.25 * (self.high[p] - self.low[p]))
+        z = np.clip(z, self.low[p] + 2.0 * h, self.high[p] - 2.0 * h)
+        y = [self.column(z + k * h, p) for k in (-2, -1, 1, 2)]
+        return (y[0] - 8.0 * y[1] + 8.0 * y[2] - y[3]) / (12.0 * h)
+
+    def log_slope(self, z: np.ndarray, unit: np.ndarray) -> np.ndarray:
+        """log |g′| at z (n, P)."""
+        each = [self.slope(z[:, p], unit[:, p], p) for p in range(z.shape[1])]
+        return np.log(np.maximum(np.abs(np.stack(each, 1)), LEAST_SLOPE))
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without warnings of numbers that a map has none for: these are asked for, and seen to."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield

@@ -23,6 +23,13 @@ from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 from .training.interrupts import on_interrupt
+from .wrappers import (
+    log_predictive_density,
+    predict_distribution,
+    predict_interval,
+    predict_std,
+    sample_y,
+)
 
 __all__ = [
     "ADMMGaussianProcessRegressor",
@@ -55,7 +62,12 @@ __all__ = [
     "SolveGPRegressor",
     "SquareLoss",
     "StackedDensityRegressor",
+    "log_predictive_density",
     "on_interrupt",
+    "predict_distribution",
+    "predict_interval",
+    "predict_std",
+    "sample_y",
 ]
 __version__ = "0.1.0"
 

@@ -27,6 +27,9 @@ class Law(ABC):
     is_discrete: bool = False
     """Whether y are counts: `log_density` is then a log probability."""
 
+    has_atoms: bool = False
+    """Whether some numbers have a probability, besides the density."""
+
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
@@ -56,6 +59,10 @@ class Law(ABC):
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
         """log p(y) of all outputs of a row, (N,)."""
         return self.log_density(y).sum(1)
+
+    def log_probability(self, y: np.ndarray) -> np.ndarray:
+        """Log probability of each number, where some have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no atoms")
 
     def sf(self, y: np.ndarray) -> np.ndarray:
         """P(Y > y)."""

@@ -26,7 +26,7 @@ def has_density(distribution: PredictiveDistribution) -> bool:
 
 def has_probabilities(distribution: PredictiveDistribution) -> bool:
     """Tell whether numbers have probabilities, or raise an AttributeError that says why not."""
-    if not (distribution.law.is_discrete or hasattr(distribution.law, "log_probability")):
+    if not (distribution.law.is_discrete or distribution.law.has_atoms):
         raise AttributeError("y has a density and no atoms: ask for pdf or logpdf.")
     return True
 
@@ -116,7 +116,7 @@ class PredictiveDistribution:
     @available_if(has_density)
     def logpdf(self, y: Any) -> np.ndarray:
         """Log density at y in nats, of each output by itself."""
-        return self._at(y, Law.log_density)
+        return self._at(y, lambda law, y: law.log_density(y))
 
     @available_if(has_density)
     def pdf(self, y: Any) -> np.ndarray:

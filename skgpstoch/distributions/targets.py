@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 PROBED = 257  # numbers at which a map is looked at
-PROBE_REACH = 8.0  # standard deviations on both sides, within which a map must be monotone
+PROBE_REACH = 40.0  # standard deviations on both sides, within which a map must be monotone
 STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
-SHORTEST = 1e-9  # where z is a point at 0
+SHORTEST_STEP = 1e-9  # where z is a point at 0
+NEAR_END = 0.01  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
 LARGEST = 1e300  # what a map may come to
 BISECTIONS = 60
@@ -53,7 +54,11 @@ class TargetMap:
         self.sign = np.ones(P)
         self.low, self.high = np.full(P, -np.inf), np.full(P, np.inf)
         low, high = (place - PROBE_REACH * unit).min(0), (place + PROBE_REACH * unit).max(0)
-        is_line = [self._probe(p, np.linspace(low[p], high[p], PROBED)) for p in range(P)]
+        near = [np.linspace(*ends, PROBED) for ends in zip(place.min(0), place.max(0), strict=True)]
+        is_line = [
+            self._probe(p, np.unique([*near[p], *np.linspace(low[p], high[p], PROBED)]))
+            for p in range(P)
+        ]
         self.is_affine = all(is_line)
 
     def _probe(self, p: int, z: np.ndarray) -> bool:
@@ -118,9 +123,9 @@ class TargetMap:
 
     def slope(self, z: np.ndarray, unit: np.ndarray, p: int) -> np.ndarray:
         """g′ of output p at z (n,), by differences of the fourth order, within its ends."""
-        h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST)
-        h = np.minimum(h, 0.25 * (self.high[p] - self.low[p]))
-        z = np.clip(z, self.low[p] + 2.0 * h, self.high[p] - 2.0 * h)
+        h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST_STEP)
+        to_end = np.minimum(z - self.low[p], self.high[p] - z)
+        h = np.minimum(h, np.maximum(NEAR_END * to_end, SHORTEST_STEP))
         y = [self.column(z + k * h, p) for k in (-2, -1, 1, 2)]
         return (y[0] - 8.0 * y[1] + 8.0 * y[2] - y[3]) / (12.0 * h)
 

@@ -22,7 +22,7 @@ from .targets import TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability on either side, where moments may not exist
-FARTHEST = 40.0  # standard deviations, beyond which light tails have nothing
+LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TransformedLaw(Law):
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
         if self.law.has_light_tails:
-            low, high = mean - FARTHEST * std, mean + FARTHEST * std
+            low, high = mean - LIGHT_REACH * std, mean + LIGHT_REACH * std
         else:
             low, high = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
         low, high = np.maximum(low, self.map.low[p]), np.minimum(high, self.map.high[p])
@@ -184,6 +184,5 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
         raise ValueError("Counts have no transformer: their distribution is of whole numbers.")
     law = law.continuous
     target = TargetMap(transformer, *law.place())
-    if np.isfinite([target.low, target.high]).any():
-        law = TruncatedLaw(law, target.low, target.high)
-    return TransformedLaw(law, target)
+    within = TruncatedLaw(law, target.low, target.high)
+    return TransformedLaw(within if within.cuts else law, target)

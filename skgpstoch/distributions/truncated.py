@@ -10,6 +10,7 @@ import numpy as np
 from .law import BREAKS, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
+LEAST_OUTSIDE = 1e-14
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class TruncatedLaw(Law):
     @property
     def shape(self) -> tuple[int, int]:
         return self.law.shape
+
+    @property
+    def cuts(self) -> bool:
+        """Whether anything is outside."""
+        below, above, _ = self._shares()
+        return bool((below + above).max(initial=0.0) > LEAST_OUTSIDE)
 
     @property
     def has_light_tails(self) -> bool:

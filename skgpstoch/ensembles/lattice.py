@@ -158,6 +158,8 @@ class LatticeLaw(Law):
     law: Law
     lattice: Lattice
 
+    has_atoms = True
+
     @property
     def shape(self) -> tuple[int, int]:
         return self.law.shape
@@ -300,14 +302,14 @@ class OnLattice:
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y and, if asked, its standard deviation, as those of draws."""
-        found = [given.law.moments() for given in self._by_blocks(X)]
+        found = [law.moments() for law in self._laws(X)]
         shape = (-1, *distribution_of(self.model, _safe_indexing(X, [0])).output_shape)
         mean, std = (np.concatenate(parts).reshape(shape) for parts in zip(*found, strict=True))
         return (mean, std) if return_std else mean
 
     def predict_atoms(self, X: Any) -> np.ndarray:
         """Probability π·P_j(x) of each atom, (n, J): the sum of a row is π."""
-        return np.concatenate([given.law.atom_probabilities() for given in self._by_blocks(X)])
+        return np.concatenate([law.atom_probabilities() for law in self._laws(X)])
 
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
         """Log of the probability of each y, (n,), in nats; −∞ of a number that is no atom."""
@@ -315,14 +317,12 @@ class OnLattice:
         y = y.ravel() if y.shape == (len(X), 1) else y
         if y.shape != (len(X),):
             raise ValueError(f"y must have the shape {(len(X),)}, got {y.shape}.")
-        given, blocks = self._by_blocks(X), row_blocks(len(X), BLOCK_ROWS)
-        found = [
-            part.law.log_probability(y[rows, None])
-            for part, rows in zip(given, blocks, strict=True)
-        ]
+        laws, blocks = self._laws(X), row_blocks(len(X), BLOCK_ROWS)
+        found = [law.log_probability(y[rows, None]) for law, rows in zip(laws, blocks, strict=True)]
         return np.concatenate(found)[:, 0]
 
-    def _by_blocks(self, X: Any) -> Iterator[PredictiveDistribution]:
+    def _laws(self, X: Any) -> Iterator[LatticeLaw]:
         """Yield the distributions of blocks of rows."""
         for rows in row_blocks(len(X), BLOCK_ROWS):
-            yield self.predict_distribution(_safe_indexing(X, np.arange(len(X))[rows]))
+            block = _safe_indexing(X, np.arange(len(X))[rows])
+            yield LatticeLaw(distribution_of(self.model, block).law, self.lattice)

@@ -75,12 +75,12 @@ class PredictedLaw(Law):
         return array(each.logsumexp(0)) - np.log(len(each)) - np.log(self.y_scaling.scale)
 
     @predicting()
-    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
+    def joint_log_density(self, y: np.ndarray | Tensor) -> np.ndarray:
         density = self.likelihood.log_predictive(self._scaled(y), self.q)
         return array(density) - np.log(self.y_scaling.scale).sum()
 
     @predicting()
-    def cdf(self, y: np.ndarray) -> np.ndarray:
+    def cdf(self, y: np.ndarray | Tensor) -> np.ndarray:
         return array(self.likelihood.cdf(self._scaled(y), self.q).mean(0))
 
     @predicting()
@@ -131,7 +131,10 @@ class PredictedLaw(Law):
             found[:, p] = crps_of_counts(y[:, p], *ends, below)
         return found
 
-    def _scaled(self, y: np.ndarray) -> Tensor:
+    def _scaled(self, y: np.ndarray | Tensor) -> Tensor:
+        """Numbers in the units of Y; a tensor has them already."""
+        if isinstance(y, Tensor):
+            return y
         scaled = (y - self.y_scaling.offset) / self.y_scaling.scale
         return torch.from_numpy(scaled).to(self.q.mean)
 

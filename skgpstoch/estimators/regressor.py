@@ -79,29 +79,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self, X: Any, latent: bool, exposure: Any, y_std: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        mean, std = self._by_blocks(X, lambda law, _: law.moments(), latent, exposure, y_std)
+        mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
         if not latent:
             warn_of_overflow(std / self._y_scaling.scale)
         return mean, std
-
-    def _by_blocks(
-        self,
-        X: Any,
-        compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
-        latent: bool = False,
-        exposure: Any = None,
-        y_std: Any = None,
-    ) -> list[np.ndarray]:
-        """Put together what is computed of the distributions of blocks of rows."""
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
-
-        def of_block(block: slice) -> tuple[Tensor, ...]:
-            q, likelihood = posterior.predictive(X[block], rows[block])
-            law = PredictedLaw(q, Noiseless() if latent else likelihood, self._y_scaling)
-            return tuple(map(torch.from_numpy, compute(law, block)))
-
-        return self._collect(len(X), of_block)
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
         """Return the mean of y, or of f, in the units of y, (n, P)."""
@@ -225,7 +206,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         def ends(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
             return law.quantile(tail), law.quantile(1.0 - tail)
 
-        interval = np.stack(self._by_blocks(X, ends, latent, exposure, y_std), 1)
+        interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
         return interval[..., 0] if self._y_shape == () else interval
 
     @documented(predict)
@@ -246,7 +227,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             parts.append(law)
             return ()
 
-        self._by_blocks(X, keep, latent, exposure, y_std)
+        by_blocks(self, X, keep, latent, exposure, y_std)
         return PredictiveDistribution(PredictedLaw.joined(parts), self._y_shape)
 
     @documented(predict)
@@ -335,12 +316,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_density : ndarray of shape (n_samples,)
             Nats, for y in the units of the user; of counts, the log probability.
         """
-        y = self._checked(X, y, None, exposure, y_std).y
-
-        def density(law: PredictedLaw, block: slice) -> tuple[np.ndarray]:
-            return (law.joint_log_density(y[block]),)
-
-        return self._by_blocks(X, density, False, exposure, y_std)[0]
+        data = self._checked(X, y, None, exposure, y_std)
+        return of_targets(self, data, PredictedLaw.joint_log_density)
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
@@ -356,12 +333,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         probability : ndarray of the shape of y
             Uniform over new rows, if predictions are calibrated.
         """
-        y = self._checked(X, y, None, None, y_std).y
-
-        def cdf(law: PredictedLaw, block: slice) -> tuple[np.ndarray]:
-            return (law.cdf(y[block]),)
-
-        return self._shaped(self._by_blocks(X, cdf, False, None, y_std)[0])
+        data = self._checked(X, y, None, None, y_std)
+        return self._shaped(of_targets(self, data, PredictedLaw.cdf))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
         """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
@@ -401,6 +374,39 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
+
+
+def by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
+    latent: bool = False,
+    exposure: Any = None,
+    y_std: Any = None,
+) -> list[np.ndarray]:
+    """Put together what is computed of the distributions of blocks of rows."""
+    X, posterior = model._query(X)
+    rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
+
+    def of_block(block: slice) -> tuple[Tensor, ...]:
+        q, likelihood = posterior.predictive(X[block], rows[block])
+        law = PredictedLaw(q, Noiseless() if latent else likelihood, model._y_scaling)
+        return tuple(map(torch.from_numpy, compute(law, block)))
+
+    return model._collect(len(X), of_block)
+
+
+def of_targets(
+    model: Regressor, data: Data, function: Callable[[PredictedLaw, Tensor], np.ndarray]
+) -> np.ndarray:
+    """Return a function of the distributions and of targets, by blocks of rows."""
+    X, rows, posterior = model._labelled(data)
+
+    def of_block(block: slice) -> tuple[Tensor]:
+        law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
+        return (torch.from_numpy(function(law, rows.y[block])),)
+
+    return model._collect(len(X), of_block)[0]
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

@@ -100,10 +100,10 @@ def inverse(
 
 def _enough(probability: float | Tensor, eps: float) -> float | Tensor:
     """How far from a probability a distribution function may be."""
-    tail, rounding = 1.0 - probability, 32.0 * eps * probability
     if isinstance(probability, Tensor):
-        return torch.maximum(1e-12 * torch.minimum(probability, tail), rounding)
-    return max(1e-12 * min(probability, tail), rounding)
+        tail = torch.minimum(probability, 1.0 - probability)
+        return torch.maximum(1e-12 * tail, 32.0 * eps * probability)
+    return max(1e-12 * min(probability, 1.0 - probability), 32.0 * eps * probability)
 
 
 def log_density(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:

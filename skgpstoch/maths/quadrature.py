@@ -29,7 +29,7 @@ _GAUSS = [
     0.279705391489276667901467771423780,
     0.381830050505118944950369775488975,
 ]
-NODES = np.array([*(-x for x in _HALF), 0.0, *reversed(_HALF)])  # of [−1, 1], (15,)
+KRONROD_NODES = np.array([*(-x for x in _HALF), 0.0, *reversed(_HALF)])  # of [−1, 1], (15,)
 KRONROD = np.array([*_KRONROD, 0.209482141084727828012999174891714, *reversed(_KRONROD)])
 GAUSS = np.zeros(15)
 GAUSS[1::2] = [*_GAUSS, 0.417959183673469387755102040816327, *reversed(_GAUSS)]
@@ -80,8 +80,8 @@ def integrate(
             break
         middle, half = 0.5 * (low + high), 0.5 * (high - low)
         kronrod, gauss = _rules(f, row, middle, half)
-        # Intervals too short to be halved are done.
-        is_done = (np.abs(kronrod - gauss) <= tolerance[row]) | (middle <= low) | (middle >= high)
+        is_open = np.abs(kronrod - gauss) > tolerance[row]  # not where there are no numbers
+        is_done = ~is_open | (middle <= low) | (middle >= high)  # too short to be halved
         total += np.bincount(row[is_done], kronrod[is_done], len(total))
         row, low, middle, high = (a[~is_done] for a in (row, low, middle, high))
         row = np.concatenate([row, row])
@@ -99,6 +99,6 @@ def _rules(
     kronrod, gauss = np.empty(len(row)), np.empty(len(row))
     for start in range(0, len(row), INTERVALS_AT_A_TIME):
         some = slice(start, start + INTERVALS_AT_A_TIME)
-        values = f(row[some], middle[some, None] + half[some, None] * NODES)
+        values = f(row[some], middle[some, None] + half[some, None] * KRONROD_NODES)
         kronrod[some], gauss[some] = values @ KRONROD, values @ GAUSS
     return kronrod * half, gauss * half

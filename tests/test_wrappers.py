@@ -81,7 +81,7 @@ def test_targets_below_all_that_can_be(rows):
     assert_array_equal(found.cdf([-1.0, 0.0, np.inf]), [0.0, 0.0, 1.0])
     assert_array_equal(found.logpdf([-1.0, 0.0, -5.0]), -np.inf)
     score = found.crps(1e-12)
-    assert_allclose(found.crps([-1.0, -2.0, -3.0]), score + [1.0, 2.0, 3.0], rtol=1e-6)
+    assert_allclose(found.crps([-1.0, -2.0, -3.0]), np.add(score, [1.0, 2.0, 3.0]), rtol=1e-6)
 
 
 def test_several_targets_and_decreasing_maps(rows):
@@ -107,6 +107,15 @@ def test_every_output_has_a_map_of_its_own(rows):
     model.fit(X, np.column_stack([y, X[:, 0]]))
     with pytest.raises(ValueError, match="each output by itself"):
         gp.predict_distribution(model, X)
+
+
+def test_a_map_may_turn_where_no_target_is(rows):
+    X, y = rows
+    model = TransformedTargetRegressor(sparse(), func=np.sqrt, inverse_func=np.square)
+    found = gp.predict_distribution(model.fit(X, (5.0 + np.log(y)) ** 2), X)
+    inner = model.regressor_.predict_distribution(X)
+    assert_allclose(found.mean(), inner.mean() ** 2 + inner.var(), rtol=1e-6)
+    assert_allclose(found.ppf(0.3), inner.ppf(0.3) ** 2)
 
 
 def test_maps_must_be_monotone_and_targets_no_counts(rows):

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 PROBED = 257  # numbers at which a map is looked at
-PROBE_REACH = 40.0  # standard deviations on both sides, within which a map must be monotone
+NEAR = 4.0  # standard deviations on both sides, within which a map must be monotone
+FAR = 40.0  # the same, within which its ends are looked for
 STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
 SHORTEST_STEP = 1e-9  # where z is a point at 0
 NEAR_END = 0.01  # of the distance to an end of the map
@@ -51,18 +52,15 @@ class TargetMap:
         self.transformer = transformer
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
-        self.sign = np.ones(P)
-        self.low, self.high = np.full(P, -np.inf), np.full(P, np.inf)
-        low, high = (place - PROBE_REACH * unit).min(0), (place + PROBE_REACH * unit).max(0)
-        near = [np.linspace(*ends, PROBED) for ends in zip(place.min(0), place.max(0), strict=True)]
-        is_line = [
-            self._probe(p, np.unique([*near[p], *np.linspace(low[p], high[p], PROBED)]))
-            for p in range(P)
-        ]
-        self.is_affine = all(is_line)
+        self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
+        reach = np.array([[[-FAR]], [[-NEAR]], [[NEAR]], [[FAR]]]) * unit + place
+        ends = np.stack([*reach[:2].min(1), *reach[2:].max(1)])  # (4, P)
+        self.is_affine = all([self._probe(p, *ends[:, p]) for p in range(P)])
 
-    def _probe(self, p: int, z: np.ndarray) -> bool:
+    def _probe(self, p: int, far_low: float, low: float, high: float, far_high: float) -> bool:
         """Look at output p: its direction, its ends, and whether it is a line."""
+        near, far = np.linspace(low, high, PROBED), np.linspace(far_low, far_high, PROBED)
+        z = np.unique([*near, *far, self._middle[p]])
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = z
         y = self.inverse(rows)
@@ -72,29 +70,32 @@ class TargetMap:
                 f"The target's transformer must transform each output by itself, which "
                 f"{self.transformer!r} does not."
             )
-        is_known = np.isfinite(y[:, p]) & (np.abs(y[:, p]) < LARGEST)
-        steps = np.diff(y[is_known, p])
-        if not is_known.any() or not ((steps >= 0).all() or (steps <= 0).all()) or not steps.any():
+        y = y[:, p]
+        is_known, is_near = np.isfinite(y) & (np.abs(y) < LARGEST), (z >= low) & (z <= high)
+        steps = np.diff(y[is_near & is_known])
+        if not steps.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
             raise ValueError(
                 "The target's transformer must be monotone, for its predictions to be transformed; "
                 f"{self.transformer!r} is not where targets are predicted."
             )
-        self.sign[p] = 1.0 if steps.max() > 0.0 else -1.0
-        first, last = np.flatnonzero(is_known)[[0, -1]]
+        self.sign[p] = np.sign(steps.sum())
+        first, last = run_about(np.searchsorted(z, self._middle[p]), y, is_known, self.sign[p])
         if first > 0:
             self.low[p] = self._end(p, z[first], z[first - 1])
         if last < len(z) - 1:
             self.high[p] = self._end(p, z[last], z[last + 1])
-        line = np.polynomial.Polynomial.fit(z[is_known], y[is_known, p], 1)
-        error = np.abs(line(z[is_known]) - y[is_known, p]).max()
-        return bool(is_known.all() and error <= AFFINE * np.abs(steps).sum())
+        line = np.polynomial.Polynomial.fit(z[is_known], y[is_known], 1)
+        error, rise = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
+        return bool(is_known.all() and error <= AFFINE * rise)
 
     def _end(self, p: int, inside: float, outside: float) -> float:
-        """Return the last z at which g is known."""
+        """Return the last z at which g is known, and has not turned."""
+        step = SHORTEST_STEP * abs(outside - inside)
         for _ in range(BISECTIONS):
             middle = 0.5 * (inside + outside)
-            y = self.column(np.array([middle]), p)[0]
-            if np.isfinite(y) and abs(y) < LARGEST:
+            y, after = self.column(np.array([middle, middle + step]), p)
+            is_known = np.isfinite(y) and abs(y) < LARGEST
+            if is_known and not self.sign[p] * (after - y) < 0.0:
                 inside = middle
             else:
                 outside = middle
@@ -133,6 +134,14 @@ class TargetMap:
         """log |g′| at z (n, P)."""
         each = [self.slope(z[:, p], unit[:, p], p) for p in range(z.shape[1])]
         return np.log(np.maximum(np.abs(np.stack(each, 1)), LEAST_SLOPE))
+
+
+def run_about(middle: int, y: np.ndarray, is_known: np.ndarray, sign: float) -> tuple[int, int]:
+    """Return the first and the last of the numbers about one, up to where y is known and rises."""
+    goes_on = is_known[1:] & is_known[:-1] & (sign * np.diff(y) >= 0.0)
+    before, after = np.flatnonzero(~goes_on[:middle]), np.flatnonzero(~goes_on[middle:])
+    first = before[-1] + 1 if len(before) else 0
+    return int(first), int(middle + after[0] if len(after) else len(y) - 1)
 
 
 @contextlib.contextmanager

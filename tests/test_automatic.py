@@ -203,6 +203,42 @@ def test_a_model_that_adds_nothing_has_no_gain(step):
     assert race.gain_of(one, [race.Judged("line", line, 0.0)], data) > 0.5
 
 
+class Held:
+    """Log densities of some rows, as a fitted model has them."""
+
+    def __init__(self, **densities):
+        self.densities = densities
+
+    def log_densities(self, n_rows):
+        found = np.full(n_rows, np.nan)
+        found[self.densities["rows"]] = self.densities["values"]
+        return found
+
+
+def judged(values, rows=(0, 1, 2), **budget):
+    held_out = Held(rows=list(rows), values=values)
+    return race.Judged("networks", SimpleNamespace(held_out_=held_out, budget_=budget), 1.0)
+
+
+def test_scouts_stay_where_time_left_their_successors_worse():
+    scout = judged([-1.0, -1.0, -1.0], n_steps=160, all_steps=160, all_estimators=2, is_enough=True)
+    cut = {"n_steps": 27, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    y = np.zeros(4)
+    data = Data(y[:, None], y)
+    better, worse = judged([-0.9, -1.2, -0.8], **cut), judged([-0.9, -1.3, -0.9], **cut)
+    assert race.better_of(None, worse, data) is worse
+    assert race.better_of(scout, better, data) is better
+    kept = race.better_of(scout, worse, data)
+    assert kept.model is scout.model
+    assert kept.seconds == 2.0
+    expected = {"n_steps": 160, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    assert kept.model.budget_ == expected
+    others = judged([9.0, -0.9, -1.3], rows=(3, 0, 1), **cut)  # row 3 was not judged by scouts
+    assert race.better_of(scout, others, data).model is scout.model
+    weighted = Data(y[:, None], y, np.array([9.0, 1.0, 1.0, 1.0]))
+    assert race.better_of(scout, worse, weighted) is worse
+
+
 def test_more_rows_have_networks_alone(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)

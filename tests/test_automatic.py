@@ -227,6 +227,8 @@ def test_scouts_stay_where_time_left_their_successors_worse():
     data = Data(y[:, None], y)
     better, worse = judged([-0.9, -1.2, -0.8], **cut), judged([-0.9, -1.3, -0.9], **cut)
     assert race.better_of(None, worse, data) is worse
+    whole = judged([-0.9, -1.3, -0.9], **(cut | {"is_enough": True}))
+    assert race.better_of(scout, whole, data) is whole  # as it is without a limit
     assert race.better_of(scout, better, data) is better
     kept = race.better_of(scout, worse, data)
     assert kept.model is scout.model

@@ -105,8 +105,7 @@ def race(
             model = make(seconds_left(deadline))
             if tried is not None and adapt is not None:
                 model = adapt(model, tried, data)
-            last = fitted(fits.next(name), name, model, data)
-            found.append(last if deadline is None else better_of(tried, last, data))
+            found.append(better_of(tried, fitted(fits.next(name), name, model, data), data))
         except KeyboardInterrupt:
             if not (found and keeps_best()):
                 raise
@@ -116,12 +115,13 @@ def race(
 
 
 def better_of(scout: Judged | None, model: Judged, data: Data) -> Judged:
-    """Return what predicts rows better that neither has seen: a scout may have had more time.
+    """Return a model or, if `max_time` cut it, its scout where that predicts unseen rows better.
 
     *Measured* with two seconds for 692 rows: the networks that followed had 27 of 650 steps, and a
     score 1.9 nats per row below that of their scouts.
     """
-    if scout is None:
+    budget = getattr(model.model, "budget_", None)
+    if scout is None or budget is None or budget["is_enough"]:
         return model
     densities, weight = held_out_densities([scout, model], data)
     both = ~np.isnan(densities).any(1)

@@ -19,54 +19,11 @@ CLOSE = 1e-9  # of the nearer tail: the step from there is exact to rounding
 
 
 class Component(NamedTuple):
-    """A location-scale distribution of each row and output.
+    """A location-scale distribution of each row and output: mean and scale, each (N, P)."""
 
-    Parameters
-    ----------
-    weight : float
-        Its share.
-    mean, scale : Value
-        (N, P).
-    df : ndarray of shape (P,) or None
-        Degrees of freedom of Student-t; None is a normal distribution.
-    name : str or None
-        Of another distribution, whose standard deviation is `scale`: it has moments alone.
-    """
-
-    weight: float
     mean: Value
     scale: Value
-    df: np.ndarray | None = None
-    name: str | None = None
-
-    def variance(self) -> Value:
-        """Variance of each row, (N, P)."""
-        var = self.scale.square()
-        return var if self.df is None else var * (self.df / (self.df - 2.0))
-
-    def quantile(self, probability: float) -> Value:
-        """Where the component alone has this probability."""
-        z = ndtri(probability) if self.df is None else stdtrit(self.df, probability)
-        return self.mean + self.scale * np.asarray(z, dtype=np.float64)
-
-    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
-        """P(Y ≤ y) and p(y), each (N, P)."""
-        if self.name is not None:
-            raise CannotExport(f"quantiles of {self.name}")
-        z = (y - self.mean) / self.scale
-        if self.df is None:
-            return normal_cdf(z), normal_density(z) / self.scale
-        if len(set(self.df.tolist())) == 1:
-            found = [(student_cdf(df, z), student_density(df, z)) for df in self.df[:1].tolist()]
-        else:
-            each = [(df, z.columns([p])) for p, df in enumerate(self.df.tolist())]
-            found = [(student_cdf(df, z), student_density(df, z)) for df, z in each]
-        cdf, density = (z.graph.concat(parts, 1) for parts in zip(*found, strict=True))
-        return cdf, density / self.scale
-
-    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Component:
-        """Of y·scale + offset."""
-        return self._replace(mean=self.mean * scale + offset, scale=self.scale * scale)
+    weight: float = 1.0
 
 
 class Skew(NamedTuple):
@@ -96,23 +53,94 @@ class Skew(NamedTuple):
         return self._replace(mean=self.mean * scale + offset, std=self.std * scale)
 
 
-class Mixture(NamedTuple):
-    """A mixture of components, of weights with the sum 1, which may be made skew."""
+class Family(NamedTuple):
+    """What components are: normal, unless they are told otherwise.
 
-    components: tuple[Component, ...]
+    Parameters
+    ----------
+    df : tuple of float or None, default=None
+        Degrees of freedom of Student-t for each output.
+    name : str or None, default=None
+        Of another distribution, whose standard deviation is its scale: it has moments alone.
+    """
+
+    df: tuple[float, ...] | None = None
+    name: str | None = None
+
+    def variance(self, scale: Value) -> Value:
+        """That of distributions (N, P, K)."""
+        if self.df is None:
+            return scale.square()
+        df = np.array(self.df)
+        return scale.square() * (df / (df - 2.0))[:, None]
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """That of scale 1, (1, 1) or (P, 1)."""
+        z = ndtri(probability) if self.df is None else stdtrit(self.df, probability)
+        return np.asarray(z, dtype=np.float64).reshape(-1, 1)
+
+    def cdf_and_density(self, z: Value) -> tuple[Value, Value]:
+        """Those of scale 1 at z (N, P, K)."""
+        if self.name is not None:
+            raise CannotExport(f"quantiles of {self.name}")
+        if self.df is None:
+            return normal_cdf(z), normal_density(z)
+        if len(set(self.df)) == 1:
+            return student_cdf(self.df[0], z), student_density(self.df[0], z)
+        each = [(df, z.columns([p])) for p, df in enumerate(self.df)]
+        pairs = [(student_cdf(df, z), student_density(df, z)) for df, z in each]
+        cdf, density = (z.graph.concat(parts, 1) for parts in zip(*pairs, strict=True))
+        return cdf, density
+
+
+class Mixture(NamedTuple):
+    """A mixture of K components of a family, which may be made skew.
+
+    Parameters
+    ----------
+    family : Family
+        Of the components.
+    mean, scale : Value
+        (N, P, K).
+    weight : ndarray of shape (K,)
+        Of sum 1.
+    skew : Skew or None, default=None
+        What draws of the mixture are mapped by.
+    """
+
+    family: Family
+    mean: Value
+    scale: Value
+    weight: np.ndarray
     skew: Skew | None = None
+
+    @classmethod
+    def of(cls, components: Sequence[Component], family: Family) -> Mixture:
+        """Put components side by side; their weights may have any sum."""
+        graph, weight = components[0].mean.graph, np.array([c.weight for c in components])
+        mean, scale = (
+            graph.concat([value.unsqueeze(2) for value in values], 2)
+            for values in ([c.mean for c in components], [c.scale for c in components])
+        )
+        return cls(family, mean, scale, weight / weight.sum())
+
+    def averaged(self, values: Value) -> Value:
+        """Of the components' (N, P, K), (N, P)."""
+        return (values * self.weight).sum(2).squeeze(2)
 
     def moments(self) -> tuple[Value, Value]:
         """Mean and variance of each row, (N, P); those of a skew one are the same."""
-        mean = total([c.mean * c.weight for c in self.components])
-        parts = [(c.variance() + (c.mean - mean).square()) * c.weight for c in self.components]
-        if len(parts) == 1:
-            return self.components[0].mean, self.components[0].variance()
-        return mean, total(parts)
+        mean = self.averaged(self.mean)
+        square = (self.mean - mean.unsqueeze(2)).square()
+        return mean, self.averaged(self.family.variance(self.scale) + square)
 
     def ends(self, probability: float) -> list[Value]:
-        """The components' own quantiles, between which that of the mixture is."""
-        found = [component.quantile(probability) for component in self.components]
+        """Between which the quantile is: the least and the greatest of the components' own."""
+        each = self.mean + self.scale * self.family.quantile(probability)
+        if len(self.weight) == 1:
+            found = [each.squeeze(2)]
+        else:
+            found = [each.min(2).squeeze(2), each.max(2).squeeze(2)]
         return found if self.skew is None else [self.skew(end) for end in found]
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
@@ -120,18 +148,15 @@ class Mixture(NamedTuple):
         slope = None
         if self.skew is not None:
             y, slope = self.skew.inverse_and_slope(y)
-        each = [component.cdf_and_density(y) for component in self.components]
-        weights = [component.weight for component in self.components]
-        cdf, density = (
-            total([part * w for part, w in zip(parts, weights, strict=True)])
-            for parts in zip(*each, strict=True)
-        )
-        return cdf, density if slope is None else density / slope
+        cdf, density = self.family.cdf_and_density((y.unsqueeze(2) - self.mean) / self.scale)
+        density = self.averaged(density / self.scale)
+        return self.averaged(cdf), density if slope is None else density / slope
 
     def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Mixture:
-        """Of y·scale + offset."""
+        """Of y·scale + offset, for (P,) each."""
         skew = None if self.skew is None else self.skew.in_units(offset, scale)
-        return Mixture(tuple(c.in_units(offset, scale) for c in self.components), skew)
+        mean = self.mean * scale[:, None] + offset[:, None]
+        return self._replace(mean=mean, scale=self.scale * scale[:, None], skew=skew)
 
 
 class Weighted(NamedTuple):
@@ -151,6 +176,12 @@ class Weighted(NamedTuple):
     def _averaged(self, values: Sequence[Value]) -> Value:
         return total([value * w for value, w in zip(values, self.weights, strict=True)])
 
+    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
+        """P(Y ≤ y) and p(y), each (N, P)."""
+        pairs = [part.cdf_and_density(y) for part in self.parts]
+        cdf, density = (self._averaged(values) for values in zip(*pairs, strict=True))
+        return cdf, density
+
     def quantile(self, probability: float) -> Value:
         """Where P(Y ≤ y) is this, (N, P): by Newton's steps between bounds, halved where need be."""
         ends = [end for part in self.parts for end in part.ends(probability)]
@@ -161,9 +192,8 @@ class Weighted(NamedTuple):
         start = total([end * (1.0 / len(ends)) for end in ends]).at_least(low).at_most(high)
 
         def step(y: Value, low: Value, high: Value) -> tuple[Value, list[Value]]:
-            pairs = [part.cdf_and_density(y) for part in self.parts]
-            error = self._averaged([cdf for cdf, _ in pairs]) - probability
-            density = self._averaged([density for _, density in pairs])
+            cdf, density = self.cdf_and_density(y)
+            error = cdf - probability
             is_below = error < 0.0
             low, high = graph.where(is_below, y, low), graph.where(is_below, high, y)
             newton = y - error / density.at_least(1e-300)
@@ -180,23 +210,21 @@ def total(values: Sequence[Value]) -> Value:
     return functools.reduce(Value.__add__, values)
 
 
-def skewed(components: tuple[Component, ...], epsilon: np.ndarray) -> Mixture:
-    """Return a mixture of Student-t distributions that is made skew, by ε (P,)."""
-    symmetric = Mixture(components)
+def skewed(symmetric: Mixture, epsilon: np.ndarray) -> Mixture:
+    """Make a mixture of Student-t distributions skew, by ε (P,)."""
     mean, var = symmetric.moments()
     std, C, S = var.sqrt(), np.cosh(epsilon), np.sinh(epsilon)
+    t, weight = t_nodes(symmetric.family.df or ())
 
     def expected(function: Callable[[Value], Value]) -> Value:
         parts = []
-        for c in components:
-            t, weight = t_nodes(tuple(c.df.tolist()))
-            parts += [
-                function(((c.mean + c.scale * node) - mean) / std) * float(c.weight * w)
-                for node, w in zip(t, weight, strict=True)
-            ]
+        for node, w in zip(t, weight, strict=True):
+            y = symmetric.mean + symmetric.scale * node[:, None]
+            u = (y - mean.unsqueeze(2)) / std.unsqueeze(2)
+            parts.append(symmetric.averaged(function(u)) * float(w))
         return total(parts)
 
     h = expected(lambda u: (u.square() + 1.0).sqrt())
     k = expected(lambda u: u * (u.square() + 1.0).sqrt())
     b = (np.square(C) + np.square(S) * (2.0 - h.square()) + k * (2.0 * C * S)).sqrt()
-    return Mixture(components, Skew(mean, std, C, S, h * S, b))
+    return symmetric._replace(skew=Skew(mean, std, C, S, h * S, b))

@@ -14,6 +14,7 @@ from ..data.numeric import Numbers
 from ..drop_in.classifier import GaussianProcessClassifier
 from ..drop_in.laplace import BinaryLaplaceClassifier
 from ..drop_in.laplace_evidence import COEFFICIENTS, LAMBDAS
+from ..drop_in.many_rows import ManyRowsModel
 from ..drop_in.regressor import GaussianProcessRegressor
 from ..ensembles.automatic_classifier import AutoGaussianProcessClassifier
 from ..ensembles.automatic_regressor import AutoGaussianProcessRegressor
@@ -28,9 +29,10 @@ from ..features.network import FARTHEST_INPUT
 from ..kernels import from_sklearn
 from ..kernels.distances import matern_3, rbf
 from .classes import laplace_probability, of_two, probabilities
-from .distributions import Component, Mixture, Weighted, total
+from .distributions import Component, Family, Mixture, Weighted, total
 from .graph import Value
 from .kernels import covariance, radial, squared_distance, variance
+from .lattice import rounded_moments
 from .posteriors import Latent, given_rows, latents, predictive
 from .refusals import CannotExport
 
@@ -57,17 +59,25 @@ def _(model: Regressor, X: Value) -> Weighted:
 
 @distribution.register
 def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
-    predictive_model, scaling = model._model()
+    predicting, scaling = model._model()
     if model.estimator_ is not None:
-        (part,) = distribution(model.estimator_, X).parts
-        raise CannotExport(f"GaussianProcessRegressor with method_={model.method_!r}")
-    fitted = predictive_model.fitted
+        return Weighted((1.0,), (of_many_rows(predicting, X).in_units(*scaling),))
+    fitted = predicting.fitted
     kernel = from_sklearn(fitted.kernel)
     K_star = covariance(kernel, X, model.X_train_)
     var = given_rows(variance(kernel, X), K_star, fitted.L)
     mean = K_star @ fitted.alpha
     std = var.sqrt() + np.zeros((1, fitted.alpha.shape[1]))
-    return Weighted((1.0,), (Mixture((Component(1.0, mean, std),)).in_units(*scaling),))
+    return Weighted((1.0,), (Mixture.of([Component(mean, std)], Family()).in_units(*scaling),))
+
+
+def of_many_rows(model: ManyRowsModel, X: Value) -> Mixture:
+    """The distribution of f with white noise, by an estimator for many rows."""
+    inner = model.estimator
+    (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
+    offset, scale = inner._y_scaling
+    std = (f.var * np.square(scale) + model.white).sqrt()
+    return Mixture.of([Component(f.mean * scale + offset, std)], Family())
 
 
 @distribution.register
@@ -85,11 +95,9 @@ def _(model: ExactProcessRegressor, X: Value) -> Weighted:
         for s in range(len(of_outputs[0])):
             each = [of_process(of_draws[s], A, missing) for of_draws in of_outputs]
             mean, var = (graph.concat(values, 1) for values in zip(*each, strict=True))
-            factor = np.exp([tail.log_factor for tail in tails])
-            df = np.array([tail.df for tail in tails])
-            share = 1.0 / len(of_outputs[0])
-            pieces.append(Component(share, mean, var.sqrt() * factor, df))
-        parts.append(Mixture(tuple(pieces)).in_units(offset, unit))
+            pieces.append(Component(mean, var.sqrt() * np.exp([t.log_factor for t in tails])))
+        family = Family(tuple(t.df for t in tails))
+        parts.append(Mixture.of(pieces, family).in_units(offset, unit))
     return Weighted(tuple(np.asarray(model.weights_).tolist()), tuple(parts))
 
 
@@ -116,10 +124,22 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 
 @distribution.register
 def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
-    if isinstance(model._model, OnLattice):
-        raise CannotExport("targets on a lattice (fit with discrete=False)")
-    X = encoded(model._encoder, X)
-    return joined(model._model.weights, model._model.models, X)
+    X, mixture = encoded(model._encoder, X), model._model
+    mixture = mixture.model if isinstance(mixture, OnLattice) else mixture
+    return joined(mixture.weights, mixture.models, X)
+
+
+@distribution.register
+def _(model: StackedDensityRegressor, X: Value) -> Weighted:
+    return joined(model.weights_, model.estimators_, X)
+
+
+def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
+    """Mean and variance of y, (N, P); on a lattice, those of the rounded one."""
+    inner = getattr(model, "_model", None)
+    if isinstance(inner, OnLattice):
+        return rounded_moments(given, inner.lattice)
+    return given.moments()
 
 
 def joined(weights: Any, models: list[Any], X: Value) -> Weighted:

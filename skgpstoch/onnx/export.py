@@ -14,7 +14,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from ..estimators.validation import check_coverage
-from .estimators import class_probabilities, distribution
+from .estimators import class_probabilities, distribution, moments
 from .graph import Graph, Value, model_of
 
 OF_NUMBERS = ("mean", "std", "quantiles")
@@ -138,7 +138,7 @@ def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[floa
             value = X.graph.concat(each, 2)
             found[name] = value, TensorProto.DOUBLE, [*shape, len(levels)]
         else:
-            mean, var = given.moments()
+            mean, var = moments(model, given)
             found[name] = (mean if name == "mean" else var.sqrt()), TensorProto.DOUBLE, shape
     return found
 

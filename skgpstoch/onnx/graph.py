@@ -66,12 +66,15 @@ class Value:
     def __lt__(self, other: Any) -> Value:
         return self.graph.call("Less", self, other)
 
+    def __gt__(self, other: Any) -> Value:
+        return self.graph.call("Greater", self, other)
+
     def square(self) -> Value:
         """self², elementwise."""
         return self * self
 
     def map(self, operator: str, **attributes: Any) -> Value:
-        """Another elementwise operator, or Softmax."""
+        """Another operator of one input."""
         return self.graph.call(operator, self, **attributes)
 
     def exp(self) -> Value:
@@ -101,6 +104,10 @@ class Value:
     def sum(self, axis: int) -> Value:
         """Sum over an axis, which stays with length 1."""
         return self.graph.call("ReduceSum", self, np.array([axis]), keepdims=1)
+
+    def min(self, axis: int) -> Value:
+        """Least over an axis, which stays with length 1."""
+        return self.graph.call("ReduceMin", self, np.array([axis]), keepdims=1)
 
     def max(self, axis: int) -> Value:
         """Greatest over an axis, which stays with length 1."""

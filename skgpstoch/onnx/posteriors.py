@@ -14,7 +14,7 @@ from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
 from ..posteriors.chevron import ChevronPosterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..posteriors.exact import ExactPosterior
-from .distributions import Component, Mixture, skewed, total
+from .distributions import Component, Family, Mixture, skewed, total
 from .features import Basis, basis, columns, layer
 from .graph import Value
 from .kernels import covariance, number, variance
@@ -143,19 +143,18 @@ def predictive(posterior: Any, X: Value) -> Mixture:
     """The distribution of y at each row, in the units of the posterior."""
     found = mixture_of(posterior.likelihood, latents(posterior, X))
     skew = getattr(posterior, "skew", None)
-    return found if skew is None else skewed(found.components, number(skew))
+    return found if skew is None else skewed(found, number(skew))
 
 
 def mixture_of(likelihood: Any, parts: list[Latent]) -> Mixture:
     """That of y for components of q(f)."""
-    each = [component for part in parts for component in components(likelihood, part)]
-    share = 1.0 / len(parts)
-    return Mixture(tuple(c._replace(weight=c.weight * share) for c in each))
+    each = [components(likelihood, part) for part in parts]
+    return Mixture.of([component for found, _ in each for component in found], each[0][1])
 
 
 @functools.singledispatch
-def components(likelihood: Any, f: Latent) -> list[Component]:
-    """The components of y for one of f."""
+def components(likelihood: Any, f: Latent) -> tuple[list[Component], Family]:
+    """The components of y for one of f, and what they are."""
     raise CannotExport(likelihood)
 
 
@@ -165,33 +164,32 @@ def of_rows(scale: np.ndarray, f: Latent) -> Any:
 
 
 @components.register
-def _(likelihood: Gaussian, f: Latent) -> list[Component]:
+def _(likelihood: Gaussian, f: Latent) -> tuple[list[Component], Family]:
     noise = of_rows(np.sqrt(number(likelihood.log_noise.exp())), f)
-    return [Component(1.0, f.mean, (f.var + noise * noise).sqrt())]
+    return [Component(f.mean, (f.var + noise * noise).sqrt())], Family()
 
 
 @components.register
-def _(likelihood: SharedStudentT, f: Latent) -> list[Component]:
+def _(likelihood: SharedStudentT, f: Latent) -> tuple[list[Component], Family]:
     scale = of_rows(number(likelihood.log_scale.exp()), f)
-    V, df = (f.var + scale * scale).sqrt(), number(likelihood.df)
-    df = np.broadcast_to(df, likelihood.log_scale.shape)
+    size, df = (f.var + scale * scale).sqrt(), number(likelihood.df)
+    family = Family(tuple(np.broadcast_to(df, likelihood.log_scale.shape).tolist()))
     share, width = likelihood.outliers
-    usual = Component(1.0 - share, f.mean, V, df)
-    return [usual, Component(share, f.mean, V * width, df)] if share else [usual]
+    usual = Component(f.mean, size, 1.0 - share)
+    return ([usual, Component(f.mean, size * width, share)] if share else [usual]), family
 
 
 @components.register(Laplace)
 @components.register(StudentT)
-def _(likelihood: Any, f: Latent) -> list[Component]:
-    noise = np.sqrt(number(likelihood.noise_variance))
-    scale = of_rows(noise, f)
-    return [Component(1.0, f.mean, (f.var + scale * scale).sqrt(), name=repr(likelihood))]
+def _(likelihood: Any, f: Latent) -> tuple[list[Component], Family]:
+    scale = of_rows(np.sqrt(number(likelihood.noise_variance)), f)
+    return [Component(f.mean, (f.var + scale * scale).sqrt())], Family(name=repr(likelihood))
 
 
 @components.register
-def _(likelihood: Poisson, f: Latent) -> list[Component]:
+def _(likelihood: Poisson, f: Latent) -> tuple[list[Component], Family]:
     if likelihood.link != "exp" or likelihood.exposure is not None:
         raise CannotExport(repr(likelihood))
     mean = (f.mean + f.var * 0.5).exp()
-    excess = mean.square() * (f.var.exp() - 1.0)
-    return [Component(1.0, mean, (mean + excess).sqrt(), name=repr(likelihood))]
+    var = mean + mean.square() * (f.var.exp() - 1.0)
+    return [Component(mean, var.sqrt())], Family(name=repr(likelihood))

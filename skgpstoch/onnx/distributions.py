@@ -15,7 +15,7 @@ from .refusals import CannotExport
 from .series import normal_cdf, normal_density, student_cdf, student_density
 
 QUANTILE_STEPS = 80  # that a quantile may take; six or seven are usual
-CLOSE = 1e-9  # of the nearer tail: the step from there is exact to rounding
+NEAR_QUANTILE = 1e-9  # of the nearer tail: the step from there is exact to rounding
 
 
 class Component(NamedTuple):
@@ -67,6 +67,11 @@ class Family(NamedTuple):
     df: tuple[float, ...] | None = None
     name: str | None = None
 
+    def check_has_quantiles(self) -> None:
+        """Raise an error where there is no distribution function."""
+        if self.name is not None:
+            raise CannotExport(f"quantiles of {self.name}")
+
     def variance(self, scale: Value) -> Value:
         """That of distributions (N, P, K)."""
         if self.df is None:
@@ -76,13 +81,13 @@ class Family(NamedTuple):
 
     def quantile(self, probability: float) -> np.ndarray:
         """That of scale 1, (1, 1) or (P, 1)."""
+        self.check_has_quantiles()
         z = ndtri(probability) if self.df is None else stdtrit(self.df, probability)
         return np.asarray(z, dtype=np.float64).reshape(-1, 1)
 
     def cdf_and_density(self, z: Value) -> tuple[Value, Value]:
         """Those of scale 1 at z (N, P, K)."""
-        if self.name is not None:
-            raise CannotExport(f"quantiles of {self.name}")
+        self.check_has_quantiles()
         if self.df is None:
             return normal_cdf(z), normal_density(z)
         if len(set(self.df)) == 1:
@@ -93,7 +98,7 @@ class Family(NamedTuple):
         return cdf, density
 
 
-class Mixture(NamedTuple):
+class MixtureValues(NamedTuple):
     """A mixture of K components of a family, which may be made skew.
 
     Parameters
@@ -115,7 +120,7 @@ class Mixture(NamedTuple):
     skew: Skew | None = None
 
     @classmethod
-    def of(cls, components: Sequence[Component], family: Family) -> Mixture:
+    def of(cls, components: Sequence[Component], family: Family) -> MixtureValues:
         """Put components side by side; their weights may have any sum."""
         graph, weight = components[0].mean.graph, np.array([c.weight for c in components])
         mean, scale = (
@@ -152,7 +157,7 @@ class Mixture(NamedTuple):
         density = self.averaged(density / self.scale)
         return self.averaged(cdf), density if slope is None else density / slope
 
-    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Mixture:
+    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> MixtureValues:
         """Of y·scale + offset, for (P,) each."""
         skew = None if self.skew is None else self.skew.in_units(offset, scale)
         mean = self.mean * scale[:, None] + offset[:, None]
@@ -163,7 +168,7 @@ class Weighted(NamedTuple):
     """A mixture of mixtures."""
 
     weights: tuple[float, ...]
-    parts: tuple[Mixture, ...]
+    parts: tuple[MixtureValues, ...]
 
     def moments(self) -> tuple[Value, Value]:
         """Mean and variance of each row, (N, P)."""
@@ -183,7 +188,7 @@ class Weighted(NamedTuple):
         return cdf, density
 
     def quantile(self, probability: float) -> Value:
-        """Where P(Y ≤ y) is this, (N, P): by Newton's steps between bounds, halved where need be."""
+        """Where P(Y ≤ y) is this, (N, P): by Newton's steps between bounds."""
         ends = [end for part in self.parts for end in part.ends(probability)]
         if len(ends) == 1:
             return ends[0]
@@ -199,7 +204,7 @@ class Weighted(NamedTuple):
             newton = y - error / density.at_least(1e-300)
             outside = ((newton - low).at_most(high - newton)) < 0.0
             found = graph.where(outside, 0.5 * (low + high), newton)
-            is_far = -error.abs().max(0).max(1) < -CLOSE * tail
+            is_far = -error.abs().max(0).max(1) < -NEAR_QUANTILE * tail
             return is_far, [found, low, high]
 
         return graph.repeat(QUANTILE_STEPS, [start, low, high], step)[0]
@@ -210,7 +215,7 @@ def total(values: Sequence[Value]) -> Value:
     return functools.reduce(Value.__add__, values)
 
 
-def skewed(symmetric: Mixture, epsilon: np.ndarray) -> Mixture:
+def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
     """Make a mixture of Student-t distributions skew, by ε (P,)."""
     mean, var = symmetric.moments()
     std, C, S = var.sqrt(), np.cosh(epsilon), np.sinh(epsilon)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,14 +27,17 @@ from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
 from ..kernels import from_sklearn
-from ..kernels.distances import matern_3, rbf
+from ..kernels.distances import Profile, matern_3, rbf
 from .classes import laplace_probability, of_two, probabilities
-from .distributions import Component, Family, Mixture, Weighted, total
+from .distributions import Component, Family, MixtureValues, Weighted, total
 from .graph import Value
 from .kernels import covariance, radial, squared_distance, variance
 from .lattice import rounded_moments
-from .posteriors import Latent, given_rows, latents, predictive
+from .posteriors import LatentValues, given_rows, latents, predictive
 from .refusals import CannotExport
+
+PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
+"""ν of the kernels of exact processes."""
 
 
 def scaled(X: Value, scaling: Any) -> Value:
@@ -59,7 +62,7 @@ def _(model: Regressor, X: Value) -> Weighted:
 
 @distribution.register
 def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
-    predicting, scaling = model._model()
+    predicting, scaling = cast(Any, model._model())
     if model.estimator_ is not None:
         return Weighted((1.0,), (of_many_rows(predicting, X).in_units(*scaling),))
     fitted = predicting.fitted
@@ -68,16 +71,18 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
     var = given_rows(variance(kernel, X), K_star, fitted.L)
     mean = K_star @ fitted.alpha
     std = var.sqrt() + np.zeros((1, fitted.alpha.shape[1]))
-    return Weighted((1.0,), (Mixture.of([Component(mean, std)], Family()).in_units(*scaling),))
+    return Weighted(
+        (1.0,), (MixtureValues.of([Component(mean, std)], Family()).in_units(*scaling),)
+    )
 
 
-def of_many_rows(model: ManyRowsModel, X: Value) -> Mixture:
+def of_many_rows(model: ManyRowsModel, X: Value) -> MixtureValues:
     """The distribution of f with white noise, by an estimator for many rows."""
     inner = model.estimator
     (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
     offset, scale = inner._y_scaling
     std = (f.var * np.square(scale) + model.white).sqrt()
-    return Mixture.of([Component(f.mean * scale + offset, std)], Family())
+    return MixtureValues.of([Component(f.mean * scale + offset, std)], Family())
 
 
 @distribution.register
@@ -97,7 +102,7 @@ def _(model: ExactProcessRegressor, X: Value) -> Weighted:
             mean, var = (graph.concat(values, 1) for values in zip(*each, strict=True))
             pieces.append(Component(mean, var.sqrt() * np.exp([t.log_factor for t in tails])))
         family = Family(tuple(t.df for t in tails))
-        parts.append(Mixture.of(pieces, family).in_units(offset, unit))
+        parts.append(MixtureValues.of(pieces, family).in_units(offset, unit))
     return Weighted(tuple(np.asarray(model.weights_).tolist()), tuple(parts))
 
 
@@ -109,7 +114,7 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
     ones = X.columns([0]) * 0.0
     K, prior = ones + np.full((1, len(Z)), CONSTANT_VARIANCE), ones + CONSTANT_VARIANCE
     if shape.profile is not None:
-        nu = {rbf: math.inf, matern_3: 1.5}[shape.profile]
+        nu = PROFILES[shape.profile]
         K = K + radial(squared_distance(X, Z, theta.length_scale), nu) * float(theta.signal)
         prior = prior + float(theta.signal)
     if shape.is_linear:
@@ -191,7 +196,7 @@ def _(model: Classifier, X: Value) -> Value:
 
 @class_probabilities.register
 def _(model: GaussianProcessClassifier, X: Value) -> Value:
-    base = model.base_estimator_
+    base = cast(Any, model.base_estimator_)
     if isinstance(base, OneVsRestClassifier):
         p = X.graph.concat([second_class(binary, X) for binary in base.estimators_], 1)
         return p / p.sum(1)
@@ -206,7 +211,7 @@ def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
     K_star = covariance(kernel, X, model.X_train_)
     residual = model.weight_ * (model.y_train_ - model.pi_)
     var = given_rows(variance(kernel, X), K_star * model.W_sr_, model.L_)
-    return laplace_probability(Latent(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
+    return laplace_probability(LatentValues(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
 
 
 @class_probabilities.register

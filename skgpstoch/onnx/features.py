@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from .refusals import CannotExport
 from .series import normal_cdf
 
 
-class Basis(NamedTuple):
+class FeatureValues(NamedTuple):
     """What a feature map says of rows: see :class:`skgpstoch.features.base.Basis`."""
 
     phi: Value  # (N, D)
@@ -113,21 +113,21 @@ def _(module: nn.GELU, X: Value) -> Value:
 
 
 @functools.singledispatch
-def basis(features: Any, X: Value) -> Basis:
+def basis(features: Any, X: Value) -> FeatureValues:
     """The basis at rows (N, d)."""
     raise CannotExport(features)
 
 
-def finite(features: FeatureMap, members: Value) -> Basis:
+def finite(features: FeatureMap, members: Value) -> FeatureValues:
     """That of members' features (K, N, D): they are joined, and there is no residual."""
     K = features.n_members
     parts = [members.columns([k], axis=0).squeeze(0) for k in range(K)]
     phi = members.graph.concat(parts, 1) * (features.amplitude / math.sqrt(K))
-    return Basis(phi, phi.square().sum(1))
+    return FeatureValues(phi, phi.square().sum(1))
 
 
 @basis.register
-def _(features: network.NetworkFeatures, X: Value) -> Basis:
+def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
     far = network.FARTHEST_INPUT
     X = X.at_least(-far).at_most(far)
     Z = stacked(layer(features.network, X), features)
@@ -141,13 +141,13 @@ def _(features: network.NetworkFeatures, X: Value) -> Basis:
 
 def stacked(Z: Value, features: FeatureMap) -> Value:
     """The output of a network, (N, D) or (K, N, D), as the latter."""
-    modules = features.network.modules()
-    has_members = any(isinstance(part, network.OfMembers) for part in modules)
+    inner = cast(nn.Module, features.network).modules()
+    has_members = any(isinstance(part, network.OfMembers) for part in inner)
     return Z if has_members else Z.unsqueeze(0)
 
 
 @basis.register
-def _(features: fourier.KernelFeatures, X: Value) -> Basis:
+def _(features: fourier.KernelFeatures, X: Value) -> FeatureValues:
     G = layer(features.network, X)
     Z = X.graph.concat([term(part, G) for part in features.terms], -1)
     return finite(features, stacked(Z, features))
@@ -171,7 +171,7 @@ def _(part: fourier.LinearTerm, G: Value) -> Value:
 @term.register
 def _(part: fourier.FourierTerm, G: Value) -> Value:
     pairs = ((getattr(part, f"z_{j}"), factor) for j, factor in enumerate(part.factors))
-    omega = sum(number(z / factor.length_scale) for z, factor in pairs)
+    omega = np.sum([number(z / factor.length_scale) for z, factor in pairs], axis=0)
     height = float(fourier.amplitude(part.constants, torch.zeros((), dtype=torch.float64)))
     angle = G @ omega.T + number(part.phase)
     waves = G.graph.concat([angle.map("Cos"), angle.map("Sin")], -1)
@@ -180,35 +180,35 @@ def _(part: fourier.FourierTerm, G: Value) -> Value:
 
 
 @basis.register
-def _(features: InducingFeatures, X: Value) -> Basis:
+def _(features: InducingFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
     Z, _, inverse = state(features)
     kernel = plain_kernel(features)
-    return Basis(covariance(kernel, G, Z) @ inverse.T, variance(kernel, G))
+    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, variance(kernel, G))
 
 
 @basis.register
-def _(features: orthogonal.OrthogonalFeatures, X: Value) -> Basis:
+def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
     Z, Z_v, _, inverse, _, _, P_o, _, inverse_v = state(features)
     kernel = plain_kernel(features)
     P_u = covariance(kernel, G, Z) @ inverse.T
     C_fv = covariance(kernel, G, Z_v) - P_u @ P_o.T
-    return Basis(X.graph.concat([P_u, C_fv @ inverse_v.T], 1), variance(kernel, G))
+    return FeatureValues(X.graph.concat([P_u, C_fv @ inverse_v.T], 1), variance(kernel, G))
 
 
 @basis.register
-def _(features: orthogonal.DecoupledFeatures, X: Value) -> Basis:
+def _(features: orthogonal.DecoupledFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
     Z, Z_v, _, inverse, weighted = state(features)
     kernel = plain_kernel(features)
     P_u = covariance(kernel, G, Z) @ inverse.T
     shift = covariance(kernel, G, Z_v) @ number(features.coefficients) - P_u @ weighted.T
-    return Basis(P_u, variance(kernel, G), shift)
+    return FeatureValues(P_u, variance(kernel, G), shift)
 
 
 @basis.register
-def _(features: sums.SumFeatures, X: Value) -> Basis:
+def _(features: sums.SumFeatures, X: Value) -> FeatureValues:
     found = [basis(part, X) for part in features.each]
     if len({len(part.blocks) for part in features.each}) != 1:
         raise CannotExport(features)
@@ -221,7 +221,7 @@ def _(features: sums.SumFeatures, X: Value) -> Basis:
     shifts = [b.shift for b in found if b.shift is not None]
     prior = functools.reduce(Value.__add__, [b.prior for b in found])
     shift = functools.reduce(Value.__add__, shifts) if shifts else None
-    return Basis(X.graph.concat(pieces, 1), prior, shift)
+    return FeatureValues(X.graph.concat(pieces, 1), prior, shift)
 
 
 def embedded(features: InducingFeatures, X: Value) -> Value:
@@ -267,4 +267,3 @@ def _(functions: basis_functions.FourierBasis, X: Value) -> Value:
     omega, height = (number(a) for a in functions._frequencies(like, groups))
     angle = X @ omega.T
     return X.graph.concat([angle.map("Cos") * height, angle.map("Sin") * height], 1)
-

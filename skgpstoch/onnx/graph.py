@@ -155,9 +155,8 @@ class Graph:
     def constant(self, array: Any) -> Value:
         """Return an array or a number as a value; the same contents are stored once."""
         a = np.asarray(array)
-        if a.dtype.kind == "f":
-            a = a.astype(np.float64)
-        elif a.dtype.kind in "iu" and a.ndim == 0:  # a number
+        is_number = a.ndim == 0 and a.dtype.kind in "iu"
+        if is_number or a.dtype.kind == "f":
             a = a.astype(np.float64)
         return self._exact(a)
 
@@ -165,12 +164,19 @@ class Graph:
         """Return a value, or an array or a number as one."""
         return given if isinstance(given, Value) else self.constant(given)
 
-    def call(self, operator: str, *inputs: Any, domain: str = MAIN_DOMAIN, **attributes: Any) -> Value:
+    def call(
+        self, operator: str, *inputs: Any, domain: str = MAIN_DOMAIN, **attributes: Any
+    ) -> Value:
         """Add a node with one output, and return it."""
         return self.call_many(operator, 1, *inputs, domain=domain, **attributes)[0]
 
     def call_many(
-        self, operator: str, n_outputs: int, *inputs: Any, domain: str = MAIN_DOMAIN, **attributes: Any
+        self,
+        operator: str,
+        n_outputs: int,
+        *inputs: Any,
+        domain: str = MAIN_DOMAIN,
+        **attributes: Any,
     ) -> list[Value]:
         """Add a node with several outputs, and return these."""
         names = [self.value(given).name for given in inputs]
@@ -274,7 +280,10 @@ def model_of(
         nodes, "skgpstoch", given, named, initializer=list(graph.constants.values())
     )
     domains = {node.domain for node in nodes} - {MAIN_DOMAIN}
-    versions = [helper.make_opsetid(MAIN_DOMAIN, OPSET), *(helper.make_opsetid(d, 1) for d in domains)]
+    versions = [
+        helper.make_opsetid(MAIN_DOMAIN, OPSET),
+        *(helper.make_opsetid(d, 1) for d in domains),
+    ]
     model = helper.make_model(made, opset_imports=versions, producer_name="skgpstoch")
     model.ir_version = IR_VERSION
     model.doc_string = about

@@ -14,14 +14,14 @@ from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
 from ..posteriors.chevron import ChevronPosterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..posteriors.exact import ExactPosterior
-from .distributions import Component, Family, Mixture, skewed, total
-from .features import Basis, basis, columns, layer
+from .distributions import Component, Family, MixtureValues, skewed, total
+from .features import FeatureValues, basis, columns, layer
 from .graph import Value
 from .kernels import covariance, number, variance
 from .refusals import CannotExport
 
 
-class Latent(NamedTuple):
+class LatentValues(NamedTuple):
     """N(mean, var) of f at rows, (N, P), and what the scale of the noise is multiplied by there."""
 
     mean: Value
@@ -33,14 +33,14 @@ class Latent(NamedTuple):
 
 
 @functools.singledispatch
-def latents(posterior: Any, X: Value) -> list[Latent]:
+def latents(posterior: Any, X: Value) -> list[LatentValues]:
     """The components of q(f), equally likely."""
     raise CannotExport(posterior)
 
 
 @latents.register
 @torch.no_grad()
-def _(posterior: ExactPosterior, X: Value) -> list[Latent]:
+def _(posterior: ExactPosterior, X: Value) -> list[LatentValues]:
     G = layer(posterior.network, X)
     Z = number(posterior.network(posterior.X))
     K_star = covariance(posterior.kernel, G, Z)  # (N*, N)
@@ -48,7 +48,7 @@ def _(posterior: ExactPosterior, X: Value) -> list[Latent]:
     var = [given_rows(prior, K_star, L) for L in number(posterior.factor)]
     alpha = number(posterior.alpha)
     var = var if len(var) == alpha.shape[1] else var * alpha.shape[1]
-    return [Latent(K_star @ alpha, X.graph.concat(var, 1))]
+    return [LatentValues(K_star @ alpha, X.graph.concat(var, 1))]
 
 
 def given_rows(prior: Value, K_star: Value, L: np.ndarray) -> Value:
@@ -58,15 +58,15 @@ def given_rows(prior: Value, K_star: Value, L: np.ndarray) -> Value:
 
 
 @latents.register
-def _(posterior: ConjugatePosterior, X: Value) -> list[Latent]:
+def _(posterior: ConjugatePosterior, X: Value) -> list[LatentValues]:
     given, weights = basis(posterior.features, X), posterior.weights
     rotated = given.phi @ number(weights.spectrum.vectors[0])
     var = rotated.square() @ number(weights.variances) + given.residual()
-    return [Latent(given.phi @ number(weights.mean), var)]
+    return [LatentValues(given.phi @ number(weights.mean), var)]
 
 
 @latents.register
-def _(posterior: SparsePosterior, X: Value) -> list[Latent]:
+def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
     model, weights = posterior.model, posterior.weights
     given = basis(model.features, X)
     mean = given.phi @ number(weights.mean) + number(model.mean.value)
@@ -76,10 +76,10 @@ def _(posterior: SparsePosterior, X: Value) -> list[Latent]:
     if model.scale is not None:
         latent = given.phi @ number(model.scale.weights) + UNIT
         ratio = LEAST_RATIO + latent.map("Softplus")
-    return [Latent(mean, var + np.zeros((1, weights.mean.shape[1])), ratio)]
+    return [LatentValues(mean, var + np.zeros((1, weights.mean.shape[1])), ratio)]
 
 
-def sparse_variance(given: Basis, weights: Any) -> Value:
+def sparse_variance(given: FeatureValues, weights: Any) -> Value:
     """ρ + Σ_b ‖φ_b R_b‖², (N, P) or (N, 1)."""
     ends = np.cumsum([0, *weights.sizes])
     parts = []
@@ -94,7 +94,7 @@ def sparse_variance(given: Basis, weights: Any) -> Value:
 
 
 @latents.register
-def _(posterior: ChevronPosterior, X: Value) -> list[Latent]:
+def _(posterior: ChevronPosterior, X: Value) -> list[LatentValues]:
     model = posterior.model
     phi = columns(model.basis, X)
     W, std = number(model.columns), number(model.std)  # (m, P, 1 + c), (m, P)
@@ -106,18 +106,18 @@ def _(posterior: ChevronPosterior, X: Value) -> list[Latent]:
         prior = variance(model.basis.kernel, X)
         squares = phi.square() @ number(model.row_precision)
         var = var + prior.square() / (squares + prior)
-    return [Latent(mean, var)]
+    return [LatentValues(mean, var)]
 
 
 @latents.register
-def _(posterior: MixturePosterior, X: Value) -> list[Latent]:
+def _(posterior: MixturePosterior, X: Value) -> list[LatentValues]:
     parts = [latent for member in posterior.parts for latent in latents(member, X)]
     K, shrinkage, scale = len(parts), posterior.mean_shrinkage, posterior.disagreement_scale
     centre = total([part.mean for part in parts]) / K
     apart = [part.mean - centre for part in parts]
     between = total([a.square() for a in apart]) * (scale**2 / K)
     parts = [
-        Latent(centre + a * shrinkage, part.var + between, part.ratio)
+        LatentValues(centre + a * shrinkage, part.var + between, part.ratio)
         for part, a in zip(parts, apart, strict=True)
     ]
     if posterior.spread is None:
@@ -127,7 +127,7 @@ def _(posterior: MixturePosterior, X: Value) -> list[Latent]:
     r = log_r.exp() * number(posterior.factor)
     mean = total([part.mean for part in parts]) / K
     return [
-        Latent(
+        LatentValues(
             mean + r * (part.mean - mean),
             r.square() * part.var,
             r if part.ratio is None else r * part.ratio,
@@ -139,38 +139,38 @@ def _(posterior: MixturePosterior, X: Value) -> list[Latent]:
 # ---- p(y) ----------------------------------------------------------------------------------------
 
 
-def predictive(posterior: Any, X: Value) -> Mixture:
+def predictive(posterior: Any, X: Value) -> MixtureValues:
     """The distribution of y at each row, in the units of the posterior."""
     found = mixture_of(posterior.likelihood, latents(posterior, X))
     skew = getattr(posterior, "skew", None)
     return found if skew is None else skewed(found, number(skew))
 
 
-def mixture_of(likelihood: Any, parts: list[Latent]) -> Mixture:
+def mixture_of(likelihood: Any, parts: list[LatentValues]) -> MixtureValues:
     """That of y for components of q(f)."""
     each = [components(likelihood, part) for part in parts]
-    return Mixture.of([component for found, _ in each for component in found], each[0][1])
+    return MixtureValues.of([component for found, _ in each for component in found], each[0][1])
 
 
 @functools.singledispatch
-def components(likelihood: Any, f: Latent) -> tuple[list[Component], Family]:
+def components(likelihood: Any, f: LatentValues) -> tuple[list[Component], Family]:
     """The components of y for one of f, and what they are."""
     raise CannotExport(likelihood)
 
 
-def of_rows(scale: np.ndarray, f: Latent) -> Any:
+def of_rows(scale: np.ndarray, f: LatentValues) -> Any:
     """The scale of the noise (P,), of rows that have their own (N, P)."""
     return scale if f.ratio is None else f.ratio * scale
 
 
 @components.register
-def _(likelihood: Gaussian, f: Latent) -> tuple[list[Component], Family]:
+def _(likelihood: Gaussian, f: LatentValues) -> tuple[list[Component], Family]:
     noise = of_rows(np.sqrt(number(likelihood.log_noise.exp())), f)
     return [Component(f.mean, (f.var + noise * noise).sqrt())], Family()
 
 
 @components.register
-def _(likelihood: SharedStudentT, f: Latent) -> tuple[list[Component], Family]:
+def _(likelihood: SharedStudentT, f: LatentValues) -> tuple[list[Component], Family]:
     scale = of_rows(number(likelihood.log_scale.exp()), f)
     size, df = (f.var + scale * scale).sqrt(), number(likelihood.df)
     family = Family(tuple(np.broadcast_to(df, likelihood.log_scale.shape).tolist()))
@@ -181,13 +181,13 @@ def _(likelihood: SharedStudentT, f: Latent) -> tuple[list[Component], Family]:
 
 @components.register(Laplace)
 @components.register(StudentT)
-def _(likelihood: Any, f: Latent) -> tuple[list[Component], Family]:
+def _(likelihood: Any, f: LatentValues) -> tuple[list[Component], Family]:
     scale = of_rows(np.sqrt(number(likelihood.noise_variance)), f)
     return [Component(f.mean, (f.var + scale * scale).sqrt())], Family(name=repr(likelihood))
 
 
 @components.register
-def _(likelihood: Poisson, f: Latent) -> tuple[list[Component], Family]:
+def _(likelihood: Poisson, f: LatentValues) -> tuple[list[Component], Family]:
     if likelihood.link != "exp" or likelihood.exposure is not None:
         raise CannotExport(repr(likelihood))
     mean = (f.mean + f.var * 0.5).exp()

@@ -13,10 +13,10 @@ from .graph import Value
 from .refusals import CannotExport
 
 DEGREES = (24, 32, 48, 64, 96)  # that are tried
-CLOSE = 1e-13  # relative error of a series that is good enough
+SERIES_ERROR = 1e-13  # relative error of a series that is good enough
 PROBES = 2001
 MILLS_SCALE = 3.75  # Φ(−z) = φ(z)·M(z), M smooth in 1/(1 + z/3.75)
-FARTHEST = 1e150  # whose square is finite
+FARTHEST_DEVIATE = 1e150  # whose square is finite
 INTEGRAL_NODES = 120
 MOST_DF = 1000.0  # of which the integral is right to 1e-12
 
@@ -26,12 +26,21 @@ def series_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     x = np.linspace(0.0, 1.0, PROBES)
     exact, errors = function(x), {}
     for degree in DEGREES:
-        found = chebyshev.chebinterpolate(lambda t: function(0.5 * (t + 1.0)), degree)
+        found = interpolated(function, degree)
         error = float(np.abs(chebyshev.chebval(2.0 * x - 1.0, found) / exact - 1.0).max())
         errors[error] = found
-        if error < CLOSE:
+        if error < SERIES_ERROR:
             break
     return errors[min(errors)]
+
+
+def interpolated(function: Callable[[np.ndarray], np.ndarray], degree: int) -> np.ndarray:
+    """Return the series that agrees with a function at Chebyshev's points, (degree + 1,)."""
+    t = chebyshev.chebpts1(degree + 1)
+    T = chebyshev.chebvander(t, degree)
+    found = np.asarray(T.T @ function(0.5 * (t + 1.0))) / (0.5 * (degree + 1))
+    found[0] *= 0.5
+    return found
 
 
 def evaluated(coefficients: np.ndarray, x: Value) -> Value:
@@ -62,7 +71,7 @@ def mills(t: np.ndarray) -> np.ndarray:
 
 def normal_cdf(z: Value) -> Value:
     """Φ(z), to the last digits also where it is small."""
-    z = z.at_least(-FARTHEST).at_most(FARTHEST)
+    z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     t = 1.0 / (1.0 + z.abs() / MILLS_SCALE)
     tail = (-0.5 * z.square()).exp() * t * evaluated(series_of(mills), t)
     return z.graph.where(z < 0.0, tail, 1.0 - tail)
@@ -70,7 +79,7 @@ def normal_cdf(z: Value) -> Value:
 
 def normal_density(z: Value) -> Value:
     """φ(z)."""
-    z = z.at_least(-FARTHEST).at_most(FARTHEST)
+    z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     return (-0.5 * z.square()).exp() / math.sqrt(2.0 * math.pi)
 
 
@@ -94,7 +103,7 @@ def tail_factor(df: float, w: np.ndarray) -> np.ndarray:
 
 def student_cdf(df: float, z: Value) -> Value:
     """P(T ≤ z), T Student-t with ν > 2 degrees of freedom."""
-    z = z.at_least(-FARTHEST).at_most(FARTHEST)
+    z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     square = z.square() + df
     root = square.sqrt()
     w = df / (root * (root + z.abs()))
@@ -105,6 +114,6 @@ def student_cdf(df: float, z: Value) -> Value:
 
 def student_density(df: float, z: Value) -> Value:
     """Density of Student-t with ν degrees of freedom."""
-    z = z.at_least(-FARTHEST).at_most(FARTHEST)
+    z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     log_c = gammaln(0.5 * df + 0.5) - gammaln(0.5 * df) - 0.5 * math.log(df * math.pi)
     return (float(log_c) - 0.5 * (df + 1.0) * (1.0 + z.square() / df).log()).exp()

@@ -1,7 +1,7 @@
 """A graph of ONNX operators in float64, written as one writes NumPy.
 
-ONNX Runtime's CPU kernels have no Erf, and no Clip, of doubles that is as old as the rest: a smooth
-function of one number is exported as its Chebyshev series, and clips are Max and Min.
+ONNX Runtime's CPU has no Erf of doubles, nor distribution functions: they are series
+(:mod:`skgpstoch.onnx.series`).
 """
 
 from __future__ import annotations

@@ -63,14 +63,14 @@ def _(kernel: k.Radial, X: Value, Z: np.ndarray) -> Value:
 
 @covariance.register
 def _(kernel: k.RationalQuadratic, X: Value, Z: np.ndarray) -> Value:
-    alpha, r2 = float(kernel.alpha), squared_distance(X, Z, kernel.length_scale)
+    alpha, r2 = float(number(kernel.alpha)), squared_distance(X, Z, kernel.length_scale)
     return (-alpha * log1p(r2 / (2.0 * alpha))).exp()
 
 
 @covariance.register
 def _(kernel: k.ExpSineSquared, X: Value, Z: np.ndarray) -> Value:
     r = squared_distance(X, Z, kernel.periodicity).sqrt()
-    wave = (math.pi * r).map("Sin") / float(kernel.length_scale)
+    wave = (math.pi * r).map("Sin") / float(number(kernel.length_scale))
     return (-2.0 * wave.square()).exp()
 
 
@@ -83,22 +83,22 @@ def _(kernel: Any, X: Value) -> Value:
 
 @covariance.register
 def _(kernel: k.DotProduct, X: Value, Z: np.ndarray) -> Value:
-    return X @ Z.T + float(kernel.sigma_0) ** 2
+    return X @ Z.T + float(number(kernel.sigma_0)) ** 2
 
 
 @variance.register
 def _(kernel: k.DotProduct, X: Value) -> Value:
-    return X.square().sum(1) + float(kernel.sigma_0) ** 2
+    return X.square().sum(1) + float(number(kernel.sigma_0)) ** 2
 
 
 @covariance.register
 def _(kernel: k.Constant, X: Value, Z: np.ndarray) -> Value:
-    return X.columns([0]) * np.zeros((1, len(Z))) + float(kernel.constant_value)
+    return X.columns([0]) * np.zeros((1, len(Z))) + float(number(kernel.constant_value))
 
 
 @variance.register
 def _(kernel: k.Constant, X: Value) -> Value:
-    return X.graph.constant(np.full((1, 1), float(kernel.constant_value)))
+    return X.graph.constant(np.full((1, 1), float(number(kernel.constant_value))))
 
 
 @covariance.register
@@ -108,7 +108,7 @@ def _(kernel: k.WhiteNoise, X: Value, Z: np.ndarray) -> Value:
 
 @variance.register
 def _(kernel: k.WhiteNoise, X: Value) -> Value:
-    return X.graph.constant(np.full((1, 1), float(kernel.noise_level)))
+    return X.graph.constant(np.full((1, 1), float(number(kernel.noise_level))))
 
 
 @covariance.register

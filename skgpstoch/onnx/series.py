@@ -1,4 +1,4 @@
-"""Functions of one number that ONNX Runtime does not have in float64, as Chebyshev series."""
+"""Functions of one number that ONNX Runtime does not have in float64, as series."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.polynomial import chebyshev
+from numpy.polynomial import chebyshev, polynomial
 from scipy.special import erfcx, gammaln, roots_jacobi
 
 from .graph import Value
 from .refusals import CannotExport
 
-DEGREES = (24, 32, 48, 64, 96)  # that are tried
+DEGREES = (16, 18, 20, 22, 24, 28, 32, 40, 48, 64)  # that are tried
 SERIES_ERROR = 1e-13  # relative error of a series that is good enough
 PROBES = 2001
 MILLS_SCALE = 3.75  # Φ(−z) = φ(z)·M(z), M smooth in 1/(1 + z/3.75)
@@ -22,13 +22,16 @@ MOST_DF = 1000.0  # of which the integral is right to 1e-12
 
 
 def series_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the coefficients of the shortest good Chebyshev series of a function on [0, 1]."""
+    """Return coefficients of powers of 2x − 1, the shortest good series of a function on [0, 1].
+
+    Chebyshev's coefficients fall so fast that powers lose no digits, and take two operations each.
+    """
     x = np.linspace(0.0, 1.0, PROBES)
     exact, errors = function(x), {}
     for degree in DEGREES:
-        found = interpolated(function, degree)
-        error = float(np.abs(chebyshev.chebval(2.0 * x - 1.0, found) / exact - 1.0).max())
-        errors[error] = found
+        powers = chebyshev.cheb2poly(interpolated(function, degree))
+        error = float(np.abs(polynomial.polyval(2.0 * x - 1.0, powers) / exact - 1.0).max())
+        errors[error] = powers
         if error < SERIES_ERROR:
             break
     return errors[min(errors)]
@@ -43,14 +46,13 @@ def interpolated(function: Callable[[np.ndarray], np.ndarray], degree: int) -> n
     return found
 
 
-def evaluated(coefficients: np.ndarray, x: Value) -> Value:
-    """The series at x in [0, 1], elementwise, by Clenshaw's recurrence."""
+def evaluated(powers: np.ndarray, x: Value) -> Value:
+    """The series at x in [0, 1], elementwise, by Horner's rule."""
     t = 2.0 * x - 1.0
-    twice = 2.0 * t
-    last, before = 0.0 * t + float(coefficients[-1]), 0.0 * t
-    for c in coefficients[-2:0:-1]:
-        last, before = twice * last - before + float(c), last
-    return t * last - before + float(coefficients[0])
+    value = t * float(powers[-1])
+    for c in powers[-2:0:-1]:
+        value = (value + float(c)) * t
+    return value + float(powers[0])
 
 
 def log1p(x: Value) -> Value:
@@ -65,7 +67,7 @@ def log1p(x: Value) -> Value:
 
 def mills(t: np.ndarray) -> np.ndarray:
     """Φ(−z)exp(z²/2)/t where t = 1/(1 + z/3.75), from z = ∞ at 0 to z = 0 at 1."""
-    t = np.maximum(t, 1e-9)  # nearer to 0 it is the same
+    t = np.maximum(t, 1e-15)  # nearer to 0 it is the same
     return 0.5 * erfcx(MILLS_SCALE * (1.0 / t - 1.0) / math.sqrt(2.0)) / t
 
 

@@ -265,6 +265,6 @@ def n_points(n_rows: int, most: int) -> int:
 
 
 def has_time_again(began: float, max_time: float | None) -> bool:
-    """Tell whether the kernels that matter can be learned again, in about twice the time so far."""
-    is_time = max_time is None or 3.0 * (time.monotonic() - began) <= max_time
+    """Tell whether kernels can be learned again, which takes up to five times as long as before."""
+    is_time = max_time is None or 6.0 * (time.monotonic() - began) <= max_time
     return is_time and not was_interrupted()

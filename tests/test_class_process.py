@@ -196,6 +196,9 @@ def test_kernels_that_matter_are_learned_again_from_more_rows(table, monkeypatch
     names = ["rough-ard", "linear"]
     rough, linear = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
     assert (len(rough.points), len(linear.points)) == (90, 40)
+    monkeypatch.setattr(ClassRows, "score", lambda rows, fitted: -len(fitted.points))
+    worse, _ = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
+    assert len(worse.points) == 40
     monkeypatch.setattr(class_process, "LEAST_REFINED", 2.0)
     first, _ = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
     assert len(first.points) == 40

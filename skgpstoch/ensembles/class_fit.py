@@ -106,6 +106,11 @@ class ClassRows(NamedTuple):
         """Return the rows of the other folds, with functions made of these."""
         return self.some(self.fold != fold)
 
+    def score(self, fitted: FittedProcess) -> float:
+        """Return the log probability of the labels, each predicted without its fold."""
+        codes, weight = self.codes.cpu().numpy(), self.weight.cpu().numpy()
+        return float(weight @ fitted.log_p[np.arange(len(codes)), codes])
+
     def to(self, device: torch.device) -> ClassRows:
         """Move to a device."""
         return ClassRows(*(column.to(device) for column in self))

@@ -147,7 +147,10 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     def _refined(
         self, fitted: list[FittedProcess], rows: ClassRows, rng: np.random.Generator, began: float
     ) -> list[FittedProcess]:
-        """Learn the kernels that matter from more rows, and make rough functions of more points."""
+        """Learn the kernels that matter from more rows, and make rough functions of more points.
+
+        Those that then predict rows without their folds no better stay as they were.
+        """
         n, device = len(rows.X), rows.X.device
         sizes = FINE_ROWS, n_points(n, FINE_POINTS)
         searched, points = (torch.from_numpy(some_of(n, size, rng)).to(device) for size in sizes)
@@ -159,7 +162,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
             return fit_process(name, fine, rows.some(searched), heavy[name].theta)
 
         fine = {f.name: f for f in fit_in_turn(list(heavy), refine, began, self.max_time)}
-        return [fine.get(f.name, f) for f in fitted]
+        return [max(f, fine.get(f.name, f), key=rows.score) for f in fitted]
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
         """Return what was given, checked, with codes of the classes, which it remembers."""

@@ -70,9 +70,9 @@ class ClassRows(NamedTuple):
     def judges(self) -> Tensor:
         """Weights of the rows that say how certain functions are, (N,): new rows are no points.
 
-        At points that are left out f is too large, where other rows are none: *measured* on protein,
-        four splits, .037 nats worse than by a model of the other rows and their points alone, and a
-        factor of f that was too small by a fifth.
+        At points that are left out f is too large, where other rows are none: on four splits of
+        protein, *measured*, .037 nats worse than by a model of the other rows and their points
+        alone, with a factor of f that was too small by a fifth.
         """
         if self.are_points:
             return self.weight

@@ -206,7 +206,7 @@ def test_noise_is_small_beside_the_target(spread, is_longer, unit):
 @pytest.mark.parametrize(
     ("scores", "max_iter"),
     [
-        ([3.0, 2.0, 1.95, 1.9], 6),  # two outputs gain .1 in the second half
+        ([3.0, 2.0, 1.95, 1.9], 6),  # .05 for each of two outputs in the second half
         ([3.0, 2.0, 2.1, 2.2], 6),  # overfitted
         ([3.0, 2.0, 1.9, 1.7], 10),
         ([3.0], 6),

@@ -168,6 +168,7 @@ def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
     usual, longer = SMALL["max_iter"], automatic_regressor.LONGER * SMALL["max_iter"]
     shorter = round(automatic_regressor.SHORTER * usual)
     never, always = -np.inf, np.inf
+    monkeypatch.setattr(automatic_regressor, "NOISY", always)
     cases = [(never, always, longer), (always, never, usual), (always, always, shorter)]
     for clear, late_gain, max_iter in cases:
         monkeypatch.setattr(automatic_regressor, "CLEAR", clear)

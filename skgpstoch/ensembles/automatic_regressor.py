@@ -58,8 +58,8 @@ def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = Tr
     For longer if there is little noise. Errors are then of the function, which more steps make
     smaller: *measured* at 2,500 rows, .03 to .7 nats on the four such tables of twelve, and as
     often harm as use on others. Not as long if there is much, and the scout gained little at last:
-    ten such fits of 600 and 2,000 rows were better by .009 nats on average, none worse by more than
-    .001; but where the scout gained more, .02 to .04 nats worse.
+    seven such fits of 600 and 2,000 rows were better by .008 nats on average, none worse by more
+    than .001; but where the scout gained more, .02 to .04 nats worse.
     """
     n_outputs = data.y.size // len(data)
     level, factor = standard_score(scout, data) / n_outputs, 1.0

@@ -226,7 +226,7 @@ def differentiate(
 
 
 class _Known(torch.autograd.Function):
-    """A function of rows, (N,), whose derivatives (N, P) are known: of few steps, not of many."""
+    """A function of rows, (N,), whose derivatives (N, P) are known: one node of the graph."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
@@ -243,10 +243,7 @@ class _Known(torch.autograd.Function):
 
 
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """The same values of rows, (N,), with their derivatives (N, P) by tensors of numbers.
-
-    A tensor has a number for each row or one for all, (N, P) or (P,).
-    """
+    """Return the values of rows, (N,), with derivatives (N, P) by tensors of shape (N, P) or (P,)."""
     tensors, given = zip(*slopes, strict=True)
     return cast(Tensor, _Known.apply(value, *tensors, *given))
 

@@ -153,7 +153,7 @@ class EnsembleObjective(Objective):
         return self.roots.tril() if self.is_full else self.roots
 
     def functions(self, phi: Tensor, roots: Tensor) -> tuple[Marginals, Tensor | None]:
-        """q(f) of features (K, N, D), (K, N, P) each; and that of the noise, if it has one."""
+        """q(f) of features (K, N, D), (K, N, P) each; and the function of the noise, if any."""
         scale, P = self.model.scale, self.means.shape[2]
         weights = self.means if scale is None else torch.cat([self.means, scale.weights], 2)
         mean, latent = (phi @ weights).tensor_split([P], 2)  # one product for both

@@ -243,7 +243,7 @@ class _Known(torch.autograd.Function):
 
 
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the values of rows, (N,), with derivatives (N, P) by tensors of shape (N, P) or (P,)."""
+    """Return values of rows (N,) with derivatives (N, P) by tensors of shape (N, P) or (P,)."""
     tensors, given = zip(*slopes, strict=True)
     return cast(Tensor, _Known.apply(value, *tensors, *given))
 

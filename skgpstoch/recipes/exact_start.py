@@ -6,6 +6,7 @@ come to their optimum in a tenth of the evaluations. The points follow, where th
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -25,6 +26,7 @@ LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten m
 AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
 AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
 LBFGS_EPOCHS = 20
+RAISE, MOST_RAISES = 4.0, 20  # factors by which noise grows where the bound wants more
 
 
 def auto_tol(n_rows: float, trains_points: bool) -> float:
@@ -42,7 +44,7 @@ def start_at_exact_optimum(
     """Move a model to where the exact evidence of some rows is largest, and its points with it."""
     learn_from_some_rows(objective, problem)
     builder.place(objective.model.features, problem)
-    add_residuals_to_noise(objective, problem.X, problem.rows)
+    raise_noise(objective, problem.X, problem.rows)
 
 
 def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> None:
@@ -69,18 +71,24 @@ def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> N
 
 
 @torch.no_grad()
-def add_residuals_to_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
-    """Count as noise what the points leave unexplained, if that is better for the bound.
+def raise_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
+    """Count as noise what the points leave unexplained, and more, as long as the bound grows.
 
-    Where the exact noise is none, and points are few, the bound has no bottom.
+    Where the exact noise is none, and points are few, the bound has no bottom. Nor has it with
+    points of two kinds, however many, as q(w) knows nothing of what they have in common.
     """
     model = objective.model
     log_noise = cast(Gaussian, model.likelihood).log_noise
     if not log_noise.requires_grad:
         return
-    before, bound = log_noise.clone(), optimal_q(model, X, rows).value
+    best, bound = log_noise.clone(), optimal_q(model, X, rows).value
     residual = rows.mean(model.features.basis(X).residual()[:, None])
-    log_noise.copy_((before.exp() + residual).log())
-    objective.step_end()
-    if optimal_q(model, X, rows).value < bound:
-        log_noise.copy_(before)
+    raised = (best.exp() + residual).log()
+    for _ in range(MOST_RAISES):
+        log_noise.copy_(raised)
+        objective.step_end()
+        reached = optimal_q(model, X, rows).value
+        if not reached > bound:
+            break
+        best, bound, raised = log_noise.clone(), reached, log_noise + math.log(RAISE)
+    log_noise.copy_(best)

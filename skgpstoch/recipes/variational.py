@@ -217,7 +217,9 @@ class VariationalRecipe(Recipe):
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, is_exact=True)
-            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
+            # The exact evidence may prefer less noise than the bound of two kinds of points.
+            starts = chosen and not (plan.n_orthogonal and n_trained <= OPTIMUM_ROWS)
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
         return replace(plan, has_all_rows=all_rows and has_sites and not self.scales_noise)
@@ -301,7 +303,7 @@ class VariationalRecipe(Recipe):
             objective = ExactObjective(model, n_rows, **options)
         elif problem.plan.has_all_rows:
             objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
-        elif problem.plan.start_rows and self.is_titsias(model, problem.rows):
+        elif solver == "lbfgs" and self.solver == "auto" and self.is_collapsed(model, problem.rows):
             objective = CollapsedObjective(model, n_rows, **options)
         elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
             objective = DualObjective(model, n_rows, **options)
@@ -319,10 +321,13 @@ class VariationalRecipe(Recipe):
         objective.has_user_module = network is not None and network.module is not None
         return objective
 
-    def is_titsias(self, model: SparseModel, rows: Rows) -> bool:
-        """Whether the bound is that of Titsias, with one noise variance for all rows."""
-        plain = type(self.loss) is ExpectedLogLikelihood and rows.noise is None
-        return plain and type(model.features) in (InducingFeatures, OrthogonalFeatures)
+    def is_collapsed(self, model: SparseModel, rows: Rows) -> bool:
+        """Whether the bound is Titsias' or SOLVE-GP's, with one noise variance for all rows."""
+        kinds = (InducingFeatures, OrthogonalFeatures)
+        is_plain = self.features.network is None and type(model.features) in kinds
+        is_usual = type(self.loss) is ExpectedLogLikelihood and self.bounds_gaussian_evidence
+        has_q = not any(model.has_prior_covariance)
+        return is_usual and is_plain and has_q and rows.noise is None
 
     # ---- streams -----------------------------------------------------------------------------
 

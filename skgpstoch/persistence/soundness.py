@@ -1,0 +1,49 @@
+"""Numbers of a model that have to be finite: hyper-parameters, and what predictions are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from .registry import KERNELS, PACKAGE
+
+
+def check_finite(value: Any) -> None:
+    """Raise a ValueError if a number of this object is not finite that predictions depend on."""
+    for name, numbers in numbers_of(value):
+        if not is_finite(numbers):
+            raise ValueError(f"{type(value).__name__}.{name} is not finite: {numbers!r:.60}")
+
+
+def numbers_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield numbers that have to be finite, with their names.
+
+    A bound on the evidence is a single number, and may be NaN; bounds of hyper-parameters and
+    parameters of estimators may be infinite.
+    """
+    if isinstance(value, nn.Module):
+        yield from value._parameters.items()
+        yield from ((name, t) for name, t in value._buffers.items() if t is not None and t.ndim)
+    elif isinstance(value, tuple):
+        fields = zip(getattr(value, "_fields", ()), value, strict=False)
+        yield from ((name, t) for name, t in fields if isinstance(t, torch.Tensor))
+    elif isinstance(value, KERNELS):
+        yield from ((name, v) for name, v in vars(value).items() if not name.endswith("_bounds"))
+    elif isinstance(value, BaseEstimator) and type(value).__module__.startswith(PACKAGE):
+        params = value.get_params(deep=False).items()
+        yield from ((name, v) for name, v in params if isinstance(v, float) and math.isnan(v))
+
+
+def is_finite(numbers: Any) -> bool:
+    """Tell whether numbers are finite; what else a parameter may be, is."""
+    if isinstance(numbers, torch.Tensor):
+        return not numbers.is_floating_point() or bool(torch.isfinite(numbers).all())
+    if isinstance(numbers, np.ndarray):
+        return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())
+    return not isinstance(numbers, float) or math.isfinite(numbers)

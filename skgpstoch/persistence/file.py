@@ -22,10 +22,10 @@ from sklearn.base import BaseEstimator
 from .forms import Function
 from .registry import PACKAGE, is_estimator
 from .soundness import check_finite
-from .state import Names, Packer, State, unpack
+from .state import Names, PackedState, Packer, unpack
 from .tensor_file import parsed, read, table_of, write
 
-FORMAT = "1"
+FILE_FORMAT = "1"
 OWN = "own."  # begins names of classes and functions of the user's
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
@@ -90,7 +90,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     state = packer.state(estimator)
     params = estimator.get_params(deep=False)
     metadata = {
-        "format": FORMAT,
+        "format": FILE_FORMAT,
         "class": type(estimator).__name__,
         "versions": json.dumps(versions()),
         "parameters": json.dumps({name: f"{value!r:.200}" for name, value in params.items()}),
@@ -149,7 +149,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
 def loaded(file: Any, names: Names) -> Any:
     """Return the estimator of an open file."""
     metadata, arrays = read(file)
-    if metadata.get("format") != FORMAT or metadata.keys() != ENTRIES:
+    if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
         raise ValueError(
             f"it is no file of this version's, {versions()[PACKAGE]}: its format is "
             f"{metadata.get('format')!r:.20}, written by {metadata.get('versions')!r:.200}"
@@ -157,7 +157,7 @@ def loaded(file: Any, names: Names) -> Any:
     if digest(metadata, arrays) != metadata["sha256"]:
         raise ValueError("it is damaged, or was altered: its contents have another digest")
     parsed(metadata["structure"], file.tell())
-    made = unpack(State(metadata["structure"], arrays, []), names)
+    made = unpack(PackedState(metadata["structure"], arrays, []), names)
     estimator = made[-1]
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it holds no {metadata['class']!r:.60}")

@@ -6,6 +6,7 @@ been written by anybody. No class is called that does more than keep what it is 
 
 from __future__ import annotations
 
+import copy
 import math
 import types
 from collections import OrderedDict
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .arrays import FEWEST
+from .registry import REQUESTS
 
 Function = types.FunctionType
 Parts = Iterable[tuple[str, Any]]  # where each is, for messages
@@ -214,6 +216,8 @@ def form_of_class(cls: type) -> str:
         return "module"
     if issubclass(cls, tuple):
         return "record" if hasattr(cls, "_fields") else "sequence"
+    if issubclass(cls, REQUESTS):
+        return "request"
     return "mapping" if issubclass(cls, dict) else "object"
 
 
@@ -233,12 +237,20 @@ def object_(value: Any) -> Parts:
         yield f".{name}", field
 
 
-def object_of(parts: list[Any]) -> Any:
+def object_of(parts: list[Any], form: str = "object") -> Any:
     """Return an object, without calling its constructor."""
     cls, *rest = parts
-    made = bare(cls, "object")
+    made = bare(cls, form)
     vars(made).update(pairs(rest))
     return made
+
+
+def request(value: Any) -> Parts:
+    """Take a metadata request apart; of its owner, which is for messages, only the name is kept."""
+    owner = value.owner if isinstance(value.owner, str) else type(value.owner).__name__
+    named = copy.copy(value)
+    named.owner = owner
+    return object_(named)
 
 
 def record(value: Any) -> Parts:
@@ -306,6 +318,7 @@ FORMS: dict[str, Form] = {
     "torch device": Form(word, lambda parts: torch.device(parts[0])),
     "torch size": Form(numbered, torch.Size),
     "module": Form(module, module_of),
+    "request": Form(request, lambda parts: object_of(parts, "request")),
     "record": Form(record, record_of),
     "sequence": Form(contents, sequence_of),
     "mapping": Form(entries, mapping_of),

@@ -38,7 +38,7 @@ ROOMS = (
 )
 FUNCTIONS_OF = "kernels"  # a profile is a function
 
-KERNELS: tuple[type, ...] = (
+SKLEARN_KERNELS: tuple[type, ...] = (
     sk.CompoundKernel,
     sk.ConstantKernel,
     sk.DotProduct,
@@ -52,18 +52,18 @@ KERNELS: tuple[type, ...] = (
     sk.Sum,
     sk.WhiteKernel,
 )
+REQUESTS = (_metadata_requests.MetadataRequest, _metadata_requests.MethodMetadataRequest)
 OF_SKLEARN: tuple[type, ...] = (
-    *KERNELS,
+    *SKLEARN_KERNELS,
     Bunch,
     LabelBinarizer,
     LabelEncoder,
     sk_multiclass.OneVsOneClassifier,
     sk_multiclass.OneVsRestClassifier,
     sk_multiclass._ConstantPredictor,
-    _metadata_requests.MetadataRequest,
-    _metadata_requests.MethodMetadataRequest,
+    *REQUESTS,
 )
-LAYERS = """
+TORCH_LAYERS = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
     BatchNorm1d BatchNorm2d Bilinear CELU Conv1d Conv2d Dropout Dropout1d Dropout2d ELU Embedding
     Flatten GELU GLU GroupNorm Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d
@@ -77,7 +77,7 @@ WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWa
 @functools.cache
 def known_classes() -> dict[str, type]:
     """Return all classes that a file may name, by their names."""
-    of_torch = {f"nn.{name}": getattr(nn, name) for name in LAYERS.split()}
+    of_torch = {f"nn.{name}": getattr(nn, name) for name in TORCH_LAYERS.split()}
     of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
     return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
 
@@ -126,4 +126,4 @@ def trusted_types() -> list[str]:
     kernels of scikit-learn, as lists of parameters to search have them.
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
-    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *KERNELS))
+    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS))

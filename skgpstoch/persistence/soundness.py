@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from .registry import KERNELS, PACKAGE
+from .registry import PACKAGE, SKLEARN_KERNELS
 
 
 def check_finite(value: Any) -> None:
@@ -33,7 +33,7 @@ def numbers_of(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, tuple):
         fields = zip(getattr(value, "_fields", ()), value, strict=False)
         yield from ((name, t) for name, t in fields if isinstance(t, torch.Tensor))
-    elif isinstance(value, KERNELS):
+    elif isinstance(value, SKLEARN_KERNELS):
         yield from ((name, v) for name, v in vars(value).items() if not name.endswith("_bounds"))
     elif isinstance(value, BaseEstimator) and type(value).__module__.startswith(PACKAGE):
         params = value.get_params(deep=False).items()

@@ -24,7 +24,7 @@ from .registry import known_functions, known_types, name_of
 ATOMS = (bool, int, str, type(None))
 
 
-class State(NamedTuple):
+class PackedState(NamedTuple):
     """What an object is made of.
 
     Parameters
@@ -80,11 +80,11 @@ class Packer:
         self.objects: list[Any] = []
         self.found: dict[Any, tuple[int, Any]] = {}  # nodes of objects, which are kept alive
 
-    def state(self, value: Any) -> State:
+    def state(self, value: Any) -> PackedState:
         """Return the state of an object."""
         self.node(value, type(value).__name__)
         structure = json.dumps(self.nodes, separators=(",", ":"), allow_nan=False)
-        return State(structure, self.arrays, self.objects)
+        return PackedState(structure, self.arrays, self.objects)
 
     def part(self, value: Any, path: str) -> Any:
         """Return a value as a part of a node."""
@@ -140,7 +140,7 @@ def identity(value: Any) -> Any:
 # ---- nodes to objects ----------------------------------------------------------------------------
 
 
-def unpack(state: State, names: Names) -> list[Any]:
+def unpack(state: PackedState, names: Names) -> list[Any]:
     """Return all objects that a state is made of, the whole as the last.
 
     Raises
@@ -164,7 +164,7 @@ def unpack(state: State, names: Names) -> list[Any]:
     return objects
 
 
-def rebuilt(node: Any, objects: list[Any], state: State, names: Names) -> Any:
+def rebuilt(node: Any, objects: list[Any], state: PackedState, names: Names) -> Any:
     """Return the object of a node."""
     form, *parts = node
     values = [resolved(part, objects) for part in parts]

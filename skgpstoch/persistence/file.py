@@ -18,9 +18,10 @@ import numpy as np
 import sklearn
 import torch
 from sklearn.base import BaseEstimator
+from torch import nn
 
 from .forms import Function
-from .registry import PACKAGE, is_estimator
+from .registry import PACKAGE
 from .soundness import check_finite
 from .state import Names, PackedState, Packer, unpack
 from .tensor_file import parsed, read, table_of, write
@@ -79,9 +80,19 @@ def can_be_asked_for(value: type | Function) -> bool:
     """Tell whether there is a name to ask for, and, of a class, whether attributes say it all."""
     if isinstance(value, Function):
         return value.__name__.isidentifier()
-    usual = ["__reduce__", "__reduce_ex__", *([] if is_estimator(value) else ["__getstate__"])]
     has_attributes = value.__dictoffset__ != 0
-    return has_attributes and all(getattr(value, m) is getattr(object, m) for m in usual)
+    pickled_by = {definer(value, m) for m in ("__getstate__", "__reduce__", "__reduce_ex__")}
+    return has_attributes and all(is_usual(cls) for cls in pickled_by)
+
+
+def definer(cls: type, method: str) -> type:
+    """Return the class that a class has a method from."""
+    return next(base for base in cls.__mro__ if method in vars(base))
+
+
+def is_usual(cls: type) -> bool:
+    """Tell whether a class pickles objects by nothing but their attributes."""
+    return cls in (object, nn.Module, BaseEstimator) or cls.__module__.startswith(f"{PACKAGE}.")
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:

@@ -71,6 +71,7 @@ TORCH_LAYERS = """
     PReLU ParameterDict ParameterList ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
     Softsign Tanh Tanhshrink Threshold Unflatten Upsample
 """
+PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 
 
@@ -86,7 +87,8 @@ def known_classes() -> dict[str, type]:
 def known_functions() -> dict[str, Callable]:
     """Return all functions that a file may name, by their names."""
     found = _found(inspect.isfunction)
-    return {f.__name__: f for f in found if f.__module__.startswith(f"{PACKAGE}.{FUNCTIONS_OF}.")}
+    ours = [f for f in found if f.__module__.startswith(f"{PACKAGE}.{FUNCTIONS_OF}.")]
+    return {f"{f.__module__.rpartition('.')[2]}.{f.__name__}": f for f in ours}
 
 
 @functools.cache
@@ -99,19 +101,24 @@ def known_types() -> dict[str, type]:
 def _found(kind: Callable[[object], bool]) -> Iterator:
     """Look through our rooms for classes, or functions, of our own."""
     for name, module in sorted(sys.modules.items()):
-        package, _, rest = name.partition(".")
-        if package == PACKAGE and rest.partition(".")[0] in ROOMS:
+        if is_room(name):
             for value in vars(module).values():
-                if kind(value) and value.__module__.partition(".")[0] == PACKAGE:
+                if kind(value) and (is_room(value.__module__) or value.__module__ == PACKAGE):
                     yield value
+
+
+def is_room(module: str) -> bool:
+    """Tell whether a module has classes of what fitted models are made of."""
+    package, _, rest = module.partition(".")
+    return package == PACKAGE and rest.partition(".")[0] in ROOMS
 
 
 def name_of(value: type | Callable, known: dict) -> str | None:
     """Return the name that a class or function has in files; None if it is not known."""
-    module = getattr(value, "__module__", None) or ""
-    prefix = {"torch": "nn.", "sklearn": "sklearn."}.get(module.partition(".")[0], "")
-    short = getattr(value, "__name__", "")
-    return next((n for n in (prefix + short, short) if known.get(n) is value), None)
+    package, short = value.__module__.partition(".")[0], value.__name__
+    room = value.__module__.rpartition(".")[2]
+    names = (short, f"{room}.{short}", f"{PREFIXES.get(package)}.{short}")
+    return next((name for name in names if known.get(name) is value), None)
 
 
 def is_estimator(cls: type) -> bool:

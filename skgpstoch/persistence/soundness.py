@@ -46,4 +46,6 @@ def is_finite(numbers: Any) -> bool:
         return not numbers.is_floating_point() or bool(torch.isfinite(numbers).all())
     if isinstance(numbers, np.ndarray):
         return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())
+    if isinstance(numbers, list | tuple):
+        return all(map(is_finite, numbers))
     return not isinstance(numbers, float) or math.isfinite(numbers)

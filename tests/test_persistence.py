@@ -16,6 +16,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_array_equal
@@ -208,6 +209,30 @@ def test_modules_come_back():
     assert [m.training for m in back.modules()] == [False] * 4
     assert [p.requires_grad for p in back.parameters()] == [False, True, True, True]
     assert back.state_dict().keys() == network.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        pd.Timestamp("2020-01-01 03:00"),
+        pd.Timestamp("2020-07-01", tz="Europe/Vienna"),
+        pd.Period("2020-01", "M"),
+        pd.Interval(0.5, 1.5, closed="left"),
+        pd.Interval(pd.Timestamp("2020"), pd.Timestamp("2021")),
+    ],
+    ids=str,
+)
+def test_levels_of_pandas_come_back(level):
+    (back,) = again([level], FileNames)
+    assert back == level
+    assert hash(back) == hash(level)
+    assert type(back) is type(level)
+
+
+def test_other_generators_are_left_to_pickle():
+    generator = np.random.RandomState(np.random.PCG64(0))
+    (back,) = again([generator])
+    assert_array_equal(back.standard_normal(3), generator.standard_normal(3))
 
 
 def test_random_numbers_go_on():
@@ -626,7 +651,7 @@ def test_the_digest_is_of_all_that_is_said(files, tmp_path):
         ((2).to_bytes(8, "little") + b"{}", "no metadata"),
         ((2).to_bytes(8, "little") + b"\xff\xff", "decode"),
         (pickle.dumps({"a": 1}), "cannot be loaded"),
-        ((17).to_bytes(8, "little") + b'{"a": 1, "a": 2} ', "'a' twice"),
+        ((17).to_bytes(8, "little") + b'{"a": 1, "a": 2} ', "'a' is there twice"),
     ],
 )
 def test_other_files_are_refused(data, message, tmp_path):
@@ -635,10 +660,17 @@ def test_other_files_are_refused(data, message, tmp_path):
         skgpstoch.load(tmp_path / "model")
 
 
-def test_a_parameter_that_is_nan_is_refused(tmp_path):
-    GaussianProcessRegressor(alpha=math.nan).save(tmp_path / "model")
+def test_a_parameter_that_is_nan_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="alpha is not finite"):
-        skgpstoch.load(tmp_path / "model")
+        GaussianProcessRegressor(alpha=math.nan).save(tmp_path / "model")
+    assert os.listdir(tmp_path) == []
+
+
+def test_hooks_are_not_saved(tmp_path):
+    network = nn.Sequential(nn.Linear(2, 2))
+    network[0].register_forward_hook(steps)
+    with pytest.raises(ValueError, match=r"Linear has .*_forward_hooks"):
+        sparse(feature_map=network).save(tmp_path / "model")
 
 
 def peak_of_loading(path):

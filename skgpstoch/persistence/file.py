@@ -22,9 +22,10 @@ from torch import nn
 
 from .forms import Function
 from .registry import PACKAGE
-from .soundness import check_finite
+from .soundness import check_sound
 from .state import Names, PackedState, Packer, unpack
-from .tensor_file import parsed, read, table_of, write
+from .strict_json import check_size
+from .tensor_file import read, table_of, write
 
 FILE_FORMAT = "1"
 OWN = "own."  # begins names of classes and functions of the user's
@@ -99,6 +100,8 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     """Write an estimator to a file."""
     packer = Packer(FileNames())
     state = packer.state(estimator)
+    for _, value in packer.found.values():
+        check_sound(value)
     params = estimator.get_params(deep=False)
     metadata = {
         "format": FILE_FORMAT,
@@ -167,13 +170,13 @@ def loaded(file: Any, names: Names) -> Any:
         )
     if digest(metadata, arrays) != metadata["sha256"]:
         raise ValueError("it is damaged, or was altered: its contents have another digest")
-    parsed(metadata["structure"], file.tell())
+    check_size(metadata["structure"], file.tell())
     made = unpack(PackedState(metadata["structure"], arrays, []), names)
     estimator = made[-1]
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it holds no {metadata['class']!r:.60}")
     for value in made:
-        check_finite(value)
+        check_sound(value)
     return estimator
 
 

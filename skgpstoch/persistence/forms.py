@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from . import forms_of_pandas as of_pandas
 from .arrays import FEWEST
 from .registry import REQUESTS
 
@@ -138,6 +139,12 @@ def array_of_times(parts: list[Any]) -> np.ndarray:
     if dtype.kind not in "mM":
         raise ValueError(f"there are no times of type {dtype}")
     return parts[1].view(dtype)
+
+
+def is_mersenne_twister(generator: np.random.RandomState) -> bool:
+    """Tell whether a generator is of the usual kind."""
+    state: Any = generator.get_state(legacy=False)
+    return state["bit_generator"] == "MT19937"
 
 
 def random_state(generator: np.random.RandomState) -> Parts:
@@ -317,6 +324,9 @@ FORMS: dict[str, Form] = {
     "torch type": Form(torch_type, lambda parts: DTYPES[parts[0]]),
     "torch device": Form(word, lambda parts: torch.device(parts[0])),
     "torch size": Form(numbered, torch.Size),
+    "timestamp": Form(lambda t: numbered(of_pandas.timestamp(t)), of_pandas.timestamp_of),
+    "period": Form(lambda t: numbered(of_pandas.period(t)), of_pandas.period_of),
+    "interval": Form(lambda t: numbered(of_pandas.interval(t)), of_pandas.interval_of),
     "module": Form(module, module_of),
     "request": Form(request, lambda parts: object_of(parts, "request")),
     "record": Form(record, record_of),
@@ -345,6 +355,8 @@ OF_TYPE: dict[type, str] = {
 def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
     """Return the form of an object, or None if it has none."""
     cls = type(value)
+    if cls is np.random.RandomState and not is_mersenne_twister(value):
+        return None
     if cls in OF_TYPE:
         return "floats" if is_long_list_of_floats(value) else OF_TYPE[cls]
     if cls is np.ndarray:
@@ -353,4 +365,6 @@ def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
         return {"U": "cells", "O": "cells", "m": "times", "M": "times"}.get(value.dtype.kind)
     if isinstance(value, np.generic):
         return "scalar" if value.dtype.kind in "biufUmM" else None
-    return None if name_of(cls) is None else form_of_class(cls)
+    if name_of(cls) is not None:
+        return form_of_class(cls)
+    return of_pandas.form_of_level(value)

@@ -1,4 +1,4 @@
-"""Numbers of a model that have to be finite: hyper-parameters, and what predictions are made of."""
+"""What every object in a file has to be: its numbers are finite, and modules call nothing else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from torch import nn
 from .registry import PACKAGE, SKLEARN_KERNELS
 
 
-def check_finite(value: Any) -> None:
-    """Raise a ValueError if a number of this object is not finite that predictions depend on."""
+def check_sound(value: Any) -> None:
+    """Raise a ValueError if a module has hooks, or a number that predictions depend on is NaN."""
+    if isinstance(value, nn.Module):
+        hooks = [name for name, field in vars(value).items() if "hook" in name and field]
+        if any(isinstance(vars(value)[name], dict) for name in hooks):
+            raise ValueError(f"{type(value).__name__} has {hooks}: remove them before it is saved")
     for name, numbers in numbers_of(value):
         if not is_finite(numbers):
             raise ValueError(f"{type(value).__name__}.{name} is not finite: {numbers!r:.60}")

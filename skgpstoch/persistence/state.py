@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import torch
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
 from .registry import known_functions, known_types, name_of
+from .strict_json import parsed
 
 ATOMS = (bool, int, str, type(None))
 
@@ -148,10 +149,7 @@ def unpack(state: PackedState, names: Names) -> list[Any]:
     ValueError
         If the state is damaged, or names what `names` has not.
     """
-    try:
-        nodes = json.loads(state.structure, parse_constant=refuse_constant)
-    except RecursionError as error:
-        raise ValueError("its structure is nested too deeply") from error
+    nodes = parsed(state.structure)
     if not isinstance(nodes, list) or not nodes:
         raise ValueError("its structure is no list of nodes")
     objects: list[Any] = []
@@ -203,8 +201,3 @@ def place(number: Any) -> int:
 def numbers(text: Any) -> tuple[int, ...]:
     """Return what `Packer.listed` wrote."""
     return tuple(map(int, text.split(","))) if text else ()
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Raise an error for what Python's JSON has besides JSON's own."""
-    raise ValueError(f"{name} is no JSON")

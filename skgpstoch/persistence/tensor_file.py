@@ -11,12 +11,13 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
+
+from .strict_json import check_size, parsed
 
 TYPES = {
     "BOOL": "|b1",
@@ -37,8 +38,6 @@ METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 100_000_000  # as the library has it
 MOST_AXES = 32
-BYTES_OF_A_VALUE = 64  # that JSON takes in memory, at most
-FREE_VALUES = 10_000  # whose memory is not counted
 Table = dict[str, dict[str, Any]]
 
 
@@ -93,45 +92,15 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
         raise ValueError(f"its header has {length} bytes, and the file has {size}")
-    header = parsed(file.read(length).decode(), size)
+    text = file.read(length).decode()
+    check_size(text, size)
+    header = parsed(text)
     metadata = header.pop(METADATA, None) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header has no metadata")
     check_table(header, size - LENGTH - length)
     data = file.read()
     return metadata, [array_of(data, header[str(i)]) for i in range(len(header))]
-
-
-def parsed(text: str, n_bytes: int) -> Any:
-    """Return what JSON says, if it takes no more than four times as much memory as the file.
-
-    Raises
-    ------
-    ValueError
-        If it does, or is no JSON, or has an entry twice.
-    """
-    n_values = sum(map(text.count, ",[{"))
-    if BYTES_OF_A_VALUE * max(n_values - FREE_VALUES, 0) > 4 * n_bytes:
-        raise ValueError(f"{n_values} values are too many for a file of {n_bytes} bytes")
-    try:
-        return json.loads(text, object_pairs_hook=without_copies, parse_constant=refused)
-    except RecursionError as error:
-        raise ValueError("its header is nested too deeply") from error
-
-
-def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dictionary, or raise a ValueError where an entry is there twice."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"its header has {key!r:.40} twice")
-        found[key] = value
-    return found
-
-
-def refused(name: str) -> None:
-    """Raise an error for what Python's JSON has besides JSON's own."""
-    raise ValueError(f"{name} is no JSON")
 
 
 def check_table(table: Table, n_bytes: int) -> None:

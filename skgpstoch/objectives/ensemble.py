@@ -152,14 +152,17 @@ class EnsembleObjective(Objective):
         """R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
         return self.roots.tril() if self.is_full else self.roots
 
-    def marginals(self, phi: Tensor, roots: Tensor) -> Marginals:
-        """q(f) of features (K, N, D): (K, N, P) each."""
-        mean = phi @ self.means + self.model.mean.value.to(phi)
+    def functions(self, phi: Tensor, roots: Tensor) -> tuple[Marginals, Tensor | None]:
+        """q(f) of features (K, N, D), (K, N, P) each; and the function of the noise, if any."""
+        scale, P = self.model.scale, self.means.shape[2]
+        weights = self.means if scale is None else torch.cat([self.means, scale.weights], 2)
+        mean, latent = (phi @ weights).tensor_split([P], 2)  # one product for both
+        mean = mean + self.model.mean.value.to(phi)
         half = phi[:, None] @ roots if self.is_full else phi[:, None] * roots[:, :, None]
         if self.model.covariance == "prior":
             half = phi[:, None]
         var = half.square().sum(-1).mT  # (K, N, P)
-        return Marginals(mean, var.expand_as(mean))
+        return Marginals(mean, var.expand_as(mean)), None if scale is None else latent
 
     def kl(self, roots: Tensor) -> Tensor:
         """KL[q_k(w) ‖ N(0, I)] of every member, (K,), and what the noise of rows costs."""
@@ -173,21 +176,20 @@ class EnsembleObjective(Objective):
         return kl
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        phi, roots, weight = self.model.features.members(X), self.present_roots(), self.seen(rows)
-        K, beta = len(phi), self.model.beta
-        all_rows = rows.repeated(K)  # members are rows of their own
-        all_rows = Rows(all_rows.y, weight.flatten(), all_rows.exposure, all_rows.noise)
-        q = self.marginals(phi, roots)
-        q = Marginals(*(part.flatten(0, 1)[None] for part in q))
-        likelihood = self.model.likelihood.of(all_rows)
-        if (scale := self.model.scale) is not None:
-            likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi).flatten(0, 1))
+        phi, roots, beta = self.model.features.members(X), self.present_roots(), self.model.beta
+        q, latent = self.functions(phi, roots)
+        q = Marginals(*(part.flatten(0, 1)[None] for part in q))  # members are rows of their own
+        columns = Rows(rows.y, exposure=rows.exposure, noise=rows.noise)
+        each = columns.map(lambda column: column.repeat(len(phi), 1))
+        likelihood = self.model.likelihood.of(each)
+        if latent is not None:
+            scale = RowScale.of(latent).flatten(0, 1)
+            likelihood = cast(AdditiveNoise, likelihood).scaled(scale)
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
-        term = self.model.loss.expected_score(all_rows.y, likelihood, seen, none, generator)
-        weight = weight.flatten() / self.row_share.to(weight).repeat_interleave(len(X))
-        term = term.weighted(Rows(all_rows.y, weight))
-        total = traced(term, q, none)
+        term = self.model.loss.expected_score(each.y, likelihood, seen, none, generator)
+        weight = self.seen(rows) / self.row_share.to(phi)[:, None]  # (K, N)
+        total = traced(term.weighted(Rows(each.y, weight.flatten())), q, none)
         return beta * (self.kl(roots) / self.n_rows.to(phi)).sum() - total / len(X)
 
     def step_end(self) -> None:
@@ -263,14 +265,13 @@ class EnsembleObjective(Objective):
         latent : Tensor of shape (1, N, P) or None
             Of the noise, where it depends on the inputs.
         """
-        K, scale = len(self.folds), self.model.scale
+        K = len(self.folds)
         held_out = slice(rows.n_unseen, rows.n_unseen + rows.n_held_out)
         own = X[held_out] if K == 1 else X[held_out].unflatten(0, (K, -1))  # (K, N/K, d)
         phi = self.model.features.members(own)
-        each = self.marginals(phi, self.present_roots())
+        each, latent = self.functions(phi, self.present_roots())
         q = Marginals(*(part.flatten(0, 1)[None] for part in each))
-        latent = None if scale is None else (phi @ scale.weights).flatten(0, 1)[None]
-        return rows[held_out], q, latent
+        return rows[held_out], q, None if latent is None else latent.flatten(0, 1)[None]
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
@@ -318,9 +319,7 @@ class EnsembleObjective(Objective):
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
-        phi, scale = self.model.features.members(X), self.model.scale
-        latent = None if scale is None else phi.double() @ scale.weights.double()
-        return rows, self.marginals(phi, self.present_roots()), latent
+        return rows, *self.functions(self.model.features.members(X), self.present_roots())
 
     def judged(self, rows: Rows, q: Marginals, latent: Tensor | None) -> HeldOut:
         """Rows that were not trained on with predictions for them, in float64."""

@@ -136,16 +136,10 @@ every_bound = on_each("sparse_regressor", BOUNDS)
 every_classifier = on_each("classifier", CLASSIFIERS)
 
 
-@pytest.hookimpl(tryfirst=True)  # before markers are selected by
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu need one, also where the marker is selected; "pretend" needs none.
-
-    Tests in tests/clients are marked so here: a conftest of their own would hide this one.
-    """
+    """Tests marked gpu need one, also where the marker is selected; "pretend" needs none."""
     there = torch.cuda.is_available()
     for item in items:
-        if item.path.parent.name == "clients":
-            item.add_marker("clients")
         if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if "pretend" in getattr(item, "fixturenames", ()) and pretend_device.WHY_NOT:

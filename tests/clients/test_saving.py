@@ -26,7 +26,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, and few rows
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs, and few rows
 
 PAGE = Path(__file__).parents[2] / "doc" / "user_guide" / "saving_and_serving.rst"
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -16,11 +16,12 @@ from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, validate_inputs
+from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
 
-class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
+class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
     """A kernel, rows that are kept, and where to compute."""
 
     log_marginal_likelihood_value_: float

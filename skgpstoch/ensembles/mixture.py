@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 
 from ..data.arrays import row_blocks
@@ -18,6 +18,7 @@ from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
+from ..persistence.estimator import SavedEstimator
 
 
 class Parts(NamedTuple):
@@ -27,7 +28,7 @@ class Parts(NamedTuple):
     models: list[Any]
 
 
-class MixtureRegressor(RegressorMixin, BaseEstimator):
+class MixtureRegressor(RegressorMixin, SavedEstimator):
     """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
 
     @abstractmethod

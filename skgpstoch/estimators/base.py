@@ -36,6 +36,7 @@ from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
+from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
@@ -125,7 +126,7 @@ def what_to_lower(estimator: BaseEstimator) -> str:
 # ---- the estimator -------------------------------------------------------------------------------
 
 
-class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
     """validate → recipe → plan → objective → train → closing pass → fitted attributes.
 
     A method implements :meth:`_recipe`.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 PROBED = 257  # numbers at which a map is looked at
-NEAR = 4.0  # standard deviations on both sides, within which a map must be monotone
-FAR = 40.0  # the same, within which its ends are looked for
+NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must be monotone
+FAR_REACH = 40.0  # the same, within which its ends are looked for
 STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
 SHORTEST_STEP = 1e-9  # where z is a point at 0
 NEAR_END = 0.01  # of the distance to an end of the map
@@ -53,7 +53,10 @@ class TargetMap:
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
         self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
-        reach = np.array([[[-FAR]], [[-NEAR]], [[NEAR]], [[FAR]]]) * unit + place
+        reach = (
+            np.array([[[-FAR_REACH]], [[-NEAR_REACH]], [[NEAR_REACH]], [[FAR_REACH]]]) * unit
+            + place
+        )
         ends = np.stack([*reach[:2].min(1), *reach[2:].max(1)])  # (4, P)
         self.is_affine = all([self._probe(p, *ends[:, p]) for p in range(P)])
 

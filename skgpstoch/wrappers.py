@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
-from .distributions.transformed import transformed
+from .distributions.transformed import transformed, transformed_draws
 from .docstrings import documented
 from .estimators.validation import check_coverage, check_n_samples
 
@@ -172,10 +172,9 @@ def sample_y(
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
         draws = sample_y(estimator.regressor_, X, n_samples, random_state, **of_rows)
-        rows = np.moveaxis(draws, -1, 0).reshape(n_samples * len(draws), -1)
-        y = np.reshape(estimator.transformer_.inverse_transform(rows), (n_samples, len(draws), -1))
-        y = np.moveaxis(y, 0, -1)
-        return y if estimator._training_dim > 1 else y[:, 0]
+        if draws.ndim == 2 or estimator._training_dim > 1:
+            return transformed_draws(draws, estimator.transformer_)
+        return transformed_draws(draws[:, 0], estimator.transformer_)
     if not hasattr(estimator, "sample_y"):
         raise TypeError(f"Draws need a regressor with sample_y, which {estimator!r} lacks.")
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))

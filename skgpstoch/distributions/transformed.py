@@ -186,3 +186,11 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
     target = TargetMap(transformer, *law.place())
     within = TruncatedLaw(law, target.low, target.high)
     return TransformedLaw(within if within.cuts else law, target)
+
+
+def transformed_draws(draws: np.ndarray, transformer: Any) -> np.ndarray:
+    """Return what a transformer makes of draws of Z, (n, n_samples) or (n, P, n_samples)."""
+    columns = draws[:, None] if draws.ndim == 2 else draws
+    n, P, S = columns.shape
+    rows = transformer.inverse_transform(np.moveaxis(columns, 2, 0).reshape(n * S, P))
+    return np.moveaxis(np.reshape(rows, (S, n, P)), 0, 2).reshape(draws.shape)

@@ -39,24 +39,20 @@ INTERVALS_AT_A_TIME = 1024
 
 
 Integrand = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Values at numbers (I, m) of rows (I,)."""
+"""Values (..., I, m) at numbers (I, m) of rows (I,)."""
 
 
 def integrate_between(f: Integrand, breaks: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
-    """Return the integrals of f over each row from its least to its largest break (K, N): (N,)."""
+    """Return integrals over each row from its least to its largest break (K, N), as `integrate`."""
     ends = np.sort(breaks, axis=0)
     row = np.tile(np.arange(ends.shape[1]), len(ends) - 1)
     return integrate(f, row, ends[:-1].ravel(), ends[1:].ravel(), tolerance)
 
 
 def integrate(
-    f: Integrand,
-    row: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    tolerance: np.ndarray,
+    f: Integrand, row: np.ndarray, low: np.ndarray, high: np.ndarray, tolerance: np.ndarray
 ) -> np.ndarray:
-    """Return ∫ f over intervals, each of a row, summed by row: (n_rows,).
+    """Return ∫ f over intervals, each of a row, summed by row: (..., n_rows).
 
     An interval is halved until both rules agree on it. They do not miss where an integrand is
     monotone on it.
@@ -64,15 +60,15 @@ def integrate(
     Parameters
     ----------
     f : callable
-        Values at numbers (I, 15) of rows (I,).
+        Values (..., I, m) of one or several functions, at numbers (I, m) of rows (I,).
     row : ndarray of shape (I,)
         Whose interval it is.
     low, high : ndarray of shape (I,)
         Ends.
-    tolerance : ndarray of shape (n_rows,)
+    tolerance : ndarray of shape (..., n_rows)
         By which the rules may differ on an interval.
     """
-    total = np.zeros(len(tolerance))
+    total = np.zeros(tolerance.shape)
     for _ in range(MOST_HALVINGS):
         some = high > low
         row, low, high = row[some], low[some], high[some]
@@ -80,25 +76,26 @@ def integrate(
             break
         middle, half = 0.5 * (low + high), 0.5 * (high - low)
         kronrod, gauss = _rules(f, row, middle, half)
-        is_open = np.abs(kronrod - gauss) > tolerance[row]  # not where there are no numbers
-        is_done = ~is_open | (middle <= low) | (middle >= high)  # too short to be halved
-        total += np.bincount(row[is_done], kronrod[is_done], len(total))
-        row, low, middle, high = (a[~is_done] for a in (row, low, middle, high))
+        is_open = np.abs(kronrod - gauss) > tolerance[..., row]  # not where there are no numbers
+        is_open = is_open.reshape(-1, len(row)).any(0) & (middle > low) & (middle < high)
+        for each, values in zip(
+            total.reshape(-1, total.shape[-1]), kronrod.reshape(-1, len(row)), strict=True
+        ):
+            each += np.bincount(row[~is_open], values[~is_open], len(each))
+        row, low, middle, high = (a[is_open] for a in (row, low, middle, high))
         row = np.concatenate([row, row])
         low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
     return total
 
 
 def _rules(
-    f: Integrand,
-    row: np.ndarray,
-    middle: np.ndarray,
-    half: np.ndarray,
+    f: Integrand, row: np.ndarray, middle: np.ndarray, half: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both rules on each interval."""
-    kronrod, gauss = np.empty(len(row)), np.empty(len(row))
+    """Both rules on each interval, (..., I)."""
+    found = []
     for start in range(0, len(row), INTERVALS_AT_A_TIME):
         some = slice(start, start + INTERVALS_AT_A_TIME)
         values = f(row[some], middle[some, None] + half[some, None] * KRONROD_NODES)
-        kronrod[some], gauss[some] = values @ KRONROD, values @ GAUSS
-    return kronrod * half, gauss * half
+        found.append(np.stack([values @ KRONROD, values @ GAUSS]) * half[some])
+    kronrod, gauss = np.concatenate(found, -1)
+    return kronrod, gauss

@@ -78,10 +78,9 @@ def integrate(
         kronrod, gauss = _rules(f, row, middle, half)
         is_open = np.abs(kronrod - gauss) > tolerance[..., row]  # not where there are no numbers
         is_open = is_open.reshape(-1, len(row)).any(0) & (middle > low) & (middle < high)
-        for each, values in zip(
-            total.reshape(-1, total.shape[-1]), kronrod.reshape(-1, len(row)), strict=True
-        ):
-            each += np.bincount(row[~is_open], values[~is_open], len(each))
+        done = kronrod[..., ~is_open]
+        for each, values in zip(np.atleast_2d(total), np.atleast_2d(done), strict=True):
+            each += np.bincount(row[~is_open], values, len(each))
         row, low, middle, high = (a[is_open] for a in (row, low, middle, high))
         row = np.concatenate([row, row])
         low, high = np.concatenate([low, middle]), np.concatenate([middle, high])

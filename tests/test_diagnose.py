@@ -490,9 +490,10 @@ def test_a_search_warns_once_of_all_folds_and_once_of_the_last_fit(sine):
 def test_warnings_as_errors_end_each_fit_of_a_search(sine):
     X, y = (a[:15] for a in sine)
     model = SVGPRegressor(max_iter=2, random_state=0)
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="All the 3 fits failed"):
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        cross_val_score(model, X, y, cv=3)
+        with pytest.raises(ValueError, match="All the 3 fits failed"):
+            cross_val_score(model, X, y, cv=3)
 
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"hyperparameters": "fixed"}])

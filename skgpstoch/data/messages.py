@@ -13,7 +13,7 @@ import joblib
 import sklearn
 import torch
 
-JOBLIB, *OTHERS = (str(Path(module.__file__).parent) for module in (joblib, sklearn, torch))
+JOBLIB, *OTHERS = (module.__path__[0] for module in (joblib, sklearn, torch))
 LIBRARIES = (str(Path(__file__).parents[1]), JOBLIB, *OTHERS)
 WRAPPERS = ("functools.py", "contextlib.py")
 

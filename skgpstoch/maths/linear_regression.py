@@ -30,7 +30,7 @@ from .linalg import NotPositiveDefiniteError, eigh
 CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
 LOG_VARIANCE = 2.0
 """What log variances of predictions deviate by, a priori, from that of the scaled y, which is 0."""
-NEWTON_STEPS = 30  # of a scalar equation; each moves by 1 at most
+SCALAR_STEPS = 30  # of a scalar equation; each moves by 1 at most
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
@@ -306,7 +306,7 @@ def most_probable(square: Tensor, expected: Tensor, n_rows: float) -> Tensor:
     log_square = square.clamp_min(torch.finfo(square.dtype).tiny).log()
     x = torch.maximum(log_square, expected)  # where the slope only falls on the way
     precision = LOG_VARIANCE**-2
-    for _ in range(NEWTON_STEPS):
+    for _ in range(SCALAR_STEPS):
         fit = 0.5 * n_rows * (log_square - x).exp()
         slope = 0.5 * n_rows - fit + precision * (x - expected)
         x = x - (slope / (fit + precision)).clamp(-1.0, 1.0)

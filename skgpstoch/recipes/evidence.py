@@ -50,7 +50,7 @@ from .recipe import (
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MEMBER_ROWS = 10_000  # up to which several networks are joined
-FEW_ROWS, MEMBERS_OF_FEW = 200, 5  # of which as many networks, whatever a step costs, take no time
+SMALL_TABLE, MEMBERS_OF_SMALL = 200, 5  # rows, of fewer than which a step costs next to nothing
 LEAST_JUDGED = 50
 """Rows that all networks together are judged by, or all there are. *Measured* on eight tables of 50
 rows: of 25 rows, SCGD's density is .1 nats less; of 10, MINIMAX's is .6 nats less."""
@@ -215,7 +215,7 @@ class EvidenceRecipe(ExactRecipe):
         if has_kernel or not (has_networks and self.training.early_stopping):
             return 1
         # Few rows leave time for several networks, each validated on a fold of its own.
-        most = self.most_members if n_rows >= FEW_ROWS else MEMBERS_OF_FEW
+        most = self.most_members if n_rows >= SMALL_TABLE else MEMBERS_OF_SMALL
         return max(1, min(most, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
     def n_random(self, sizes: Sizes, start: Start | None) -> int:

@@ -19,7 +19,6 @@ from skgpstoch.maths.linear_regression import (
     calibrate,
     exact_statistics,
     most_likely,
-    most_probable,
     negative_log_evidence,
     penalized_square,
     predict_held_out,
@@ -386,18 +385,3 @@ def test_exact_statistics_track_no_gradient():
     weight = torch.nn.Parameter(torch.ones(5, dtype=torch.float64))
     S = exact_statistics(lambda X: (X * weight)[None], Z[0], y)
     assert not any(a.requires_grad for a in S)
-
-
-@pytest.mark.parametrize("n_rows", [2.0, 10.0, 1e6])
-def test_most_probable_noise_has_the_greatest_density_with_its_prior(n_rows):
-    squares, expected = (1e-9, 1e-3, 0.5, 1.0, 40.0), -0.7
-
-    def loss(x, square):
-        return 0.5 * n_rows * (x + square * math.exp(-x)) + 0.5 * ((x - expected) / 2.0) ** 2
-
-    found = most_probable(tensor(*squares)[:, None], tensor(expected)[None], n_rows)
-    for value, square in zip(found[:, 0].log().tolist(), squares, strict=True):
-        best = minimize_scalar(loss, bounds=(-25.0, 5.0), args=(square,), options={"xatol": 1e-9})
-        assert value == pytest.approx(best.x, abs=1e-4)
-    if n_rows == 1e6:  # where there are many rows, the prior says nothing
-        assert_allclose(found[:, 0], squares, rtol=1e-4)

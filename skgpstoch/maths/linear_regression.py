@@ -28,9 +28,6 @@ from .gaussian import LOG_2PI
 from .linalg import NotPositiveDefiniteError, eigh
 
 CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
-LOG_VARIANCE = 2.0
-"""What log variances of predictions deviate by, a priori, from that of the scaled y, which is 0."""
-SCALAR_STEPS = 30  # of a scalar equation; each moves by 1 at most
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
@@ -265,8 +262,7 @@ def choose_noise(
 
     Where the score is flat in λ, a smaller one only makes variances explode away from the data. The
     cautious λ is the largest that scores about as well, and the cautious σ² makes up for what the
-    rows have lost by choosing. What a few rows say of σ² is a draw: the expected density of others
-    is greatest m/(m − 2) times higher, and a prior pulls it towards the variance of y.
+    rows have lost by choosing.
 
     Parameters
     ----------
@@ -285,29 +281,6 @@ def choose_noise(
     ridges = ridge_grid(s)
     held = predict(ridges)
     tolerance = min(0.01, CALIBRATION_TOLERANCE / n_held_out)
-    lost = (n_held_out + CHOSEN) / max(n_held_out - CHOSEN, CHOSEN)
-    judged = held._replace(square=most_probable(lost * held.square, -held.log_variance, n_held_out))
+    judged = held._replace(square=held.square * (1.0 + CHOSEN / n_held_out))
     cautious = calibrate(judged, ridges, tolerance, bounds)
     return calibrate(held, ridges, bounds=bounds), cautious
-
-
-def most_probable(square: Tensor, expected: Tensor, n_rows: float) -> Tensor:
-    """Return σ² given the mean square of n_rows errors, and a normal prior of log σ².
-
-    Parameters
-    ----------
-    square : Tensor of shape (C, P)
-        Mean of squares.
-    expected : Tensor of shape (C, 1)
-        Mean of the prior; its standard deviation is LOG_VARIANCE.
-    n_rows : float
-        How many there are.
-    """
-    log_square = square.clamp_min(torch.finfo(square.dtype).tiny).log()
-    x = torch.maximum(log_square, expected)  # where the slope only falls on the way
-    precision = LOG_VARIANCE**-2
-    for _ in range(SCALAR_STEPS):
-        fit = 0.5 * n_rows * (log_square - x).exp()
-        slope = 0.5 * n_rows - fit + precision * (x - expected)
-        x = x - (slope / (fit + precision)).clamp(-1.0, 1.0)
-    return x.exp()

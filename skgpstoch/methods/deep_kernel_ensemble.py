@@ -437,7 +437,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         `latent_std` and `cdf`. Rows that no network was trained on are predicted by
         the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
         that was blind to it, with the gain in log density that the mixture has over one network on
-        the former. None without early stopping.
+        the former. In little time, predictions are for some of the former alone. None without
+        early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -1,0 +1,17 @@
+"""Fitted models as ONNX graphs in float64, for serving without Python or torch.
+
+Import it by `import skgpstoch.onnx`; it needs the package onnx.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("onnx") is None:
+    raise ImportError(
+        "skgpstoch.onnx needs the package onnx, which is not installed: python -m pip install onnx"
+    )
+
+from .converter import register_converters
+from .export import export, to_onnx
+from .refusals import CannotExport
+
+__all__ = ["CannotExport", "export", "register_converters", "to_onnx"]

@@ -1,0 +1,89 @@
+"""Probabilities of classes at rows of a graph."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..likelihoods import Bernoulli, Categorical, OneVsRest
+from ..likelihoods.probabilities import PREDICTIVE_POINTS
+from ..maths.gaussian import _sobol_normals
+from .distributions import total
+from .graph import Value
+from .posteriors import LatentValues
+from .refusals import CannotExport
+from .series import normal_cdf
+
+NARROW = 1.0  # variance of f, below which nodes are f's, and above which the logistic function's
+NORMAL_NODES = np.arange(-9.0, 9.01, 0.25)  # of a standard normal: trapezoids are exact to rounding
+LOGISTIC_NODES = np.arange(-40.0, 40.01, 0.5)  # of the logistic distribution
+POINTS_AT_A_TIME = 64
+
+
+@functools.singledispatch
+def probabilities(likelihood: Any, f: LatentValues) -> Value:
+    """E p(y = c | f), (N, C), for f ~ N(mean, var)."""
+    raise CannotExport(likelihood)
+
+
+def of_two(p: Value) -> Value:
+    """1 − p and p, (N, 2), of the second class's probability (N, 1)."""
+    return p.graph.concat([1.0 - p, p], 1)
+
+
+@probabilities.register
+def _(likelihood: Bernoulli, f: LatentValues) -> Value:
+    if likelihood.link == "probit":
+        return of_two(normal_cdf(f.mean / (f.var + 1.0).sqrt()))
+    return of_two(mean_logistic(f))
+
+
+@probabilities.register
+def _(likelihood: OneVsRest, f: LatentValues) -> Value:
+    p = mean_logistic(f)
+    return p / p.sum(1)
+
+
+@probabilities.register
+def _(likelihood: Categorical, f: LatentValues) -> Value:
+    """By the same quasi-random points as predictions, some of them at a time."""
+    if likelihood.link != "softmax":
+        raise CannotExport(repr(likelihood))
+    C = likelihood.n_latents(1)
+    z = _sobol_normals(C, PREDICTIVE_POINTS).T  # (points, C)
+    mean, std = f.mean.unsqueeze(1), f.var.at_least(1e-30).sqrt().unsqueeze(1)
+    parts = []
+    for start in range(0, len(z), POINTS_AT_A_TIME):
+        at = mean + std * z[start : start + POINTS_AT_A_TIME]  # (N, points, C)
+        parts.append(at.map("Softmax", axis=2).sum(1).squeeze(1))
+    return total(parts) / len(z)
+
+
+def mean_logistic(f: LatentValues) -> Value:
+    """E g(f), (N, P), to rounding for any variance.
+
+    Trapezoids of a function that is analytic in a strip converge exponentially. For narrow f they
+    are of g at nodes of f; for wide f of P(f > t), at nodes t of the logistic distribution, of
+    which g is the distribution function.
+    """
+    mean, var = f.mean.unsqueeze(2), f.var.at_least(1e-30).unsqueeze(2)  # (N, P, 1)
+    weight = np.exp(-0.5 * NORMAL_NODES**2)
+    narrow = (mean + var.at_most(NARROW).sqrt() * NORMAL_NODES).map("Sigmoid") * (
+        weight / weight.sum()
+    )
+    share = 0.25 / np.cosh(0.5 * LOGISTIC_NODES) ** 2
+    wide = normal_cdf((mean - LOGISTIC_NODES) / var.at_least(NARROW).sqrt()) * (share / share.sum())
+    found = mean.graph.where(var < NARROW, narrow.sum(2), wide.sum(2))
+    return found.squeeze(2)
+
+
+def laplace_probability(f: LatentValues, slopes: Any, coefficients: Any) -> Value:
+    """E g(f) as scikit-learn approximates it, by a sum of error functions, (N, 1)."""
+    parts = []
+    for slope, c in zip(slopes, coefficients, strict=True):
+        a = f.mean * slope / (f.var * (2.0 * slope**2) + 1.0).sqrt()
+        parts.append((normal_cdf(a * math.sqrt(2.0)) * 2.0 - 1.0) * (0.5 * c))
+    return (total(parts) + 0.5 * sum(coefficients)).at_least(0.0).at_most(1.0)

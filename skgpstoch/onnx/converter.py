@@ -1,0 +1,107 @@
+"""Converters of skl2onnx, so that pipelines with our estimators can be exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, compose
+from sklearn.base import is_classifier
+
+import skgpstoch
+
+from .export import to_onnx
+from .graph import OPSET
+from .refusals import CannotExport
+
+OF_TYPES = {
+    "DoubleTensorType": TensorProto.DOUBLE,
+    "FloatTensorType": TensorProto.FLOAT,
+    "Int64TensorType": TensorProto.INT64,
+    "StringTensorType": TensorProto.STRING,
+}
+
+
+def register_converters() -> None:
+    """Tell skl2onnx how to convert the estimators of this package; needs skl2onnx.
+
+    Regressors then have the outputs "variable" (the mean) and "std"; classifiers those of
+    scikit-learn's own, with probabilities in float32, as ZipMap has them. `target_opset` must be 18
+    at least. Inputs may be float32 or float64; graphs compute in float64.
+
+    Examples
+    --------
+    >>> import skgpstoch.onnx  # doctest: +SKIP
+    >>> skgpstoch.onnx.register_converters()  # doctest: +SKIP
+    >>> onnx_model = skl2onnx.to_onnx(pipeline, X[:1], target_opset=18)  # doctest: +SKIP
+    """
+    from skl2onnx import update_registered_converter
+    from skl2onnx._parse import _parse_sklearn_classifier
+
+    for name in skgpstoch.__all__:
+        estimator = getattr(skgpstoch, name)
+        if not (isinstance(estimator, type) and hasattr(estimator, "predict")):
+            continue
+        given: dict[str, Any] = {"parser": parse_regressor}
+        if is_classifier_class(estimator):
+            options = {"zipmap": [True, False, "columns"], "nocl": [True, False]}
+            given = {"options": options, "parser": _parse_sklearn_classifier}
+        update_registered_converter(estimator, f"Skgpstoch{name}", shapes, convert, **given)
+
+
+def is_classifier_class(estimator: type) -> bool:
+    """Tell whether a class of estimators has classes."""
+    return hasattr(estimator, "predict_proba")
+
+
+def parse_regressor(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:
+    """Declare the outputs of a regressor."""
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+    from skl2onnx.common.data_types import DoubleTensorType
+
+    operator = scope.declare_local_operator(sklearn_operator_name_map[type(model)], model)
+    operator.inputs = inputs
+    for name in ("variable", "std"):
+        operator.outputs.append(scope.declare_local_variable(name, DoubleTensorType()))
+    return operator.outputs
+
+
+def shapes(operator: Any) -> None:
+    """Set the types of the outputs."""
+    from skl2onnx.common.data_types import (
+        DoubleTensorType,
+        FloatTensorType,
+        Int64TensorType,
+        StringTensorType,
+    )
+
+    model = operator.raw_operator
+    if not is_classifier(model):
+        for output in operator.outputs:
+            output.type = DoubleTensorType([None, None])
+        return
+    is_number = np.asarray(model.classes_).dtype.kind in "iub"
+    operator.outputs[0].type = (Int64TensorType if is_number else StringTensorType)([None])
+    operator.outputs[1].type = FloatTensorType([None, len(model.classes_)])
+
+
+def convert(scope: Any, operator: Any, container: Any) -> None:
+    """Add the nodes of a model's graph."""
+    if container.target_opset < OPSET:
+        raise CannotExport(f"target_opset={container.target_opset}, less than {OPSET}")
+    model = operator.raw_operator
+    graph = to_onnx(model).graph
+    prefix = scope.get_unique_operator_name("skgpstoch") + "_"
+    graph = compose.add_prefix_graph(graph, prefix)
+    given = [variable.full_name for variable in operator.inputs]
+    joined = given[0]
+    if len(given) > 1:
+        joined = prefix + "joined"
+        container.add_node("Concat", given, joined, axis=1, op_version=13)
+    container.add_node("Cast", joined, prefix + "X", to=TensorProto.DOUBLE, op_version=13)
+    container.initializers.extend(graph.initializer)
+    container.nodes.extend(graph.node)
+    container.node_domain_version_pair_sets.add(("", OPSET))
+    for output, found in zip(operator.outputs, graph.output, strict=True):
+        kind = OF_TYPES[type(output.type).__name__]
+        container.add_node("Cast", found.name, output.full_name, to=kind, op_version=13)

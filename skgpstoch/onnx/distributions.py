@@ -1,0 +1,235 @@
+"""Mixtures of normal and Student-t distributions at rows of a graph: moments and quantiles."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from ..likelihoods.shared_precision import t_nodes
+from .graph import Value
+from .refusals import CannotExport
+from .series import normal_cdf, normal_density, student_cdf, student_density
+
+QUANTILE_STEPS = 80  # that a quantile may take; six or seven are usual
+NEAR_QUANTILE = 1e-9  # of the nearer tail: the step from there is exact to rounding
+
+
+class Component(NamedTuple):
+    """A location-scale distribution of each row and output: mean and scale, each (N, P)."""
+
+    mean: Value
+    scale: Value
+    weight: float = 1.0
+
+
+class Skew(NamedTuple):
+    """y → m + s·T((y − m)/s), an increasing function: see :mod:`skgpstoch.likelihoods.skewed`."""
+
+    mean: Value
+    std: Value
+    C: np.ndarray
+    S: np.ndarray
+    shift: Value
+    scale: Value
+
+    def __call__(self, y: Value) -> Value:
+        u = (y - self.mean) / self.std
+        w = u * self.C + (u.square() + 1.0).sqrt() * self.S
+        return self.mean + self.std * (w - self.shift) / self.scale
+
+    def inverse_and_slope(self, y: Value) -> tuple[Value, Value]:
+        """T⁻¹ of y, and the slope of T there."""
+        w = self.shift + self.scale * (y - self.mean) / self.std
+        u = w * self.C - (w.square() + 1.0).sqrt() * self.S
+        slope = (u / (u.square() + 1.0).sqrt() * self.S + self.C) / self.scale
+        return self.mean + self.std * u, slope
+
+    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Skew:
+        """Of y·scale + offset."""
+        return self._replace(mean=self.mean * scale + offset, std=self.std * scale)
+
+
+class Family(NamedTuple):
+    """What components are: normal, unless they are told otherwise.
+
+    Parameters
+    ----------
+    df : tuple of float or None, default=None
+        Degrees of freedom of Student-t for each output.
+    name : str or None, default=None
+        Of another distribution, whose standard deviation is its scale: it has moments alone.
+    """
+
+    df: tuple[float, ...] | None = None
+    name: str | None = None
+
+    def check_has_quantiles(self) -> None:
+        """Raise an error where there is no distribution function."""
+        if self.name is not None:
+            raise CannotExport(f"quantiles of {self.name}")
+
+    def variance(self, scale: Value) -> Value:
+        """That of distributions (N, P, K)."""
+        if self.df is None:
+            return scale.square()
+        df = np.array(self.df)
+        return scale.square() * (df / (df - 2.0))[:, None]
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """That of scale 1, (1, 1) or (P, 1)."""
+        self.check_has_quantiles()
+        z = ndtri(probability) if self.df is None else stdtrit(self.df, probability)
+        return np.asarray(z, dtype=np.float64).reshape(-1, 1)
+
+    def cdf_and_density(self, z: Value) -> tuple[Value, Value]:
+        """Those of scale 1 at z (N, P, K)."""
+        self.check_has_quantiles()
+        if self.df is None:
+            return normal_cdf(z), normal_density(z)
+        if len(set(self.df)) == 1:
+            return student_cdf(self.df[0], z), student_density(self.df[0], z)
+        each = [(df, z.columns([p])) for p, df in enumerate(self.df)]
+        pairs = [(student_cdf(df, z), student_density(df, z)) for df, z in each]
+        cdf, density = (z.graph.concat(parts, 1) for parts in zip(*pairs, strict=True))
+        return cdf, density
+
+
+class MixtureValues(NamedTuple):
+    """A mixture of K components of a family, which may be made skew.
+
+    Parameters
+    ----------
+    family : Family
+        Of the components.
+    mean, scale : Value
+        (N, P, K).
+    weight : ndarray of shape (K,)
+        Of sum 1.
+    skew : Skew or None, default=None
+        What draws of the mixture are mapped by.
+    """
+
+    family: Family
+    mean: Value
+    scale: Value
+    weight: np.ndarray
+    skew: Skew | None = None
+
+    @classmethod
+    def of(cls, components: Sequence[Component], family: Family) -> MixtureValues:
+        """Put components side by side; their weights may have any sum."""
+        graph, weight = components[0].mean.graph, np.array([c.weight for c in components])
+        mean, scale = (
+            graph.concat([value.unsqueeze(2) for value in values], 2)
+            for values in ([c.mean for c in components], [c.scale for c in components])
+        )
+        return cls(family, mean, scale, weight / weight.sum())
+
+    def averaged(self, values: Value) -> Value:
+        """Of the components' (N, P, K), (N, P)."""
+        return (values * self.weight).sum(2).squeeze(2)
+
+    def moments(self) -> tuple[Value, Value]:
+        """Mean and variance of each row, (N, P); those of a skew one are the same."""
+        mean = self.averaged(self.mean)
+        square = (self.mean - mean.unsqueeze(2)).square()
+        return mean, self.averaged(self.family.variance(self.scale) + square)
+
+    def ends(self, probability: float) -> list[Value]:
+        """Between which the quantile is: the least and the greatest of the components' own."""
+        each = self.mean + self.scale * self.family.quantile(probability)
+        if len(self.weight) == 1:
+            found = [each.squeeze(2)]
+        else:
+            found = [each.min(2).squeeze(2), each.max(2).squeeze(2)]
+        return found if self.skew is None else [self.skew(end) for end in found]
+
+    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
+        """P(Y ≤ y) and p(y), each (N, P)."""
+        slope = None
+        if self.skew is not None:
+            y, slope = self.skew.inverse_and_slope(y)
+        cdf, density = self.family.cdf_and_density((y.unsqueeze(2) - self.mean) / self.scale)
+        density = self.averaged(density / self.scale)
+        return self.averaged(cdf), density if slope is None else density / slope
+
+    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> MixtureValues:
+        """Of y·scale + offset, for (P,) each."""
+        skew = None if self.skew is None else self.skew.in_units(offset, scale)
+        mean = self.mean * scale[:, None] + offset[:, None]
+        return self._replace(mean=mean, scale=self.scale * scale[:, None], skew=skew)
+
+
+class Weighted(NamedTuple):
+    """A mixture of mixtures."""
+
+    weights: tuple[float, ...]
+    parts: tuple[MixtureValues, ...]
+
+    def moments(self) -> tuple[Value, Value]:
+        """Mean and variance of each row, (N, P)."""
+        pairs = [part.moments() for part in self.parts]
+        if len(pairs) == 1:
+            return pairs[0]
+        mean = self._averaged([m for m, _ in pairs])
+        return mean, self._averaged([var + (m - mean).square() for m, var in pairs])
+
+    def _averaged(self, values: Sequence[Value]) -> Value:
+        return total([value * w for value, w in zip(values, self.weights, strict=True)])
+
+    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
+        """P(Y ≤ y) and p(y), each (N, P)."""
+        pairs = [part.cdf_and_density(y) for part in self.parts]
+        cdf, density = (self._averaged(values) for values in zip(*pairs, strict=True))
+        return cdf, density
+
+    def quantile(self, probability: float) -> Value:
+        """Where P(Y ≤ y) is this, (N, P): by Newton's steps between bounds."""
+        ends = [end for part in self.parts for end in part.ends(probability)]
+        if len(ends) == 1:
+            return ends[0]
+        graph, tail = ends[0].graph, min(probability, 1.0 - probability)
+        low, high = (functools.reduce(f, ends) for f in (Value.at_most, Value.at_least))
+        start = total([end * (1.0 / len(ends)) for end in ends]).at_least(low).at_most(high)
+
+        def step(y: Value, low: Value, high: Value) -> tuple[Value, list[Value]]:
+            cdf, density = self.cdf_and_density(y)
+            error = cdf - probability
+            is_below = error < 0.0
+            low, high = graph.where(is_below, y, low), graph.where(is_below, high, y)
+            newton = y - error / density.at_least(1e-300)
+            outside = ((newton - low).at_most(high - newton)) < 0.0
+            found = graph.where(outside, 0.5 * (low + high), newton)
+            is_far = -error.abs().max(0).max(1) < -NEAR_QUANTILE * tail
+            return is_far, [found, low, high]
+
+        return graph.repeat(QUANTILE_STEPS, [start, low, high], step)[0]
+
+
+def total(values: Sequence[Value]) -> Value:
+    """Return the sum."""
+    return functools.reduce(Value.__add__, values)
+
+
+def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
+    """Make a mixture of Student-t distributions skew, by ε (P,)."""
+    mean, var = symmetric.moments()
+    std, C, S = var.sqrt(), np.cosh(epsilon), np.sinh(epsilon)
+    t, weight = t_nodes(symmetric.family.df or ())
+
+    def expected(function: Callable[[Value], Value]) -> Value:
+        parts = []
+        for node, w in zip(t, weight, strict=True):
+            y = symmetric.mean + symmetric.scale * node[:, None]
+            u = (y - mean.unsqueeze(2)) / std.unsqueeze(2)
+            parts.append(symmetric.averaged(function(u)) * float(w))
+        return total(parts)
+
+    h = expected(lambda u: (u.square() + 1.0).sqrt())
+    k = expected(lambda u: u * (u.square() + 1.0).sqrt())
+    b = (np.square(C) + np.square(S) * (2.0 - h.square()) + k * (2.0 * C * S)).sqrt()
+    return symmetric._replace(skew=Skew(mean, std, C, S, h * S, b))

@@ -1,0 +1,244 @@
+"""Fitted estimators: what they predict at rows of a graph, in the user's units."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.multiclass import OneVsRestClassifier
+
+from ..data.numeric import Numbers
+from ..drop_in.classifier import GaussianProcessClassifier
+from ..drop_in.laplace import BinaryLaplaceClassifier
+from ..drop_in.laplace_evidence import COEFFICIENTS, LAMBDAS
+from ..drop_in.many_rows import ManyRowsModel
+from ..drop_in.regressor import GaussianProcessRegressor
+from ..ensembles.automatic_classifier import AutoGaussianProcessClassifier
+from ..ensembles.automatic_regressor import AutoGaussianProcessRegressor
+from ..ensembles.class_process import ExactProcessClassifier
+from ..ensembles.lattice import OnLattice
+from ..ensembles.process import ExactProcessRegressor
+from ..ensembles.process_evidence import CONSTANT_VARIANCE, Process
+from ..ensembles.stacking import StackedDensityRegressor
+from ..estimators.classifier import Classifier
+from ..estimators.regressor import Regressor
+from ..features.network import FARTHEST_INPUT
+from ..kernels import from_sklearn
+from ..kernels.distances import Profile, matern_3, rbf
+from .classes import laplace_probability, of_two, probabilities
+from .distributions import Component, Family, MixtureValues, Weighted, total
+from .graph import Value
+from .kernels import covariance, radial, squared_distance, variance
+from .lattice import rounded_moments
+from .posteriors import LatentValues, given_rows, latents, predictive
+from .refusals import CannotExport
+
+PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
+"""ν of the kernels of exact processes."""
+
+
+def scaled(X: Value, scaling: Any) -> Value:
+    """(X − offset)/scale."""
+    return (X - scaling.offset) / scaling.scale
+
+
+# ---- regressors ----------------------------------------------------------------------------------
+
+
+@functools.singledispatch
+def distribution(model: Any, X: Value) -> Weighted:
+    """The distribution of y at each row of X (N, d)."""
+    raise CannotExport(model)
+
+
+@distribution.register
+def _(model: Regressor, X: Value) -> Weighted:
+    found = predictive(model.posterior_, scaled(X, model._x_scaling))
+    return Weighted((1.0,), (found.in_units(*model._y_scaling),))
+
+
+@distribution.register
+def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
+    predicting, scaling = cast(Any, model._model())
+    if model.estimator_ is not None:
+        return Weighted((1.0,), (of_many_rows(predicting, X).in_units(*scaling),))
+    fitted = predicting.fitted
+    kernel = from_sklearn(fitted.kernel)
+    K_star = covariance(kernel, X, model.X_train_)
+    var = given_rows(variance(kernel, X), K_star, fitted.L)
+    mean = K_star @ fitted.alpha
+    std = var.sqrt() + np.zeros((1, fitted.alpha.shape[1]))
+    return Weighted(
+        (1.0,), (MixtureValues.of([Component(mean, std)], Family()).in_units(*scaling),)
+    )
+
+
+def of_many_rows(model: ManyRowsModel, X: Value) -> MixtureValues:
+    """The distribution of f with white noise, by an estimator for many rows."""
+    inner = model.estimator
+    (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
+    offset, scale = inner._y_scaling
+    std = (f.var * np.square(scale) + model.white).sqrt()
+    return MixtureValues.of([Component(f.mean * scale + offset, std)], Family())
+
+
+@distribution.register
+def _(model: ExactProcessRegressor, X: Value) -> Weighted:
+    """Of every kernel, and draw of its hyper-parameters, a Student-t distribution."""
+    columns = np.asarray(model.missing_columns or [], dtype=np.intp)
+    missing = X.columns(columns) if len(columns) else None
+    if missing is not None and model._processes[0][0][0].theta.missing.numel() != len(columns):
+        missing = missing.sum(1)  # of very many columns, how many are
+    A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)
+    offset, unit = model._y_scaling
+    parts, graph = [], X.graph
+    for of_outputs, tails in zip(model._processes, model._tails, strict=True):
+        pieces = []
+        for s in range(len(of_outputs[0])):
+            each = [of_process(of_draws[s], A, missing) for of_draws in of_outputs]
+            mean, var = (graph.concat(values, 1) for values in zip(*each, strict=True))
+            pieces.append(Component(mean, var.sqrt() * np.exp([t.log_factor for t in tails])))
+        family = Family(tuple(t.df for t in tails))
+        parts.append(MixtureValues.of(pieces, family).in_units(offset, unit))
+    return Weighted(tuple(np.asarray(model.weights_).tolist()), tuple(parts))
+
+
+def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value, Value]:
+    """Mean and variance of y, its noise included, each (N, 1)."""
+    theta, shape = process.theta, process.shape
+    scale = theta.length_scale.numpy()
+    Z = shape.inputs(process.X).numpy()
+    ones = X.columns([0]) * 0.0
+    K, prior = ones + np.full((1, len(Z)), CONSTANT_VARIANCE), ones + CONSTANT_VARIANCE
+    if shape.profile is not None:
+        nu = PROFILES[shape.profile]
+        K = K + radial(squared_distance(X, Z, theta.length_scale), nu) * float(theta.signal)
+        prior = prior + float(theta.signal)
+    if shape.is_linear:
+        A, B = X / scale, Z / scale
+        K = K + (A @ B.T) * float(theta.slope)
+        prior = prior + A.square().sum(1) * float(theta.slope)
+    var = given_rows(prior, K, process.L.numpy()) + float(theta.noise)
+    if missing is not None and theta.missing.numel():
+        var = var + missing @ theta.missing.numpy()[:, None]
+    return K @ process.alpha.numpy()[:, None], var
+
+
+@distribution.register
+def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
+    X, mixture = encoded(model._encoder, X), model._model
+    mixture = mixture.model if isinstance(mixture, OnLattice) else mixture
+    return joined(mixture.weights, mixture.models, X)
+
+
+@distribution.register
+def _(model: StackedDensityRegressor, X: Value) -> Weighted:
+    return joined(model.weights_, model.estimators_, X)
+
+
+def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
+    """Mean and variance of y, (N, P); on a lattice, those of the rounded one."""
+    inner = getattr(model, "_model", None)
+    if isinstance(inner, OnLattice):
+        return rounded_moments(given, inner.lattice)
+    return given.moments()
+
+
+def joined(weights: Any, models: list[Any], X: Value) -> Weighted:
+    """The mixture of models' distributions."""
+    found = [distribution(each, X) for each in models]
+    shares = [w * share for w, each in zip(weights, found, strict=True) for share in each.weights]
+    return Weighted(tuple(shares), tuple(part for each in found for part in each.parts))
+
+
+def encoded(encoder: Any, X: Value) -> Value:
+    """A table of numbers as the models see it."""
+    parts = []
+    for j, each in enumerate(encoder.encoders):
+        if type(each) is not Numbers:
+            raise CannotExport(f"a column of X that holds {encoder.kinds[j]}")
+        column = X.columns([j])
+        is_there = X.graph.call("Equal", column, column)
+        filled = X.graph.where(is_there, column, each.fill)
+        if each.varies:
+            parts.append(filled if each.scaling is None else arcsinh(scaled(filled, each.scaling)))
+        if each.flags:
+            parts.append(X.graph.where(is_there, filled * 0.0, filled * 0.0 + 1.0))
+    return X.graph.concat(parts, 1) if parts else X.columns([0]) * 0.0
+
+
+def arcsinh(x: Value) -> Value:
+    """Its inverse hyperbolic sine, of either sign to the last digits but near 0."""
+    size = x.abs()
+    found = (size + (size.square() + 1.0).sqrt()).log()
+    return x.map("Sign") * found
+
+
+# ---- classifiers ---------------------------------------------------------------------------------
+
+
+@functools.singledispatch
+def class_probabilities(model: Any, X: Value) -> Value:
+    """Probabilities of the classes at each row of X (N, d), (N, C)."""
+    raise CannotExport(model)
+
+
+@class_probabilities.register
+def _(model: Classifier, X: Value) -> Value:
+    posterior = model.posterior_
+    parts = latents(posterior, scaled(X, model._x_scaling))
+    p = total([probabilities(posterior.likelihood, part) for part in parts]) / len(parts)
+    return p / p.sum(1)
+
+
+@class_probabilities.register
+def _(model: GaussianProcessClassifier, X: Value) -> Value:
+    base = cast(Any, model.base_estimator_)
+    if isinstance(base, OneVsRestClassifier):
+        p = X.graph.concat([second_class(binary, X) for binary in base.estimators_], 1)
+        return p / p.sum(1)
+    if isinstance(base, BinaryLaplaceClassifier):
+        return of_two(second_class(base, X))
+    return class_probabilities(base, X)
+
+
+def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
+    """Probability of the second of two classes, (N, 1)."""
+    kernel = from_sklearn(model.kernel_)
+    K_star = covariance(kernel, X, model.X_train_)
+    residual = model.weight_ * (model.y_train_ - model.pi_)
+    var = given_rows(variance(kernel, X), K_star * model.W_sr_, model.L_)
+    return laplace_probability(LatentValues(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
+
+
+@class_probabilities.register
+def _(model: ExactProcessClassifier, X: Value) -> Value:
+    A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)
+    rows, share = model._rows, model._rows.share
+    offset, Z = rows.offset.numpy(), rows.Z.numpy()
+    shares = torch.softmax(rows.offset, 0).numpy() * share
+    parts = []
+    for fitted in model._processes:
+        K = covariance(from_sklearn(fitted.kernel), A, Z)
+        f = (K @ fitted.coefficients.numpy()) * fitted.confidence
+        parts.append((f + offset).map("Softmax", axis=1) * (1.0 - share) + shares)
+    return mixed(parts, model.weights_, model._confidence)
+
+
+@class_probabilities.register
+def _(model: AutoGaussianProcessClassifier, X: Value) -> Value:
+    X = encoded(model._encoder, X)
+    return mixed([class_probabilities(each, X) for each in model._models], model.weights_, 1.0)
+
+
+def mixed(parts: list[Value], weights: Any, confidence: float) -> Value:
+    """Probabilities in proportion to (Σ_k w_k p_k)^τ."""
+    if len(parts) == 1:
+        return parts[0] / parts[0].sum(1)
+    p = total([part * float(w) for part, w in zip(parts, weights, strict=True)])
+    if confidence != 1.0:
+        p = (p.log() * confidence).map("Softmax", axis=1)
+    return p / p.sum(1)

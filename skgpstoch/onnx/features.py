@@ -1,0 +1,269 @@
+"""Feature maps: φ(x), k(x, x) and the shift of the mean, at rows of a graph."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..features import basis_functions, fourier, network, orthogonal, sums
+from ..features.base import FeatureMap
+from ..features.inducing import Covariances, InducingFeatures
+from .graph import Value
+from .kernels import covariance, number, variance
+from .refusals import CannotExport
+from .series import normal_cdf
+
+
+class FeatureValues(NamedTuple):
+    """What a feature map says of rows: see :class:`skgpstoch.features.base.Basis`."""
+
+    phi: Value  # (N, D)
+    prior: Value  # (N, 1)
+    shift: Value | None = None  # (N, P)
+
+    def residual(self) -> Value:
+        """ρ(x) = k(x, x) − ‖φ‖², (N, 1)."""
+        return (self.prior - self.phi.square().sum(1)).at_least(0.0)
+
+
+# ---- networks ------------------------------------------------------------------------------------
+
+
+@functools.singledispatch
+def layer(module: Any, X: Value) -> Value:
+    """The output of a module, (N, D), or (K, N, D) of K members."""
+    raise CannotExport(module)
+
+
+@layer.register
+def _(module: nn.Identity, X: Value) -> Value:
+    return X
+
+
+@layer.register
+def _(module: nn.Sequential, X: Value) -> Value:
+    for part in module:
+        X = layer(part, X)
+    return X
+
+
+@layer.register
+def _(module: nn.Linear, X: Value) -> Value:
+    Y = X @ number(module.weight).T
+    return Y if module.bias is None else Y + number(module.bias)
+
+
+@layer.register
+def _(module: network.MemberLinear, X: Value) -> Value:
+    return X @ number(module.weight) + number(module.bias)
+
+
+@layer.register
+def _(module: network.InputScales, X: Value) -> Value:
+    return X * number(module.input_scale)
+
+
+@layer.register
+def _(module: network.PeriodicInputs, X: Value) -> Value:
+    """Waves and inputs side by side; waves are sines, whose phase is a quarter ahead."""
+    columns = module.columns.cpu().numpy()
+    X = X + np.zeros((len(module.frequency), 1, 1))  # of every member
+    frequency, phase = (2.0 * math.pi * number(module.frequency), number(module.phase))
+    parts = []
+    for j, column in enumerate(columns.tolist()):
+        angle = X.columns([column], axis=2) * frequency[:, None, j] + phase[:, None, j]
+        parts.append(angle.map("Cos") @ number(module.weight)[:, j])
+    waves = X.graph.concat(parts, 2) * number(module.share)
+    return X.graph.concat([waves, X], 2)
+
+
+@layer.register
+def _(module: nn.ReLU, X: Value) -> Value:
+    return X.map("Relu")
+
+
+@layer.register
+def _(module: nn.Tanh, X: Value) -> Value:
+    return X.map("Tanh")
+
+
+@layer.register
+def _(module: nn.Sigmoid, X: Value) -> Value:
+    return X.map("Sigmoid")
+
+
+@layer.register
+def _(module: nn.SiLU, X: Value) -> Value:
+    return X * X.map("Sigmoid")
+
+
+@layer.register
+def _(module: nn.GELU, X: Value) -> Value:
+    if module.approximate != "none":
+        raise CannotExport(f"GELU(approximate={module.approximate!r})")
+    return X * normal_cdf(X)
+
+
+# ---- feature maps --------------------------------------------------------------------------------
+
+
+@functools.singledispatch
+def basis(features: Any, X: Value) -> FeatureValues:
+    """The basis at rows (N, d)."""
+    raise CannotExport(features)
+
+
+def finite(features: FeatureMap, members: Value) -> FeatureValues:
+    """That of members' features (K, N, D): they are joined, and there is no residual."""
+    K = features.n_members
+    parts = [members.columns([k], axis=0).squeeze(0) for k in range(K)]
+    phi = members.graph.concat(parts, 1) * (features.amplitude / math.sqrt(K))
+    return FeatureValues(phi, phi.square().sum(1))
+
+
+@basis.register
+def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
+    far = network.FARTHEST_INPUT
+    X = X.at_least(-far).at_most(far)
+    Z = stacked(layer(features.network, X), features)
+    if not features.skip:
+        return finite(features, Z)
+    ones = X.columns([0]) * 0.0 + 1.0
+    linear = X.graph.concat([X / math.sqrt(features.skip), ones], 1).unsqueeze(0)
+    linear = linear + np.zeros((features.n_members, 1, 1))
+    return finite(features, X.graph.concat([Z * float(features.scale), linear], 2))
+
+
+def stacked(Z: Value, features: FeatureMap) -> Value:
+    """The output of a network, (N, D) or (K, N, D), as the latter."""
+    inner = cast(nn.Module, features.network).modules()
+    has_members = any(isinstance(part, network.OfMembers) for part in inner)
+    return Z if has_members else Z.unsqueeze(0)
+
+
+@basis.register
+def _(features: fourier.KernelFeatures, X: Value) -> FeatureValues:
+    G = layer(features.network, X)
+    Z = X.graph.concat([term(part, G) for part in features.terms], -1)
+    return finite(features, stacked(Z, features))
+
+
+@functools.singledispatch
+def term(part: Any, G: Value) -> Value:
+    """Features of one term of a kernel, (…, D)."""
+    raise CannotExport(part)
+
+
+@term.register
+def _(part: fourier.LinearTerm, G: Value) -> Value:
+    height = float(fourier.amplitude(part.constants, torch.zeros((), dtype=torch.float64)))
+    if part.homogeneous:
+        return G * height
+    sigma = G.columns([0], axis=-1) * 0.0 + float(part.dot.sigma_0)
+    return G.graph.concat([sigma, G], -1) * height
+
+
+@term.register
+def _(part: fourier.FourierTerm, G: Value) -> Value:
+    pairs = ((getattr(part, f"z_{j}"), factor) for j, factor in enumerate(part.factors))
+    omega = np.sum([number(z / factor.length_scale) for z, factor in pairs], axis=0)
+    height = float(fourier.amplitude(part.constants, torch.zeros((), dtype=torch.float64)))
+    angle = G @ omega.T + number(part.phase)
+    waves = G.graph.concat([angle.map("Cos"), angle.map("Sin")], -1)
+    kept = waves if part.n_features % 2 == 0 else waves.columns(range(part.n_features), axis=-1)
+    return kept * (height * math.sqrt(2.0 / part.n_features))
+
+
+@basis.register
+def _(features: InducingFeatures, X: Value) -> FeatureValues:
+    G = embedded(features, X)
+    Z, _, inverse = state(features)
+    kernel = plain_kernel(features)
+    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, variance(kernel, G))
+
+
+@basis.register
+def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
+    G = embedded(features, X)
+    Z, Z_v, _, inverse, _, _, P_o, _, inverse_v = state(features)
+    kernel = plain_kernel(features)
+    P_u = covariance(kernel, G, Z) @ inverse.T
+    C_fv = covariance(kernel, G, Z_v) - P_u @ P_o.T
+    return FeatureValues(X.graph.concat([P_u, C_fv @ inverse_v.T], 1), variance(kernel, G))
+
+
+@basis.register
+def _(features: orthogonal.DecoupledFeatures, X: Value) -> FeatureValues:
+    G = embedded(features, X)
+    Z, Z_v, _, inverse, weighted = state(features)
+    kernel = plain_kernel(features)
+    P_u = covariance(kernel, G, Z) @ inverse.T
+    shift = covariance(kernel, G, Z_v) @ number(features.coefficients) - P_u @ weighted.T
+    return FeatureValues(P_u, variance(kernel, G), shift)
+
+
+@basis.register
+def _(features: sums.SumFeatures, X: Value) -> FeatureValues:
+    found = [basis(part, X) for part in features.each]
+    if len({len(part.blocks) for part in features.each}) != 1:
+        raise CannotExport(features)
+    ends = [np.cumsum([0, *part.blocks]) for part in features.each]
+    pieces = [
+        b.phi.columns(range(end[i], end[i + 1]))
+        for i in range(len(features.blocks))
+        for b, end in zip(found, ends, strict=True)
+    ]
+    shifts = [b.shift for b in found if b.shift is not None]
+    prior = functools.reduce(Value.__add__, [b.prior for b in found])
+    shift = functools.reduce(Value.__add__, shifts) if shifts else None
+    return FeatureValues(X.graph.concat(pieces, 1), prior, shift)
+
+
+def embedded(features: InducingFeatures, X: Value) -> Value:
+    """g of rows, (N, D)."""
+    return layer(features.network, X)
+
+
+@torch.no_grad()
+def state(features: InducingFeatures) -> list[np.ndarray]:
+    """What rows are conditioned on, of a posterior that is frozen."""
+    kept = features.kept() if features.n_frozen else features.state()
+    return [number(value) for value in kept]
+
+
+def plain_kernel(features: InducingFeatures) -> Any:
+    """The kernel of points that are inputs."""
+    if type(features.covariances) is not Covariances:
+        raise CannotExport(features.covariances)
+    return features.kernel
+
+
+# ---- basis functions by the million --------------------------------------------------------------
+
+
+@functools.singledispatch
+def columns(functions: Any, X: Value) -> Value:
+    """All basis functions of rows, (N, m)."""
+    raise CannotExport(functions)
+
+
+@columns.register
+def _(functions: basis_functions.KernelBasis, X: Value) -> Value:
+    return covariance(functions.kernel, X, number(functions.points))
+
+
+@columns.register
+@torch.no_grad()
+def _(functions: basis_functions.FourierBasis, X: Value) -> Value:
+    if functions.n_components % 2:
+        raise CannotExport("an odd number of Fourier features (n_components)")
+    groups = torch.arange(functions.n_groups)
+    like = torch.zeros(1, functions.n_inputs, dtype=torch.float64)
+    omega, height = (number(a) for a in functions._frequencies(like, groups))
+    angle = X @ omega.T
+    return X.graph.concat([angle.map("Cos") * height, angle.map("Sin") * height], 1)

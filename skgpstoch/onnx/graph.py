@@ -1,0 +1,291 @@
+"""A graph of ONNX operators in float64, written as one writes NumPy.
+
+ONNX Runtime's CPU has no Erf of doubles, nor distribution functions: they are series
+(:mod:`skgpstoch.onnx.series`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 18
+IR_VERSION = 9  # of the first ONNX Runtime that has this opset
+MAIN_DOMAIN = ""
+
+
+class Value:
+    """A tensor of a graph, float64 unless it is told otherwise, with NumPy's operations."""
+
+    __array_priority__ = 1000  # array * value is ours
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.name = name
+
+    def __add__(self, other: Any) -> Value:
+        return self.graph.call("Add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.graph.call("Add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self.graph.call("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.graph.call("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self.graph.call("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self.graph.call("Mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.graph.call("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.graph.call("Div", other, self)
+
+    def __matmul__(self, other: Any) -> Value:
+        return self.graph.call("MatMul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        return self.graph.call("MatMul", other, self)
+
+    def __pow__(self, exponent: float) -> Value:
+        return self.square() if exponent == 2 else self.graph.call("Pow", self, exponent)
+
+    def __neg__(self) -> Value:
+        return self.graph.call("Neg", self)
+
+    def __lt__(self, other: Any) -> Value:
+        return self.graph.call("Less", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return self.graph.call("Greater", self, other)
+
+    def square(self) -> Value:
+        """self², elementwise."""
+        return self * self
+
+    def map(self, operator: str, **attributes: Any) -> Value:
+        """Another operator of one input."""
+        return self.graph.call(operator, self, **attributes)
+
+    def exp(self) -> Value:
+        """Return eˣ."""
+        return self.map("Exp")
+
+    def log(self) -> Value:
+        """Return the natural logarithm."""
+        return self.map("Log")
+
+    def sqrt(self) -> Value:
+        """Return √x."""
+        return self.map("Sqrt")
+
+    def abs(self) -> Value:
+        """|x|."""
+        return self.map("Abs")
+
+    def at_least(self, other: Any) -> Value:
+        """max(x, other)."""
+        return self.graph.call("Max", self, other)
+
+    def at_most(self, other: Any) -> Value:
+        """min(x, other)."""
+        return self.graph.call("Min", self, other)
+
+    def sum(self, axis: int) -> Value:
+        """Sum over an axis, which stays with length 1."""
+        return self.graph.call("ReduceSum", self, np.array([axis]), keepdims=1)
+
+    def min(self, axis: int) -> Value:
+        """Least over an axis, which stays with length 1."""
+        return self.graph.call("ReduceMin", self, np.array([axis]), keepdims=1)
+
+    def max(self, axis: int) -> Value:
+        """Greatest over an axis, which stays with length 1."""
+        return self.graph.call("ReduceMax", self, np.array([axis]), keepdims=1)
+
+    def columns(self, index: Sequence[int] | np.ndarray, axis: int = 1) -> Value:
+        """Those of an axis with these numbers."""
+        return self.graph.call("Gather", self, np.asarray(index, dtype=np.int64), axis=axis)
+
+    def unsqueeze(self, axis: int) -> Value:
+        """With a new axis of length 1."""
+        return self.graph.call("Unsqueeze", self, np.array([axis]))
+
+    def squeeze(self, axis: int) -> Value:
+        """Without an axis of length 1."""
+        return self.graph.call("Squeeze", self, np.array([axis]))
+
+    def transpose(self, *axes: int) -> Value:
+        """With its axes in this order."""
+        return self.graph.call("Transpose", self, perm=list(axes))
+
+    def reshape(self, *shape: int) -> Value:
+        """In another shape; 0 is as it was, −1 what is left."""
+        return self.graph.call("Reshape", self, np.array(shape))
+
+
+class Graph:
+    """Nodes and constants; `call` adds a node to the block that is being written."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[onnx.NodeProto]] = [[]]
+        self.constants: dict[tuple, onnx.TensorProto] = {}
+        self.n_names = 0
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Those of the block that is being written: the graph's own, or the body of a loop."""
+        return self.blocks[-1]
+
+    def new_name(self, stem: str) -> str:
+        """Return a name that nothing has."""
+        self.n_names += 1
+        return f"{stem.lower()}_{self.n_names}"
+
+    def constant(self, array: Any) -> Value:
+        """Return an array or a number as a value; the same contents are stored once."""
+        a = np.asarray(array)
+        is_number = a.ndim == 0 and a.dtype.kind in "iu"
+        if is_number or a.dtype.kind == "f":
+            a = a.astype(np.float64)
+        return self._exact(a)
+
+    def value(self, given: Any) -> Value:
+        """Return a value, or an array or a number as one."""
+        return given if isinstance(given, Value) else self.constant(given)
+
+    def call(
+        self, operator: str, *inputs: Any, domain: str = MAIN_DOMAIN, **attributes: Any
+    ) -> Value:
+        """Add a node with one output, and return it."""
+        return self.call_many(operator, 1, *inputs, domain=domain, **attributes)[0]
+
+    def call_many(
+        self,
+        operator: str,
+        n_outputs: int,
+        *inputs: Any,
+        domain: str = MAIN_DOMAIN,
+        **attributes: Any,
+    ) -> list[Value]:
+        """Add a node with several outputs, and return these."""
+        names = [self.value(given).name for given in inputs]
+        outputs = [self.new_name(operator) for _ in range(n_outputs)]
+        node = helper.make_node(operator, names, outputs, domain=domain, **attributes)
+        self.nodes.append(node)
+        return [Value(self, name) for name in outputs]
+
+    def concat(self, parts: Sequence[Any], axis: int) -> Value:
+        """Put values one after another along an axis."""
+        return parts[0] if len(parts) == 1 else self.call("Concat", *parts, axis=axis)
+
+    def where(self, condition: Value, this: Any, other: Any) -> Value:
+        """Return `this` where a condition holds, elementwise."""
+        return self.call("Where", condition, this, other)
+
+    def repeat(
+        self,
+        most: int,
+        start: Sequence[Value],
+        body: Callable[..., tuple[Value, Sequence[Value]]],
+    ) -> list[Value]:
+        """Return what steps make of values.
+
+        Parameters
+        ----------
+        most : int
+            Steps at most.
+        start : sequence of Value
+            What the first step is given.
+        body : callable
+            Maps values to whether another step follows, a condition of one element, and to the
+            next values.
+        """
+        carried = [Value(self, self.new_name("state")) for _ in start]
+        step, goes_on = self.new_name("step"), self.new_name("goes_on")
+        self.blocks.append([])
+        condition, found = body(*carried)
+        outputs = [self.call("Reshape", condition, np.empty(0, np.int64)), *found]
+        outputs = [self.call("Identity", value) for value in outputs]  # of names of their own
+        nodes = self.blocks.pop()
+
+        def info(name: str, kind: int = TensorProto.DOUBLE, shape: Any = None) -> Any:
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        results = [self.new_name("loop") for _ in start]
+        body_graph = helper.make_graph(
+            nodes,
+            self.new_name("body"),
+            [info(step, TensorProto.INT64, []), info(goes_on, TensorProto.BOOL, [])]
+            + [info(value.name) for value in carried],
+            [info(outputs[0].name, TensorProto.BOOL, [])]
+            + [info(value.name) for value in outputs[1:]],
+        )
+        given = [self._exact(np.array(most, np.int64)), self._exact(np.array(True)), *start]
+        names = [value.name for value in given]
+        self.nodes.append(helper.make_node("Loop", names, results, body=body_graph))
+        return [Value(self, name) for name in results]
+
+    def _exact(self, a: np.ndarray) -> Value:
+        """Return an array as a value, of its own type."""
+        a = np.ascontiguousarray(a).reshape(a.shape)
+        key = (a.dtype.str, a.shape, a.tobytes())
+        kept = self.constants
+        if key not in kept:
+            kept[key] = numpy_helper.from_array(a, self.new_name("constant"))
+        return Value(self, kept[key].name)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def model_of(
+    graph: Graph,
+    inputs: dict[str, int],
+    outputs: dict[str, tuple[Value, int, Sequence[Any]]],
+    about: str,
+) -> onnx.ModelProto:
+    """Return a checked model.
+
+    Parameters
+    ----------
+    graph : Graph
+        What is computed.
+    inputs : dict of str to int
+        Matrices, with their numbers of columns.
+    outputs : dict of str to (Value, int, sequence)
+        Values, their element types, and their shapes.
+    about : str
+        For the model's documentation.
+    """
+    given = [
+        helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n_samples", width])
+        for name, width in inputs.items()
+    ]
+    named, nodes = [], list(graph.nodes)
+    for name, (value, kind, shape) in outputs.items():
+        nodes.append(helper.make_node("Identity", [value.name], [name]))
+        named.append(helper.make_tensor_value_info(name, kind, list(shape)))
+    made = helper.make_graph(
+        nodes, "skgpstoch", given, named, initializer=list(graph.constants.values())
+    )
+    domains = {node.domain for node in nodes} - {MAIN_DOMAIN}
+    versions = [
+        helper.make_opsetid(MAIN_DOMAIN, OPSET),
+        *(helper.make_opsetid(d, 1) for d in domains),
+    ]
+    model = helper.make_model(made, opset_imports=versions, producer_name="skgpstoch")
+    model.ir_version = IR_VERSION
+    model.doc_string = about
+    onnx.checker.check_model(model)
+    return model

@@ -1,0 +1,195 @@
+"""Posteriors: the predictive distribution of y at rows of a graph."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..likelihoods import Gaussian, Laplace, Poisson, SharedStudentT, StudentT
+from ..models.mixture import MixturePosterior
+from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
+from ..posteriors.chevron import ChevronPosterior
+from ..posteriors.conjugate import ConjugatePosterior
+from ..posteriors.exact import ExactPosterior
+from .distributions import Component, Family, MixtureValues, skewed, total
+from .features import FeatureValues, basis, columns, layer
+from .graph import Value
+from .kernels import covariance, number, variance
+from .refusals import CannotExport
+
+
+class LatentValues(NamedTuple):
+    """N(mean, var) of f at rows, (N, P), and what the scale of the noise is multiplied by there."""
+
+    mean: Value
+    var: Value
+    ratio: Value | None = None
+
+
+# ---- q(f) ----------------------------------------------------------------------------------------
+
+
+@functools.singledispatch
+def latents(posterior: Any, X: Value) -> list[LatentValues]:
+    """The components of q(f), equally likely."""
+    raise CannotExport(posterior)
+
+
+@latents.register
+@torch.no_grad()
+def _(posterior: ExactPosterior, X: Value) -> list[LatentValues]:
+    G = layer(posterior.network, X)
+    Z = number(posterior.network(posterior.X))
+    K_star = covariance(posterior.kernel, G, Z)  # (N*, N)
+    prior = variance(posterior.kernel, G)
+    var = [given_rows(prior, K_star, L) for L in number(posterior.factor)]
+    alpha = number(posterior.alpha)
+    var = var if len(var) == alpha.shape[1] else var * alpha.shape[1]
+    return [LatentValues(K_star @ alpha, X.graph.concat(var, 1))]
+
+
+def given_rows(prior: Value, K_star: Value, L: np.ndarray) -> Value:
+    """k(x, x) − ‖L⁻¹k(Z, x)‖², (N, 1)."""
+    inverse = np.linalg.solve(L, np.eye(len(L)))
+    return (prior - (K_star @ inverse.T).square().sum(1)).at_least(0.0)
+
+
+@latents.register
+def _(posterior: ConjugatePosterior, X: Value) -> list[LatentValues]:
+    given, weights = basis(posterior.features, X), posterior.weights
+    rotated = given.phi @ number(weights.spectrum.vectors[0])
+    var = rotated.square() @ number(weights.variances) + given.residual()
+    return [LatentValues(given.phi @ number(weights.mean), var)]
+
+
+@latents.register
+def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
+    model, weights = posterior.model, posterior.weights
+    given = basis(model.features, X)
+    mean = given.phi @ number(weights.mean) + number(model.mean.value)
+    mean = mean if given.shift is None else mean + given.shift
+    var = sparse_variance(given, weights)
+    ratio = None
+    if model.scale is not None:
+        latent = given.phi @ number(model.scale.weights) + UNIT
+        ratio = LEAST_RATIO + latent.map("Softplus")
+    return [LatentValues(mean, var + np.zeros((1, weights.mean.shape[1])), ratio)]
+
+
+def sparse_variance(given: FeatureValues, weights: Any) -> Value:
+    """ρ + Σ_b ‖φ_b R_b‖², (N, P) or (N, 1)."""
+    ends = np.cumsum([0, *weights.sizes])
+    parts = []
+    for root, start, stop in zip(weights.roots, ends[:-1], ends[1:], strict=True):
+        phi = given.phi if len(ends) == 2 else given.phi.columns(range(start, stop))
+        if root is None:
+            parts.append(phi.square().sum(1))
+        else:
+            of_outputs = [(phi @ R).square().sum(1) for R in number(root)]
+            parts.append(phi.graph.concat(of_outputs, 1))
+    return given.residual() + total(parts)
+
+
+@latents.register
+def _(posterior: ChevronPosterior, X: Value) -> list[LatentValues]:
+    model = posterior.model
+    phi = columns(model.basis, X)
+    W, std = number(model.columns), number(model.std)  # (m, P, 1 + c), (m, P)
+    mean = phi @ W[..., 0] + number(model.shift)
+    var = phi.square() @ np.square(std)
+    for r in range(1, W.shape[2]):
+        var = var + (phi @ W[..., r]).square()
+    if model.augments:
+        prior = variance(model.basis.kernel, X)
+        squares = phi.square() @ number(model.row_precision)
+        var = var + prior.square() / (squares + prior)
+    return [LatentValues(mean, var)]
+
+
+@latents.register
+def _(posterior: MixturePosterior, X: Value) -> list[LatentValues]:
+    parts = [latent for member in posterior.parts for latent in latents(member, X)]
+    K, shrinkage, scale = len(parts), posterior.mean_shrinkage, posterior.disagreement_scale
+    centre = total([part.mean for part in parts]) / K
+    apart = [part.mean - centre for part in parts]
+    between = total([a.square() for a in apart]) * (scale**2 / K)
+    parts = [
+        LatentValues(centre + a * shrinkage, part.var + between, part.ratio)
+        for part, a in zip(parts, apart, strict=True)
+    ]
+    if posterior.spread is None:
+        return parts
+    std = mixture_of(posterior.likelihood, parts).moments()[1].sqrt()
+    log_r = std.log() * (posterior.exponent - 1.0)
+    r = log_r.exp() * number(posterior.factor)
+    mean = total([part.mean for part in parts]) / K
+    return [
+        LatentValues(
+            mean + r * (part.mean - mean),
+            r.square() * part.var,
+            r if part.ratio is None else r * part.ratio,
+        )
+        for part in parts
+    ]
+
+
+# ---- p(y) ----------------------------------------------------------------------------------------
+
+
+def predictive(posterior: Any, X: Value) -> MixtureValues:
+    """The distribution of y at each row, in the units of the posterior."""
+    found = mixture_of(posterior.likelihood, latents(posterior, X))
+    skew = getattr(posterior, "skew", None)
+    return found if skew is None else skewed(found, number(skew))
+
+
+def mixture_of(likelihood: Any, parts: list[LatentValues]) -> MixtureValues:
+    """That of y for components of q(f)."""
+    each = [components(likelihood, part) for part in parts]
+    return MixtureValues.of([component for found, _ in each for component in found], each[0][1])
+
+
+@functools.singledispatch
+def components(likelihood: Any, f: LatentValues) -> tuple[list[Component], Family]:
+    """The components of y for one of f, and what they are."""
+    raise CannotExport(likelihood)
+
+
+def of_rows(scale: np.ndarray, f: LatentValues) -> Any:
+    """The scale of the noise (P,), of rows that have their own (N, P)."""
+    return scale if f.ratio is None else f.ratio * scale
+
+
+@components.register
+def _(likelihood: Gaussian, f: LatentValues) -> tuple[list[Component], Family]:
+    noise = of_rows(np.sqrt(number(likelihood.log_noise.exp())), f)
+    return [Component(f.mean, (f.var + noise * noise).sqrt())], Family()
+
+
+@components.register
+def _(likelihood: SharedStudentT, f: LatentValues) -> tuple[list[Component], Family]:
+    scale = of_rows(number(likelihood.log_scale.exp()), f)
+    size, df = (f.var + scale * scale).sqrt(), number(likelihood.df)
+    family = Family(tuple(np.broadcast_to(df, likelihood.log_scale.shape).tolist()))
+    share, width = likelihood.outliers
+    usual = Component(f.mean, size, 1.0 - share)
+    return ([usual, Component(f.mean, size * width, share)] if share else [usual]), family
+
+
+@components.register(Laplace)
+@components.register(StudentT)
+def _(likelihood: Any, f: LatentValues) -> tuple[list[Component], Family]:
+    scale = of_rows(np.sqrt(number(likelihood.noise_variance)), f)
+    return [Component(f.mean, (f.var + scale * scale).sqrt())], Family(name=repr(likelihood))
+
+
+@components.register
+def _(likelihood: Poisson, f: LatentValues) -> tuple[list[Component], Family]:
+    if likelihood.link != "exp" or likelihood.exposure is not None:
+        raise CannotExport(repr(likelihood))
+    mean = (f.mean + f.var * 0.5).exp()
+    var = mean + mean.square() * (f.var.exp() - 1.0)
+    return [Component(mean, var.sqrt())], Family(name=repr(likelihood))

@@ -1,0 +1,68 @@
+"""skl2onnx converts pipelines that end in our estimators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessClassifier, SVGPRegressor
+
+skl2onnx = pytest.importorskip("skl2onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((80, 3))
+y = X[:, 0] + 0.1 * rng.standard_normal(80)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def converters():
+    from skgpstoch.onnx import register_converters
+
+    register_converters()
+
+
+def run(model, X, **options):
+    proto = skl2onnx.to_onnx(model, X[:1], target_opset=18, options={id(model): options})
+    session = runtime.InferenceSession(proto.SerializeToString())
+    return session.run(None, {"X": X})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [SVGPRegressor(max_iter=3, random_state=0), AutoGaussianProcessRegressor(random_state=0)],
+    ids=["sparse", "default"],
+)
+def test_pipelines_of_regressors(model):
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
+    mean, std = run(pipeline, X)
+    exact = pipeline.predict(X, return_std=True)
+    np.testing.assert_allclose(mean[:, 0], exact[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(std[:, 0], exact[1], rtol=1e-8)
+
+
+def test_columns_that_come_apart_are_joined():
+    columns = make_column_transformer((StandardScaler(), [0, 1]), ("passthrough", [2]))
+    pipeline = make_pipeline(columns, SVGPRegressor(max_iter=3, random_state=0)).fit(X, y)
+    np.testing.assert_allclose(run(pipeline, X)[0][:, 0], pipeline.predict(X), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("labels", [(y > 0).astype(int), np.where(y > 0, "a", "b")], ids=["0", "a"])
+def test_pipelines_of_classifiers(labels):
+    pipeline = make_pipeline(StandardScaler(), GaussianProcessClassifier()).fit(X, labels)
+    label, probability = run(pipeline, X, zipmap=False)
+    np.testing.assert_array_equal(label, pipeline.predict(X))
+    np.testing.assert_allclose(probability, pipeline.predict_proba(X), atol=1e-6)
+    of_classes = run(pipeline, X, zipmap=True)[1]
+    assert set(of_classes[0]) == set(np.unique(labels).tolist())
+
+
+def test_opsets_that_are_too_old_are_refused():
+    model = GaussianProcessClassifier().fit(X, y > 0)
+    with pytest.raises(NotImplementedError, match="target_opset=15"):
+        skl2onnx.to_onnx(model, X[:1], target_opset=15)

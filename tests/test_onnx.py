@@ -1,0 +1,314 @@
+"""Graphs of fitted models, run by ONNX Runtime, predict what the models do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, stdtr
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import kernels as k
+
+import skgpstoch
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    ConvolutionalGPRegressor,
+    DeepGPRegressor,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    QSGPClassifier,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    StackedDensityRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.likelihoods import Bernoulli, Poisson
+
+pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
+from skgpstoch.onnx.graph import Graph, Value, model_of  # noqa: E402
+from skgpstoch.onnx.series import normal_cdf, student_cdf  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+CLOSE = 1e-10  # of |value| + std
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (60, 3))
+F = np.sin(2.0 * X[:, 0]) + X[:, 1]
+y = 5.0 + 3.0 * F + 0.3 * rng.standard_normal(len(X))
+X_NEW = rng.uniform(-2.5, 2.5, (37, 3))
+TWO, THREE = np.median(F) < F, np.digitize(F, np.quantile(F, [0.3, 0.7]))
+
+
+def run(model_or_proto, X, outputs=None, **options):
+    proto = model_or_proto
+    if not hasattr(proto, "SerializeToString"):
+        proto = to_onnx(model_or_proto, outputs, **options)
+    settings = runtime.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = runtime.InferenceSession(
+        proto.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"X": np.asarray(X, np.float64)}), strict=True))
+
+
+def predicted(model, X, outputs):
+    """Mean, std, and the ends of intervals of 90 %, in the shapes of a graph."""
+    mean, std = (np.reshape(a, (len(X), -1)) for a in model.predict(X, return_std=True))
+    found = {"mean": mean, "std": std}
+    if "quantiles" in outputs:
+        found["quantiles"] = model.predict_interval(X, 0.9).reshape(len(X), 2, -1).swapaxes(1, 2)
+    return found
+
+
+def assert_same_numbers(model, X=X_NEW, outputs=("mean", "std", "quantiles")):
+    """Predictions agree to 1e-10, or as a change of X by its last digit changes the model's own."""
+    found = run(model, X, outputs, quantiles=(0.05, 0.95))
+    exact = predicted(model, X, outputs)
+    moved = predicted(model, np.nextafter(X, np.inf), outputs)
+    size = np.abs(exact["mean"]) + exact["std"]
+    for name in outputs:
+        scale = size[..., None] if name == "quantiles" else size
+        rounding = np.max(np.abs(moved[name] - exact[name]) / scale)
+        assert np.max(np.abs(found[name] - exact[name]) / scale) < CLOSE + 30.0 * rounding
+
+
+def assert_same_classes(model, X=X_NEW):
+    found = run(model, X)
+    p = model.predict_proba(X)
+    np.testing.assert_allclose(found["probabilities"], p, rtol=CLOSE, atol=1e-14)  # of 1 − p
+    np.testing.assert_array_equal(found["label"], model.predict(X))
+
+
+# ---- kernels and estimators ----------------------------------------------------------------------
+
+KERNELS = [
+    k.RBF(),
+    k.RBF([1.0, 2.0, 0.5]),
+    k.Matern(nu=0.5),
+    k.Matern(nu=1.5),
+    k.Matern(nu=2.5),
+    2.0 * k.RationalQuadratic(alpha=0.5) + k.ConstantKernel(0.5),
+    k.RBF() * k.ExpSineSquared(1.0, 3.0) + k.DotProduct(),
+    k.RBF() ** 2 + k.DotProduct() ** 2,
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_kernels(kernel):
+    assert_same_numbers(
+        GaussianProcessRegressor(kernel + k.WhiteKernel(0.1), optimizer=None).fit(X, y)
+    )
+    assert_same_numbers(SVGPRegressor(kernel, n_inducing=10, max_iter=2, random_state=0).fit(X, y))
+
+
+REGRESSORS = {
+    "orthogonal points": SolveGPRegressor(n_inducing=10, n_orthogonal=10, max_iter=2),
+    "networks": SCGDGaussianProcessRegressor(hidden_layer_sizes=(8, 8), max_iter=2),
+    "tanh": SCGDGaussianProcessRegressor(hidden_layer_sizes=(8,), activation="tanh", max_iter=2),
+    "Fourier features": BSGDGaussianProcessRegressor(
+        k.RBF() + k.DotProduct(), hidden_layer_sizes=(), n_components=21, max_iter=2
+    ),
+    "basis functions": QSGPRegressor(n_components=40, max_iter=2),
+    "relevance vectors": QSRVMRegressor(max_iter=2),
+    "log-loss": DLMRegressor(likelihood="shared_student_t", n_inducing=10, max_iter=2),
+    "ensemble": DeepKernelEnsembleRegressor(n_estimators=2, hidden_layer_sizes=(8,), max_iter=3),
+    "drop-in for many rows": GaussianProcessRegressor(
+        k.RBF() + k.WhiteKernel(0.1), method="svgp", optimizer=None
+    ),
+    "normalised": GaussianProcessRegressor(k.RBF() + k.WhiteKernel(0.1), normalize_y=True),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_regressors(name):
+    model = REGRESSORS[name]
+    if "random_state" in model.get_params():
+        model.set_params(random_state=0)
+    assert_same_numbers(model.fit(X, y))
+
+
+def test_several_outputs():
+    Y = np.column_stack([y, X[:, 2] - y])
+    assert_same_numbers(SVGPRegressor(n_inducing=10, max_iter=2).fit(X, Y))
+    ensemble = DeepKernelEnsembleRegressor(
+        n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
+    )
+    assert_same_numbers(ensemble.fit(X, Y))
+
+
+def test_other_likelihoods_have_moments():
+    for likelihood in ("student_t", "laplace"):
+        model = SVGPRegressor(likelihood=likelihood, n_inducing=10, max_iter=2).fit(X, y)
+        assert_same_numbers(model, outputs=("mean", "std"))
+        with pytest.raises(CannotExport, match="quantiles of"):
+            to_onnx(model, "quantiles")
+    counts = rng.poisson(np.exp(0.5 * F)).astype(float)
+    model = SVGPRegressor(likelihood="poisson", n_inducing=10, max_iter=2).fit(X, counts)
+    assert_same_numbers(model, outputs=("mean", "std"))
+
+
+CLASSIFIERS = {
+    "Laplace": GaussianProcessClassifier(optimizer=None),
+    "logit": SVGPClassifier(n_inducing=10, max_iter=2),
+    "basis functions": QSGPClassifier(n_components=40, max_iter=2),
+    "ensemble": DeepKernelEnsembleClassifier(n_estimators=2, hidden_layer_sizes=(8,), max_iter=3),
+    "default": AutoGaussianProcessClassifier(),
+}
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers(name, labels):
+    model = CLASSIFIERS[name].set_params(random_state=0)
+    assert_same_classes(model.fit(X, labels.astype(int)))
+
+
+def test_probit_and_labels():
+    words = np.where(TWO, "yes", "no")
+    model = SVGPClassifier(likelihood=Bernoulli("probit"), n_inducing=10, max_iter=2).fit(X, words)
+    assert_same_classes(model)
+
+
+@pytest.mark.parametrize("variance", [1e-6, 0.3, 1.0, 30.0, 1e4])
+def test_certain_and_uncertain_functions_have_the_mean_of_the_logistic_function(variance):
+    kernel = k.ConstantKernel(variance) * k.RBF(0.3)
+    assert_same_classes(SVGPClassifier(kernel, n_inducing=5, max_iter=1).fit(X, TWO))
+
+
+# ---- the recommended default ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Numbers that are missing, and heavy tails."""
+    given = np.column_stack([X, np.exp(4.0 * X[:, 0]), np.ones(len(X))])
+    given[::6, 1] = np.nan
+    return given
+
+
+@pytest.mark.parametrize("discrete", ["auto", False])
+def test_the_default_with_its_calibration(table, discrete):
+    target = np.round(y) if discrete else y
+    model = AutoGaussianProcessRegressor(discrete=discrete, random_state=0).fit(table, target)
+    assert (model.atoms_ is not None) == bool(discrete)
+    new = table[:20] + 0.01
+    new[3, 1] = np.nan
+    assert_same_numbers(model, new)
+
+
+def test_stacks():
+    parts = [
+        ("sparse", SVGPRegressor(n_inducing=10, max_iter=2, random_state=0)),
+        ("exact", GaussianProcessRegressor(k.RBF() + k.WhiteKernel(0.1), optimizer=None)),
+    ]
+    assert_same_numbers(StackedDensityRegressor(parts).fit(X, y))
+
+
+# ---- what a graph is -----------------------------------------------------------------------------
+
+
+def test_any_number_of_rows():
+    model = DeepKernelEnsembleRegressor(
+        n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
+    ).fit(X, y)
+    many = rng.uniform(-2.5, 2.5, (10_000, 3))
+    assert_same_numbers(model, many)
+    assert_same_numbers(model, many[:1])
+
+
+def test_the_file_is_of_standard_operators(tmp_path):
+    import onnx
+
+    model = SVGPRegressor(n_inducing=10, max_iter=2, random_state=0).fit(X, y)
+    export(model, tmp_path / "model.onnx", outputs=["std", "mean"])
+    proto = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert {node.domain for node in proto.graph.node} == {""}
+    assert [output.name for output in proto.graph.output] == ["std", "mean"]
+    assert list(run(proto, X_NEW)) == ["std", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "quantiles", "message"),
+    [
+        ("median", (0.5,), "outputs must be different names"),
+        (["mean", "mean"], (0.5,), "outputs must be different names"),
+        ([], (0.5,), "outputs must be different names"),
+        ("quantiles", (0.0, 0.5), "quantiles must be between 0 and 1, got 0.0"),
+        ("quantiles", (math.nan,), "quantiles must be between 0 and 1, got nan"),
+    ],
+)
+def test_bad_requests(outputs, quantiles, message):
+    model = GaussianProcessRegressor(optimizer=None).fit(X, y)
+    with pytest.raises(ValueError, match=message):
+        to_onnx(model, outputs, quantiles)
+
+
+def test_models_that_are_not_fitted():
+    with pytest.raises(NotFittedError):
+        to_onnx(SVGPRegressor())
+
+
+def test_parts_without_a_graph_are_named():
+    few = {"max_iter": 1, "random_state": 0}
+    images = rng.standard_normal((20, 16))
+    cases = {
+        "DeepFeatures": DeepGPRegressor(n_inducing=5, **few).fit(X, y),
+        "PatchCovariances": ConvolutionalGPRegressor(
+            image_shape=(4, 4), patch_shape=(2, 2), n_inducing=5, **few
+        ).fit(images, images[:, 0]),
+        "robustmax": SVGPClassifier(likelihood="robustmax", n_inducing=5, **few).fit(X, THREE),
+        "softplus": SVGPRegressor(likelihood=Poisson("softplus"), n_inducing=5, **few).fit(
+            X, np.round(np.abs(y))
+        ),
+        "ConstantVarianceRegressor": ConstantVarianceRegressor(
+            GaussianProcessRegressor(optimizer=None)
+        ).fit(X, y),
+    }
+    for name, model in cases.items():
+        with pytest.raises(CannotExport, match=name):
+            to_onnx(model)
+
+
+# ---- functions that ONNX Runtime has not in float64 ----------------------------------------------
+
+
+@pytest.mark.parametrize("df", [None, 2.05, 3.0, 8.5, 60.0, 400.0])
+def test_distribution_functions_are_right_in_the_tails(df):
+    z = np.concatenate([np.linspace(-30.0, 30.0, 4001), [-1e9, 1e9, -1e-9, 0.0]])
+    exact = ndtr(z) if df is None else stdtr(df, z)
+    graph = Graph()
+    given = Value(graph, "X")
+    cdf = normal_cdf(given) if df is None else student_cdf(df, given)
+    found = run(model_of(graph, {"X": 1}, {"cdf": (cdf, 11, [None, 1])}, ""), z[:, None])["cdf"]
+    counts = exact > 1e-300
+    np.testing.assert_allclose(found[counts, 0], exact[counts], rtol=3e-12)
+
+
+def test_every_public_estimator_is_exported_or_refused():
+    """A new estimator must be thought of here."""
+    from skgpstoch.onnx.estimators import class_probabilities, distribution
+
+    known = {*distribution.registry, *class_probabilities.registry}
+    for name in skgpstoch.__all__:
+        estimator = getattr(skgpstoch, name)
+        if isinstance(estimator, type) and hasattr(estimator, "predict"):
+            has_graph = any(base in known for base in estimator.__mro__[:-1])
+            assert has_graph or name == "ConstantVarianceRegressor", name

@@ -382,7 +382,10 @@ class VariationalRecipe(Recipe):
 
     @property
     def learns(self) -> bool:
-        return self.features.network is not None or not self.features.kernel.is_fixed
+        kernel = self.features.kernel
+        if not any(parameter.requires_grad for parameter in self.likelihood.parameters()):
+            kernel = kernel._replace(learns_noise=False)  # there is none
+        return self.features.network is not None or not kernel.is_fixed
 
     @property
     def chooses_inputs(self) -> bool:

@@ -1,5 +1,9 @@
 """Predictive distributions through scikit-learn's wrappers."""
 
+import re
+import textwrap
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -15,6 +19,10 @@ from sklearn.preprocessing import FunctionTransformer, PowerTransformer, Standar
 
 import skgpstoch as gp
 from skgpstoch import SVGPRegressor
+
+DOC = Path(__file__).parents[1] / "doc"
+PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
+CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 
 def sparse(**params):
@@ -170,3 +178,11 @@ def test_a_transformer_with_an_end(rows):
     assert_allclose(found.cdf(found.ppf(0.99)), 0.99)
     assert np.isfinite(found.mean()).all()
     assert_allclose(found.logpdf(y**3), gp.log_predictive_density(model, X, y**3))
+
+
+def test_the_page_is_true():
+    """But for what needs skpro: tests/clients runs all of it."""
+    blocks = [textwrap.dedent(block) for block in re.findall(CODE, PAGE.read_text())]
+    own = [block for block in blocks if "skpro" not in block]
+    assert len(own) == len(blocks) - 1
+    exec("".join(own), {"__name__": "page"})

@@ -2,8 +2,9 @@
 
     CRPS = Σ_{k<y} F(k)² + Σ_{k≥y} (1 − F(k))²
 
-Where counts are many, a sum is an integral over what F is between counts, by the midpoint rule, and
-what Euler and Maclaurin add where the terms have a kink, −(F(y) − F(y − 1))/12.
+Where counts are many, the sum of g(k) from a on is the integral from a − ½ on over what F is
+between counts, plus what Euler and Maclaurin add, (g(a) − g(a − 1))/24 at its start and
+−(F(y) − F(y − 1))/12 at its kink.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def crps_of_counts(
     total += integrate_between(
         lambda row, t: error(row, t, t >= kink[row, None]), breaks, PRECISION * unit
     )
-    at_kink = np.maximum(np.stack([y - 1.0, y], 1), 0.0)
-    mass = np.diff(below(row, at_kink))[:, 0]
+    at_start = np.diff(error(row, np.stack([few - 1.0, few], 1), (y <= few)[:, None]))[:, 0]
+    mass = np.diff(below(row, np.maximum(np.stack([y - 1.0, y], 1), 0.0)))[:, 0]
+    total += np.where(is_long, at_start, 0.0) / 24.0
     return total - np.where((kink > start) & (kink < end), mass, 0.0) / 12.0

@@ -40,6 +40,9 @@ COUNT_TRAINING_NODES = 48
 COUNT_PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
 
+COUNT_GAMMA_NODES = 128
+"""Of expectations over a Gamma distribution: probabilities of counts are right to 1e-9."""
+
 MOST_COUNT = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""
 
@@ -324,6 +327,7 @@ def _gamma_nodes(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     shape = np.maximum(shape, 1.0)
     width = np.sqrt(60.0 / shape)
     low, high = -30.0 / shape - width, np.log1p(30.0 / shape + width)
-    u = low + (high - low) * np.linspace(0.0, 1.0, 64).reshape(-1, *[1] * shape.ndim)
+    unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * shape.ndim)
+    u = low + (high - low) * unit
     weights = np.exp(shape * (u - np.expm1(u)))
     return shape * np.exp(u), weights / weights.sum(0)

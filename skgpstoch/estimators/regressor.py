@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +15,12 @@ from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
+from ..data.target_transforms import fitted_transform
+from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
+from ..distributions.transformed import transformed, transformed_draws
 from ..docstrings import documented
+from ..likelihoods.base import regression_likelihood
 from ..likelihoods.real import AdditiveNoise, Noiseless
 from .base import BaseGP, known_noise, predicting, validate_inputs
 from .predicted import PredictedLaw
@@ -26,6 +31,11 @@ from .validation import (
     check_weight,
     check_y_std,
     warn_of_overflow,
+)
+
+KNOWN_AND_TRANSFORMED = (
+    "y_std must be None with target_transform: known errors are of y itself, and not of the "
+    "transformed target."
 )
 
 
@@ -67,9 +77,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         if reset:
             self._fitted_with_exposure = exposure is not None
-        if sample_weight is None:
-            return data
-        return check_weight(data, sample_weight, least, keeps=reset)
+        if sample_weight is not None:
+            data = check_weight(data, sample_weight, least, keeps=reset)
+        return with_transformed_targets(self, data, reset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -78,13 +88,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
         mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
-        if not latent:
+        if not latent and transformer_of(self) is None:
             warn_of_overflow(std / self._y_scaling.scale)
         return mean, std
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
         """Return the mean of y, or of f, in the units of y, (n, P)."""
-        if not getattr(self, "posterior_", None) or not self.posterior_.has_cheap_mean:
+        is_cheap = hasattr(self, "posterior_") and self.posterior_.has_cheap_mean
+        if not is_cheap or not (latent or transformer_of(self) is None):
             return self._moments(X, latent, exposure, y_std)[0]
         X, posterior = self._query(X)  # noise has no mean, and variances are dear
         posterior.likelihood.of(known_rows(X, exposure, y_std, self._y_scaling.scale))
@@ -150,6 +161,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
                 f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
                 "f and independent noise."
             )
+        if not latent and transformer_of(self) is not None:
+            raise ValueError(
+                "return_cov=True needs latent=True with target_transform: the covariance is of the "
+                "transformed target."
+            )
         np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
         with predicting():
             q, likelihood = posterior.predictive(
@@ -201,7 +217,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
 
-        def ends(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
+        def ends(law: Law, _: slice) -> tuple[np.ndarray, ...]:
             return law.quantile(tail), law.quantile(1.0 - tail)
 
         interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
@@ -225,8 +241,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             parts.append(law)
             return ()
 
-        by_blocks(self, X, keep, latent, exposure, y_std)
-        return PredictiveDistribution(PredictedLaw.joined(parts), self._y_shape)
+        predicted_by_blocks(self, X, keep, latent, exposure, y_std)
+        law: Law = PredictedLaw.joined(parts)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            law = transformed(law, transformer)
+        return PredictiveDistribution(law, self._y_shape)
 
     @documented(predict)
     def sample_y(
@@ -269,8 +288,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             else:
                 drawn = posterior.sample_y(X, rows, n_samples, generator)
         offset, scale = self._y_scaling
-        draws = drawn.cpu().numpy() * scale + offset
-        return self._shaped(np.moveaxis(draws, 0, -1))
+        draws = np.moveaxis(drawn.cpu().numpy() * scale + offset, 0, -1)  # (N, P, n_samples)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            draws = transformed_draws(draws, transformer)
+        return self._shaped(draws)
 
     # ---- judgements --------------------------------------------------------------------------
 
@@ -315,7 +336,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Nats, for y in the units of the user; of counts, the log probability.
         """
         data = self._checked(X, y, None, exposure, y_std)
-        return of_targets(self, data, PredictedLaw.joint_log_density)
+        return of_targets(self, data, lambda law, y: law.joint_log_density(y))
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
@@ -332,7 +353,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Uniform over new rows, if predictions are calibrated.
         """
         data = self._checked(X, y, None, None, y_std)
-        return self._shaped(of_targets(self, data, PredictedLaw.cdf))
+        return self._shaped(of_targets(self, data, lambda law, y: law.cdf(y)))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
         """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
@@ -374,15 +395,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
 
 
-def by_blocks(
+def predicted_by_blocks(
     model: Regressor,
     X: Any,
     compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
-    latent: bool = False,
-    exposure: Any = None,
-    y_std: Any = None,
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
 ) -> list[np.ndarray]:
-    """Put together what is computed of the distributions of blocks of rows."""
+    """Put together what is computed of blocks of rows, of the (transformed) target or of f."""
+    if y_std is not None and transformer_of(model) is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
     X, posterior = model._query(X)
     rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
 
@@ -394,17 +417,78 @@ def by_blocks(
     return model._collect(len(X), of_block)
 
 
+def by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[Law, slice], tuple[np.ndarray, ...]],
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
+) -> list[np.ndarray]:
+    """Put together what is computed of the distributions of blocks of rows."""
+    transformer = None if latent else transformer_of(model)
+
+    def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
+        return compute(law if transformer is None else transformed(law, transformer), block)
+
+    return predicted_by_blocks(model, X, of_block, latent, exposure, y_std)
+
+
 def of_targets(
-    model: Regressor, data: Data, function: Callable[[PredictedLaw, Tensor], np.ndarray]
+    model: Regressor, data: Data, function: Callable[[Any, Any], np.ndarray]
 ) -> np.ndarray:
     """Return a function of the distributions and of targets, by blocks of rows."""
     X, rows, posterior = model._labelled(data)
+    transformer = transformer_of(model)
 
     def of_block(block: slice) -> tuple[Tensor]:
         law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
-        return (torch.from_numpy(function(law, rows.y[block])),)
+        if transformer is None:
+            return (torch.from_numpy(function(law, rows.y[block])),)
+        y = transformer.inverse_transform(data.y[block])
+        return (torch.from_numpy(function(transformed(law, transformer), y)),)
 
     return model._collect(len(X), of_block)[0]
+
+
+# ---- transformed targets -------------------------------------------------------------------------
+
+
+def transformer_of(model: Regressor) -> Any:
+    """Return what targets are transformed by, or None."""
+    return getattr(model, "target_transformer_", None)
+
+
+def with_transformed_targets(model: Regressor, data: Data, reset: bool) -> Data:
+    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
+
+    Raises
+    ------
+    ValueError
+        If targets are counts or have known errors, or cannot be transformed.
+    """
+    if reset and hasattr(model, "target_transform"):
+        model.target_transformer_ = None
+        if model.target_transform is not None:
+            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
+                raise ValueError(
+                    f"target_transform must be None where y are counts, got "
+                    f"{model.target_transform!r}."
+                )
+            given = model.target_transform, data.y, data.weight
+            model.target_transformer_ = fitted_transform(*given)
+    if (transformer := transformer_of(model)) is None:
+        return data
+    if data.y_std is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
+    if not np.isfinite(z).all():
+        raise ValueError(
+            f"y must be where target_transform={model.target_transform!r} is finite, got "
+            f"{data.y[~np.isfinite(z)][0]:g}."
+        )
+    return replace(data, y=z)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

@@ -631,6 +631,56 @@ def test_hostile_files_are_refused(name, files, tmp_path):
         skgpstoch.load(path)
 
 
+def altered(nodes, rng):
+    """Nodes of which one says something else."""
+    node, other = (nodes[i] for i in rng.integers(len(nodes), size=2))
+    i, kind = int(rng.integers(len(node))), rng.integers(5)
+    if kind == 0:
+        node[i] = JUNK[rng.integers(len(JUNK))]
+    elif kind == 1:
+        node[:] = other
+    elif kind == 2:
+        nodes.remove(node)
+    elif kind == 3:
+        node.append(JUNK[rng.integers(len(JUNK))])
+    else:
+        node[i] = other[rng.integers(len(other))]
+
+
+JUNK = [
+    0,
+    -1,
+    2**63,
+    1e308,
+    "",
+    "nan",
+    None,
+    True,
+    [0],
+    [40],
+    "10,10",
+    "99999999",
+    "|O",
+    "symmetric",
+]
+
+
+@pytest.mark.parametrize("name", ["exact", "sparse"])
+def test_altered_structures_are_refused_or_loaded(name, files, tmp_path):
+    """Their digests are right. What is loaded may be nonsense, but loading raises nothing else."""
+    rng, path, refused = np.random.default_rng(2), tmp_path / "model", 0
+    for _ in range(200):
+        metadata, found = taken_apart(files[name])
+        nodes = nodes_of(metadata)
+        altered(nodes, rng)
+        metadata["structure"] = json.dumps(nodes)
+        put_together(path, metadata, found)
+        peak, loaded = peak_of_loading(path)
+        refused += loaded is None
+        assert peak < 4 * path.stat().st_size + 2**20
+    assert refused > 150
+
+
 def test_the_digest_is_of_all_that_is_said(files, tmp_path):
     path = tmp_path / "model"
     for name, value in [("class", "SVGPRegressor"), ("parameters", "{}")]:

@@ -20,7 +20,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from .forms import Function
+from .forms import DAMAGE, Function
 from .registry import PACKAGE
 from .soundness import check_sound
 from .state import Names, PackedState, Packer, unpack
@@ -156,7 +156,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     with open(path, "rb") as file:
         try:
             return loaded(file, FileNames(objects))
-        except ValueError as error:
+        except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
 
 

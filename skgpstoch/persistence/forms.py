@@ -197,8 +197,8 @@ def parameter_of(parts: list[Any]) -> nn.Parameter:
 def module(value: nn.Module) -> Parts:
     """Take a module apart: its class, and what is not as in any new one."""
     yield "", type(value)
-    fields = vars(value).items()
-    yield from items({k: v for k, v in fields if k not in FRESH or v != FRESH[k]})
+    own = {k: v for k, v in vars(value).items() if k not in FRESH or v != FRESH[k]}
+    yield from items(own)
 
 
 def module_of(parts: list[Any]) -> nn.Module:
@@ -206,7 +206,7 @@ def module_of(parts: list[Any]) -> nn.Module:
     cls, *rest = parts
     made = bare(cls, "module")
     nn.Module.__init__(made)
-    vars(made).update(pairs(rest))
+    vars(made).update(fields(rest))
     kinds = {"_parameters": nn.Parameter, "_buffers": Tensor, "_modules": nn.Module}
     for name, kind in kinds.items():
         if not all(v is None or isinstance(v, kind) for v in vars(made)[name].values()):
@@ -248,8 +248,16 @@ def object_of(parts: list[Any], form: str = "object") -> Any:
     """Return an object, without calling its constructor."""
     cls, *rest = parts
     made = bare(cls, form)
-    vars(made).update(pairs(rest))
+    vars(made).update(fields(rest))
     return made
+
+
+def fields(parts: list[Any]) -> dict[str, Any]:
+    """Return attributes by their names."""
+    found = dict(pairs(parts))
+    if not all(type(name) is str for name in found):
+        raise ValueError("names of attributes are no texts")
+    return found
 
 
 def request(value: Any) -> Parts:
@@ -275,7 +283,7 @@ def record_of(parts: list[Any]) -> Any:
     if not isinstance(cls, type) or form_of_class(cls) != "record":
         raise ValueError(f"{cls!r:.60} is no class of a record")
     make: Any = getattr(cls, "restored", cls)
-    return make(**dict(pairs(rest)))
+    return make(**fields(rest))
 
 
 def contents(value: Any) -> Parts:

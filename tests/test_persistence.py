@@ -133,6 +133,7 @@ VALUES = [
     np.bool_(True),
     np.str_("text"),
     np.datetime64("2020-01-01T03"),
+    Path("folder") / "file",
     torch.float32,
     torch.device("cpu"),
     torch.Size([2, 3]),

@@ -153,7 +153,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     >>> bool(np.all(again.predict(X) == model.predict(X)))
     True
     """
-    with open(path, "rb") as file:
+    with open(Path(path), "rb") as file:
         try:
             return loaded(file, FileNames(objects))
         except DAMAGE as error:

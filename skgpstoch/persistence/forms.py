@@ -11,6 +11,7 @@ import math
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def pairs(parts: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def word(value: Any) -> Parts:
-    """Write a number that JSON has not, or a device."""
+    """Write a number that JSON has not, a path, or a device."""
     return numbered([str(value)])
 
 
@@ -321,6 +322,7 @@ FORMS: dict[str, Form] = {
     "frozenset": Form(in_order, frozenset),
     "dict": Form(items, lambda parts: dict(pairs(parts))),
     "ordered dict": Form(items, lambda parts: OrderedDict(pairs(parts))),
+    "path": Form(word, lambda parts: Path(*parts)),
     "floats": Form(lambda value: numbered([np.array(value)]), lambda parts: parts[0].tolist()),
     "float": Form(word, lambda parts: WORDS[parts[0]]),
     "scalar": Form(scalar, scalar_of),
@@ -351,6 +353,7 @@ OF_TYPE: dict[type, str] = {
     dict: "dict",
     OrderedDict: "ordered dict",
     float: "float",
+    type(Path()): "path",
     np.random.RandomState: "random state",
     Tensor: "tensor",
     nn.Parameter: "parameter",

@@ -144,7 +144,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("names", [Names, FileNames])
 def test_values_come_back(value, names):
     (back,) = again([value], names)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
+from ..data.kinds import real_target
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, validate_inputs
 from ..persistence.estimator import SavedEstimator
@@ -43,8 +44,8 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         """Return X, or X and y, as the kernel takes them."""
         if self._kernel().requires_vector_input:
             return validate_inputs(self, X, *y, **options)
-        given = map(readable, (X, *y))
-        return validate_data(self, *given, ensure_2d=False, dtype=None, **options)
+        y = tuple(real_target(a) if options.get("y_numeric") else readable(a) for a in y)
+        return validate_data(self, readable(X), *y, ensure_2d=False, dtype=None, **options)
 
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True

@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import MOST_INTEGER, Scaling, readable, resolve_seed
+from ..data.arrays import MOST_INTEGER, Scaling, resolve_seed
 from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
@@ -33,6 +33,7 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.findings import Diagnosis
+from ..data.kinds import checked_kinds
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
@@ -448,7 +449,7 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
 
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
-    given = map(readable, (X, *y))
+    given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
     return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
 
 

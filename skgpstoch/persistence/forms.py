@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,7 @@ DAMAGE = (
 """What objects raise that are made of parts that do not belong together."""
 
 FRESH = vars(nn.Module())
+BYTES_OF_A_MODULE = 3000  # without parameters
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each letter
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
@@ -361,6 +363,17 @@ OF_TYPE: dict[type, str] = {
     torch.device: "torch device",
     torch.Size: "torch size",
 }
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes that an object takes, about, without those that are counted elsewhere."""
+    if isinstance(value, nn.Module):
+        return BYTES_OF_A_MODULE
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if is_long_list_of_floats(value):
+        return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
+    return sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
 
 
 def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:

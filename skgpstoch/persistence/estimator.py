@@ -9,7 +9,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from .file import save
-from .state import Names, PackedState, Packer, unpack
+from .state import Names, PackedState, Packer, Unpacker
 
 
 class SavedEstimator(BaseEstimator):
@@ -22,7 +22,7 @@ class SavedEstimator(BaseEstimator):
         return Packer(Names()).state(vars(self))._asdict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(unpack(PackedState(**state), Names())[-1])
+        self.__dict__.update(Unpacker(Names()).objects(PackedState(**state))[-1])
 
     def __copy__(self) -> Self:
         """Share what is copied, as copies of other objects do."""

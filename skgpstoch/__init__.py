@@ -25,6 +25,13 @@ from .methods.svgp import SVGPClassifier, SVGPRegressor
 from .persistence.file import load
 from .persistence.registry import trusted_types
 from .training.interrupts import on_interrupt
+from .wrappers import (
+    log_predictive_density,
+    predict_distribution,
+    predict_interval,
+    predict_std,
+    sample_y,
+)
 
 __all__ = [
     "ADMMGaussianProcessRegressor",
@@ -58,7 +65,12 @@ __all__ = [
     "SquareLoss",
     "StackedDensityRegressor",
     "load",
+    "log_predictive_density",
     "on_interrupt",
+    "predict_distribution",
+    "predict_interval",
+    "predict_std",
+    "sample_y",
 ]
 __version__ = "0.1.0"
 

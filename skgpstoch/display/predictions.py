@@ -400,11 +400,9 @@ class RegressionCalibrationDisplay(Display):
 
 
 def predicts_distributions(predictor: Any) -> bool:
-    """Whether there is a distribution function of y."""
-    likelihood = getattr(predictor, "likelihood_", None)  # counts have none
-    return hasattr(predictor, "predictive_cdf") and (
-        likelihood is None or hasattr(likelihood, "cdf")
-    )
+    """Whether there is a distribution function of y, without steps."""
+    is_discrete = getattr(getattr(predictor, "likelihood_", None), "is_discrete", False)
+    return hasattr(predictor, "predictive_cdf") and not is_discrete
 
 
 def _draw_rows(

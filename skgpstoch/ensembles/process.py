@@ -26,6 +26,7 @@ from ..data.devices import (
 from ..data.held_out import joint, mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
+from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.parameters import POSITIVE
@@ -302,6 +303,11 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
         return np.stack(self._by_blocks(X, ends), 1)
 
+    @documented(Regressor.predict_distribution)
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Distribution of y at each row."""
+        return PredictiveDistribution(self.distribution(X), self._y_shape)
+
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
@@ -318,7 +324,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         y = self._targets(y)
 
         def density(X: Any, rows: slice) -> tuple[np.ndarray]:
-            return (self.distribution(X).log_density(y[rows])[:, None],)
+            return (self.distribution(X).joint_log_density(y[rows])[:, None],)
 
         (log_density,) = self._by_blocks(X, density, y)
         return log_density.reshape(len(y))

@@ -86,9 +86,9 @@ def with_derivatives(value: Tensor, q: Marginals, d_mean: Tensor, d_var: Tensor)
 
 
 def inverse(
-    cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float
+    cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float | Tensor
 ) -> Tensor:
-    """Where a distribution function has a value, elementwise, between two numbers.
+    """Where a distribution function has a value, or values, elementwise, between two numbers.
 
     To 1e-12 of the probability, or of what is left to 1, as far as rounding allows; where the
     function is level, somewhere there.
@@ -98,7 +98,7 @@ def inverse(
     """
     f_low, f_high, span = cdf(low) - probability, cdf(high) - probability, high - low
     x, eps = high, torch.finfo(low.dtype).eps
-    enough = max(1e-12 * min(probability, 1.0 - probability), 32.0 * eps * probability)
+    enough = _enough(probability, eps)
     is_open = span > 0.0
     every = 1 if is_host(span.device) else ASKED  # more steps than it takes change nothing
     for j in range(64 + SLACK):
@@ -117,6 +117,14 @@ def inverse(
         high, f_high = torch.where(f < 0.0, high, x), torch.where(f < 0.0, f_high, f)
         is_open = is_open & (f.abs() > enough) & (high - low > eps * torch.maximum(high, -low))
     return x
+
+
+def _enough(probability: float | Tensor, eps: float) -> float | Tensor:
+    """How far from a probability a distribution function may be."""
+    if isinstance(probability, Tensor):
+        tail = torch.minimum(probability, 1.0 - probability)
+        return torch.maximum(1e-12 * tail, 32.0 * eps * probability)
+    return max(1e-12 * min(probability, 1.0 - probability), 32.0 * eps * probability)
 
 
 def log_density(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
+from .persistence.file import load
+from .persistence.registry import trusted_types
 from .training.interrupts import on_interrupt
 
 __all__ = [
@@ -55,9 +57,13 @@ __all__ = [
     "SolveGPRegressor",
     "SquareLoss",
     "StackedDensityRegressor",
+    "load",
     "on_interrupt",
 ]
 __version__ = "0.1.0"
 
 for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__
+
+TRUSTED_TYPES = trusted_types()
+"""Names of our classes that skops finds in files: `skops.io.load(path, trusted=TRUSTED_TYPES)`."""

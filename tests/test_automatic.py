@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import few_rows
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -81,6 +82,7 @@ def mixed(step):
 # ---- scikit-learn ------------------------------------------------------------------------------
 
 
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
@@ -96,6 +98,7 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
 
 
 @pytest.mark.slow
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_defaults(estimator, check):
     check(estimator)
@@ -314,11 +317,11 @@ def test_one_gross_target_ruins_nothing(few, step):
 
 @pytest.mark.parametrize("cls", BOTH)
 def test_of_very_few_rows_there_is_a_warning(cls):
-    X = np.arange(10.0)[:, None]
-    y = np.arange(10) % 2 + 1
+    X = np.arange(20.0)[:, None]
+    y = np.arange(20) % 2 + 1
     cls(random_state=0).fit(X, y)
-    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
-        cls(random_state=0).fit(X[:9], y[:9])
+    with pytest.warns(UserWarning, match="19 rows are too few to learn a kernel"):
+        cls(random_state=0).fit(X[:19], y[:19])
 
 
 def test_two_outputs(step):

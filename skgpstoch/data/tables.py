@@ -29,6 +29,7 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
+from .kinds import real_target
 from .messages import warn
 from .numeric import Dates, Numbers, Ordered
 from .rows import LEADING_COLUMNS
@@ -47,7 +48,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 
     Arrays of numbers come back as such, anything else as it is.
     """
-    X, y = readable(X), tuple(map(readable, y))
+    X, y = readable(X), tuple(map(real_target if options.get("y_numeric") else readable, y))
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}

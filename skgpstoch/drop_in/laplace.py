@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed, random_numbers
@@ -23,13 +23,14 @@ from ..kernels.matrices import Covariance, covariance_of
 from ..likelihoods import Bernoulli, OneVsRest
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError
+from ..persistence.estimator import SavedEstimator
 from ..training.exact_search import maximise
 from ..training.starts import LATENT_VARIANCE, likely_bounds
 from .laplace_evidence import LaplaceEvidence, latent, probability
 
 
 @dataclass(eq=False, repr=False)
-class BinaryLaplaceClassifier(BaseEstimator):
+class BinaryLaplaceClassifier(SavedEstimator):
     """One classifier of two classes, with the attributes of scikit-learn's.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,6 +25,7 @@ from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import ensemble_plan
+from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.recipe import Training
 from .race import Entrant, Judged, race, weights_of
@@ -138,7 +139,7 @@ def usual_epochs(model: Any, data: Data) -> int:
 # ---- estimators ----------------------------------------------------------------------------------
 
 
-class Automatic(AutomaticParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
     """A fit of several models, and the mixture that predicts best."""
 
     _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]

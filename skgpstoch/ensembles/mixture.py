@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.special import logsumexp, ndtr, ndtri
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_array, check_random_state
 
 from ..data.arrays import row_blocks
@@ -18,6 +18,7 @@ from ..docstrings import documented
 from ..estimators.regressor import Regressor, predictive_of
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import inverse
+from ..persistence.estimator import SavedEstimator
 
 
 class Parts(NamedTuple):
@@ -27,7 +28,7 @@ class Parts(NamedTuple):
     models: list[Any]
 
 
-class MixtureRegressor(RegressorMixin, BaseEstimator):
+class MixtureRegressor(RegressorMixin, SavedEstimator):
     """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
 
     @abstractmethod

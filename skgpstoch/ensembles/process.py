@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -33,6 +33,7 @@ from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
+from ..persistence.estimator import SavedEstimator
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
@@ -76,7 +77,7 @@ class ProcessParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, SavedEstimator):
     """Exact Gaussian processes of up to some thousand rows, mixed for their density.
 
     A smooth process, a rougher one, a linear model and a constant, each with a learned scale for

@@ -35,6 +35,7 @@ from sklearn.utils.validation import (
 )
 
 from ..data.findings import Diagnosis
+from ..data.kinds import real_target
 from ..data.messages import warn
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
@@ -285,7 +286,7 @@ class StackedDensityRegressor(
         check_numbers(self)
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
-        y = check_array(y, ensure_2d=False, dtype="numeric", input_name="y")
+        y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
         y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else y
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")

@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import MOST_INTEGER, Scaling, readable, resolve_seed
+from ..data.arrays import MOST_INTEGER, Scaling, resolve_seed
 from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
@@ -33,9 +33,11 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.findings import Diagnosis
+from ..data.kinds import checked_kinds
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
+from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
 from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
@@ -125,7 +127,7 @@ def what_to_lower(estimator: BaseEstimator) -> str:
 # ---- the estimator -------------------------------------------------------------------------------
 
 
-class BaseGP(RunParameters, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
     """validate → recipe → plan → objective → train → closing pass → fitted attributes.
 
     A method implements :meth:`_recipe`.
@@ -447,7 +449,7 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
 
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
-    given = map(readable, (X, *y))
+    given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
     return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
 
 

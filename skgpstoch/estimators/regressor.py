@@ -50,8 +50,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
-        if y.dtype.kind not in "fiub":
-            raise ValueError(f"y must be numeric, got an array of dtype {y.dtype}.")
         shape = y.shape[1:]
         if reset:
             self._y_shape = shape

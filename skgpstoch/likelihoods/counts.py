@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from ..data.devices import constants
 from ..data.rows import Rows
-from ..maths.gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
+from ..maths.gaussian import (
+    Marginals,
+    log_density,
+    log_root,
+    quadrature_nodes,
+    trapezoid_nodes,
+    with_derivatives,
+)
 from .base import (
     REACH,
     Gradients,
@@ -143,12 +150,24 @@ class Poisson(Likelihood):
 
         f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
         """
-        _, log_weights = self._joint_nodes(y.double(), of_nodes(q))
-        return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
+        log_p, d_mean, d_var = self._log_mean(y.double(), q, COUNT_PREDICTIVE_NODES)
+        log_p = with_derivatives(log_p, q.double(), d_mean, d_var)
+        return mixture_log_mean(log_p.sum(-1)).to(q.mean.dtype)
 
-    def _joint_nodes(
-        self, y: Tensor, q: Marginals, n_nodes: int = COUNT_PREDICTIVE_NODES
-    ) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def _log_mean(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
+
+        By Stein's lemma E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f).
+        """
+        f, log_weights = self._joint_nodes(y, of_nodes(q), n_nodes)
+        log_sum = torch.logsumexp(log_weights, 0)
+        weights = (log_weights - log_sum).exp()
+        first, second = _derivatives(self, y, f)
+        d_mean = (weights * first).sum(0)
+        return log_sum, d_mean, 0.5 * (weights * (second + first.square())).sum(0)
+
+    def _joint_nodes(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor]:
         """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
@@ -167,15 +186,9 @@ class Poisson(Likelihood):
         return f, log_step + (width * x.cosh()).log() + log_joint(f)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
-        with torch.no_grad():
-            f, log_weights = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
-            log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
-            weights = (log_weights - log_sum).exp()
-            first, second = _derivatives(self, y.double(), f)
-            d_mean = (weights * first).sum(0)[0]
-            d_var = 0.5 * (weights * (second + first.square())).sum(0)[0]
-        return in_type_of(q, log_sum.sum(-1)[0], d_mean, d_var)
+        """As of :meth:`log_predictive`, at fewer nodes."""
+        value, d_mean, d_var = self._log_mean(y.double(), q, COUNT_TRAINING_NODES)
+        return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Around the mode, where the logarithm falls at least as fast as that of q."""

@@ -29,7 +29,7 @@ from .scores import (
     unwrapped,
 )
 
-METADATA = ("sample_weight", "exposure")
+ROUTED = ("sample_weight", "exposure")
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class PredictiveScorer(ABC):
     """
 
     _requests: dict[str, bool | str | None] = field(
-        default_factory=lambda: dict.fromkeys(METADATA), init=False, repr=False
+        default_factory=lambda: dict.fromkeys(ROUTED), init=False, repr=False
     )
 
     def __call__(
@@ -120,8 +120,8 @@ class PredictiveScorer(ABC):
                 "set_score_request has no effect without metadata routing: enable it by "
                 "sklearn.set_config(enable_metadata_routing=True)."
             )
-        if unknown := sorted(requests.keys() - METADATA):
-            raise TypeError(f"set_score_request takes {list(METADATA)}, got {unknown}.")
+        if unknown := sorted(requests.keys() - ROUTED):
+            raise TypeError(f"set_score_request takes {list(ROUTED)}, got {unknown}.")
         scorer = copy.deepcopy(self)
         scorer._requests |= requests
         scorer.get_metadata_routing()  # which checks what is asked for

@@ -1,7 +1,7 @@
 """Where the pages of the API reference are, for links in HTML representations.
 
-The root is the Documentation among the package's URLs (``[project.urls]`` in pyproject.toml, which
-installers write down as ``Project-URL``). While it has none there are no links: dead ones are worse.
+The root is the Documentation among the URLs of the package (``[project.urls]`` in pyproject.toml,
+which installers write down as ``Project-URL``). Without it there are no links: dead ones are worse.
 """
 
 from __future__ import annotations

@@ -217,14 +217,17 @@ class InducingFeatures(ConditionedFeatures):
         points = self.all_points()
         return self.embed(*points) if self.covariances.has_inputs else points
 
+    def embedded(self, X: Tensor) -> list[Tensor]:
+        """g of rows, and every set of points as the kernel has them."""
+        points = self.all_points()
+        if self.covariances.has_inputs:
+            return self.embed(X, *points)
+        return [*self.embed(X), *points]
+
     def basis(self, X: Tensor) -> Basis:
         if self.n_frozen:
             return self.project(*self.embed(X), *self.kept())
-        points = self.all_points()
-        if self.covariances.has_inputs:
-            G, *points = self.embed(X, *points)
-        else:
-            (G,) = self.embed(X)
+        G, *points = self.embedded(X)
         return self.project(G, *points, *self.condition(*points))
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:

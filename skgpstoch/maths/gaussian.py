@@ -64,8 +64,11 @@ class Marginals(NamedTuple):
 
         The derivative of E[h(f)] is a difference quotient of h′ over a deviation. It is best, by
         rounding and by curvature, where that is the root of the rounding of f; it is taken there
-        for any variance below, 0 too, so that it is ½h″(μ).
+        for any variance below, 0 too, so that it is ½h″(μ). Without a gradient by the variance they
+        are those of :meth:`resolved`.
         """
+        if not (torch.is_grad_enabled() and self.var.requires_grad):
+            return self.resolved()
         rounding = torch.finfo(self.mean.dtype).eps
         least = rounding * self.mean.detach().abs().clamp_min(1.0)
         var = torch.maximum(self.var.detach(), least) + (self.var - self.var.detach())

@@ -64,7 +64,7 @@ class Gradients(NamedTuple):
 def bound_of_points(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor, Solution]:
     """Return the bound, () nats with a graph, and the best q(w), of one kind of points."""
     features = cast(InducingFeatures, model.features)
-    G, Z = features.embed(X, *features.all_points())
+    G, Z = features.embedded(X)
     K, R = features.condition(Z)  # R = L⁻¹
     B, prior = features.covariances.cross(G, Z), features.covariances.prior(G)
     with torch.no_grad():

@@ -20,14 +20,15 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from .forms import Function
+from .forms import DAMAGE, Function
 from .registry import PACKAGE
 from .soundness import check_sound
-from .state import Names, PackedState, Packer, unpack
-from .strict_json import check_size
+from .state import Names, PackedState, Packer, Unpacker
+from .strict_json import MOST_TIMES, check_size
 from .tensor_file import read, table_of, write
 
 FILE_FORMAT = "1"
+FREE_BYTES = 2**24  # that objects may take however small a file is; five thousand modules
 OWN = "own."  # begins names of classes and functions of the user's
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
@@ -153,10 +154,10 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     >>> bool(np.all(again.predict(X) == model.predict(X)))
     True
     """
-    with open(path, "rb") as file:
+    with open(Path(path), "rb") as file:
         try:
             return loaded(file, FileNames(objects))
-        except ValueError as error:
+        except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
 
 
@@ -171,7 +172,8 @@ def loaded(file: Any, names: Names) -> Any:
     if digest(metadata, arrays) != metadata["sha256"]:
         raise ValueError("it is damaged, or was altered: its contents have another digest")
     check_size(metadata["structure"], file.tell())
-    made = unpack(PackedState(metadata["structure"], arrays, []), names)
+    unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)
+    made = unpacker.objects(PackedState(metadata["structure"], arrays, []))
     estimator = made[-1]
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it holds no {metadata['class']!r:.60}")

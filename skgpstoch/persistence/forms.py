@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +37,7 @@ DAMAGE = (
 """What objects raise that are made of parts that do not belong together."""
 
 FRESH = vars(nn.Module())
+BYTES_OF_A_MODULE = 3000  # without parameters
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each letter
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
@@ -73,7 +76,7 @@ def pairs(parts: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def word(value: Any) -> Parts:
-    """Write a number that JSON has not, or a device."""
+    """Write a number that JSON has not, a path, or a device."""
     return numbered([str(value)])
 
 
@@ -197,8 +200,8 @@ def parameter_of(parts: list[Any]) -> nn.Parameter:
 def module(value: nn.Module) -> Parts:
     """Take a module apart: its class, and what is not as in any new one."""
     yield "", type(value)
-    fields = vars(value).items()
-    yield from items({k: v for k, v in fields if k not in FRESH or v != FRESH[k]})
+    own = {k: v for k, v in vars(value).items() if k not in FRESH or v != FRESH[k]}
+    yield from items(own)
 
 
 def module_of(parts: list[Any]) -> nn.Module:
@@ -206,7 +209,7 @@ def module_of(parts: list[Any]) -> nn.Module:
     cls, *rest = parts
     made = bare(cls, "module")
     nn.Module.__init__(made)
-    vars(made).update(pairs(rest))
+    vars(made).update(fields(rest))
     kinds = {"_parameters": nn.Parameter, "_buffers": Tensor, "_modules": nn.Module}
     for name, kind in kinds.items():
         if not all(v is None or isinstance(v, kind) for v in vars(made)[name].values()):
@@ -248,8 +251,16 @@ def object_of(parts: list[Any], form: str = "object") -> Any:
     """Return an object, without calling its constructor."""
     cls, *rest = parts
     made = bare(cls, form)
-    vars(made).update(pairs(rest))
+    vars(made).update(fields(rest))
     return made
+
+
+def fields(parts: list[Any]) -> dict[str, Any]:
+    """Return attributes by their names."""
+    found = dict(pairs(parts))
+    if not all(type(name) is str for name in found):
+        raise ValueError("names of attributes are no texts")
+    return found
 
 
 def request(value: Any) -> Parts:
@@ -275,7 +286,7 @@ def record_of(parts: list[Any]) -> Any:
     if not isinstance(cls, type) or form_of_class(cls) != "record":
         raise ValueError(f"{cls!r:.60} is no class of a record")
     make: Any = getattr(cls, "restored", cls)
-    return make(**dict(pairs(rest)))
+    return make(**fields(rest))
 
 
 def contents(value: Any) -> Parts:
@@ -313,6 +324,7 @@ FORMS: dict[str, Form] = {
     "frozenset": Form(in_order, frozenset),
     "dict": Form(items, lambda parts: dict(pairs(parts))),
     "ordered dict": Form(items, lambda parts: OrderedDict(pairs(parts))),
+    "path": Form(word, lambda parts: Path(*parts)),
     "floats": Form(lambda value: numbered([np.array(value)]), lambda parts: parts[0].tolist()),
     "float": Form(word, lambda parts: WORDS[parts[0]]),
     "scalar": Form(scalar, scalar_of),
@@ -343,6 +355,7 @@ OF_TYPE: dict[type, str] = {
     dict: "dict",
     OrderedDict: "ordered dict",
     float: "float",
+    type(Path()): "path",
     np.random.RandomState: "random state",
     Tensor: "tensor",
     nn.Parameter: "parameter",
@@ -350,6 +363,17 @@ OF_TYPE: dict[type, str] = {
     torch.device: "torch device",
     torch.Size: "torch size",
 }
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes that an object takes, about, without those that are counted elsewhere."""
+    if isinstance(value, nn.Module):
+        return BYTES_OF_A_MODULE
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if is_long_list_of_floats(value):
+        return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
+    return sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
 
 
 def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:

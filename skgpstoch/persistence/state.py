@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,54 +140,78 @@ def identity(value: Any) -> Any:
 # ---- nodes to objects ----------------------------------------------------------------------------
 
 
-def unpack(state: PackedState, names: Names) -> list[Any]:
-    """Return all objects that a state is made of, the whole as the last.
+class Unpacker:
+    """Puts objects together.
 
-    Raises
-    ------
-    ValueError
-        If the state is damaged, or names what `names` has not.
+    Parameters
+    ----------
+    names : Names
+        Of classes and functions.
+    most_bytes : float, default=inf
+        What the objects may take in memory; a few bytes of a structure can ask for many.
     """
-    nodes = parsed(state.structure)
-    if not isinstance(nodes, list) or not nodes:
-        raise ValueError("its structure is no list of nodes")
-    objects: list[Any] = []
-    for i, node in enumerate(nodes):
-        try:
-            objects.append(rebuilt(node, objects, state, names))
-        except forms.DAMAGE as error:
-            form = node[0] if isinstance(node, list) and node else node
-            raise ValueError(f"node {i} ({form!r:.40}): {error}") from error
-    return objects
 
+    def __init__(self, names: Names, most_bytes: float = math.inf) -> None:
+        self.names = names
+        self.bytes_left = most_bytes
+        self.made: list[Any] = []
 
-def rebuilt(node: Any, objects: list[Any], state: PackedState, names: Names) -> Any:
-    """Return the object of a node."""
-    form, *parts = node
-    values = [resolved(part, objects) for part in parts]
-    if form == "array":
-        number, dtype, shape, axes, half = values
-        layout = Layout(dtype, numbers(shape), numbers(axes), half)
-        return restored(state.arrays[place(number)], layout)
-    if form in ("type", "function"):
-        (name,) = values
-        return names.value(name, form == "type")
-    if form == "object as it is":
-        (number,) = values
-        return state.objects[place(number)]
-    if form not in forms.FORMS:
-        raise ValueError("there is no such form")
-    return forms.FORMS[form].together(values)
+    def objects(self, state: PackedState) -> list[Any]:
+        """Return all objects that a state is made of, the whole as the last.
 
+        Raises
+        ------
+        ValueError
+            If the state is damaged, names what `names` has not, or asks for too much memory.
+        """
+        nodes = parsed(state.structure)
+        if not isinstance(nodes, list) or not nodes:
+            raise ValueError("its structure is no list of nodes")
+        self.payloads: list[np.ndarray | None] = list(state.arrays)
+        self.kept = state.objects
+        for i, node in enumerate(nodes):
+            try:
+                self.made.append(self.rebuilt(*node))
+            except forms.DAMAGE as error:
+                form = node[0] if isinstance(node, list) and node else node
+                raise ValueError(f"node {i} ({form!r:.40}): {error}") from error
+            self.bytes_left -= forms.size_of(self.made[-1])
+            if self.bytes_left < 0:
+                raise ValueError(f"the objects up to node {i} take far more memory than the file")
+        return self.made
 
-def resolved(part: Any, objects: Sequence[Any]) -> Any:
-    """Return what a part stands for."""
-    if not isinstance(part, list):
-        if isinstance(part, dict):
-            raise ValueError("a part is neither a value nor a node")
-        return part
-    (number,) = part
-    return objects[place(number)]
+    def rebuilt(self, form: str, *parts: Any) -> Any:
+        """Return the object of a node."""
+        values = [self.value(part) for part in parts]
+        if form == "array":
+            number, dtype, shape, axes, half = values
+            layout = Layout(dtype, numbers(shape), numbers(axes), half)
+            return restored(self.payload(number), layout)
+        if form in ("type", "function"):
+            (name,) = values
+            return self.names.value(name, form == "type")
+        if form == "object as it is":
+            (number,) = values
+            return self.kept[place(number)]
+        if form not in forms.FORMS:
+            raise ValueError("there is no such form")
+        return forms.FORMS[form].together(values)
+
+    def value(self, part: Any) -> Any:
+        """Return what a part stands for."""
+        if not isinstance(part, list):
+            if isinstance(part, dict):
+                raise ValueError("a part is neither a value nor a node")
+            return part
+        (number,) = part
+        return self.made[place(number)]
+
+    def payload(self, number: Any) -> np.ndarray:
+        """Return what is kept of an array, once: another array would take memory of its own."""
+        found, self.payloads[number] = self.payloads[place(number)], None
+        if found is None:
+            raise ValueError(f"two arrays are made of tensor {number}")
+        return found
 
 
 def place(number: Any) -> int:

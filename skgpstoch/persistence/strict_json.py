@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 BYTES_OF_A_VALUE = 64  # that a value takes in memory, at most
+MOST_TIMES = 4  # the size of a file, that what is in it may take in memory
 FREE_VALUES = 10_000  # whose memory is not counted
 
 
@@ -25,9 +26,9 @@ def parsed(text: str) -> Any:
 
 
 def check_size(text: str, n_bytes: int) -> None:
-    """Raise a ValueError if a text would take more than four times as much memory as a file."""
+    """Raise a ValueError if a text would take far more memory than the file that it is in."""
     n_values = sum(map(text.count, ",[{"))
-    if BYTES_OF_A_VALUE * max(n_values - FREE_VALUES, 0) > 4 * n_bytes:
+    if BYTES_OF_A_VALUE * max(n_values - FREE_VALUES, 0) > MOST_TIMES * n_bytes:
         raise ValueError(f"{n_values} values are too many for a file of {n_bytes} bytes")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import ESTIMATORS, IMAGES, constructor, named
+from conftest import DEEP, ESTIMATORS, IMAGES, SPARSE, constructor, named
 from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -194,6 +194,31 @@ def test_every_likelihood(cls, likelihood, tmp_path):
 def test_every_likelihood_of_classes(cls, likelihood, tmp_path):
     y = np.where(Y > 0, "up", "down") if likelihood == "bernoulli" else CLASSES
     check_ways(fit(cls(likelihood=likelihood, **QUICK), y=y), tmp_path, ways=FEW_WAYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("cls", [*SPARSE, *DEEP], ids=named)
+def test_every_estimator_with_every_likelihood_and_kernel(cls, kernel, tmp_path):
+    """Those that it has: the others are refused by name."""
+    names, found = LIKELIHOODS[DLMRegressor], 0
+    if is_classifier(cls()):  # which have no noise
+        names, kernel = OF_CLASSES, kernel.k1 if "White" in repr(kernel) else kernel
+    for name in names if "likelihood" in cls().get_params() else [None]:
+        chosen = {} if name is None else {"likelihood": name}
+        y = {"poisson": COUNTS, "bernoulli": np.where(Y > 0, "up", "down")}.get(name)
+        model = constructor(cls)(kernel=kernel, n_inducing=6, max_iter=2, **chosen)
+        try:
+            fit(model, X[:, :1], y)
+        except ValueError as error:
+            if "likelihood" not in str(error):
+                raise
+            continue
+        found += 1
+        check_ways(
+            model, tmp_path, QUERY[:, :1], {n: WAYS[n] for n in ("save", "pickle", "joblib")}
+        )
+    assert found > 0
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

@@ -38,7 +38,7 @@ from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
-N_MODELS = 200  # of each family, in the slow test; a few in the default one
+N_LAWS = 50  # of each family, in the slow test: of four rows each, 200 distributions
 
 
 def posterior(rng, S, n, P):
@@ -182,17 +182,17 @@ def test_maps_of_targets_agree(name, map_name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
-def test_two_hundred_models_of_a_family_agree(name):
+def test_two_hundred_distributions_of_a_family_agree(name):
     rng = np.random.default_rng(2)
-    for _ in range(N_MODELS):
+    for _ in range(N_LAWS):
         check_law(LAWS[name](rng), rng)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("map_name", MAPS)
-def test_two_hundred_models_agree_under_a_map(map_name):
+def test_two_hundred_distributions_agree_under_a_map(map_name):
     rng = np.random.default_rng(3)
-    for i in range(N_MODELS):
+    for i in range(N_LAWS):
         law = transformed(of_moderate_size(list(LAWS)[i % len(LAWS)], rng), MAPS[map_name])
         is_whole = law.map.is_affine or law.law.has_light_tails
         check_law(law, rng, 1e-12 if is_whole else TRIMMED)

@@ -52,8 +52,8 @@ class Law(ABC):
         """P(Y ≤ y)."""
 
     @property
-    def has_light_tails(self) -> bool:
-        """Whether exp(Y) has moments."""
+    def has_light_tails(self) -> Any:
+        """Whether exp(Y) has moments: one truth value, or one for each row and output."""
         return True
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:

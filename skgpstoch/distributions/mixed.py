@@ -29,8 +29,9 @@ class MixedLaw(Law):
         return self.parts[0].is_discrete
 
     @property
-    def has_light_tails(self) -> bool:
-        return all(part.has_light_tails for part in self.parts)
+    def has_light_tails(self) -> Any:
+        each = (np.broadcast_to(part.has_light_tails, self.shape) for part in self.parts)
+        return np.logical_and.reduce(list(each))
 
     def of(self, rows: Any) -> MixedLaw:
         return MixedLaw(self.weights, [part.of(rows) for part in self.parts])

@@ -5,8 +5,9 @@
     CRPS = ∫ (F_z(t) − 1[t ≥ z])²·|g′(t)| dt
 
 where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. Means of exp(z) exist if z is normal, and
-are infinite if z has a Student-t distribution, however little is beyond what has been seen. Of such
-z, mean, deviation and CRPS are of y limited to what is between its quantiles 0.001 and 0.999.
+are infinite if z has a Student-t distribution, however little is beyond what has been seen (or a
+Laplace distribution that is wide). Of such z, mean, deviation and CRPS are of y limited to what is
+between its quantiles 0.001 and 0.999.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TransformedLaw(Law):
         return self.law.shape
 
     @property
-    def has_light_tails(self) -> bool:
+    def has_light_tails(self) -> Any:
         return self.map.is_affine and self.law.has_light_tails
 
     def of(self, rows: Any) -> TransformedLaw:
@@ -135,10 +136,11 @@ class TransformedLaw(Law):
         """Where integrals of output p begin anew, (K, N), and how wide y and z are, (N,)."""
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
-        if self.law.has_light_tails:
-            low, high = mean - LIGHT_REACH * std, mean + LIGHT_REACH * std
-        else:
-            low, high = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
+        low, high = mean - LIGHT_REACH * std, mean + LIGHT_REACH * std
+        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p]
+        if not is_light.all():
+            ends = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
+            low, high = (np.where(is_light, a, b) for a, b in zip((low, high), ends, strict=True))
         low, high = np.maximum(low, self.map.low[p]), np.minimum(high, self.map.high[p])
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
         unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])

@@ -17,6 +17,8 @@ from ..likelihoods.counts import MOST_COUNT
 from ..maths.gaussian import Marginals
 from .base import predicting
 
+LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) has a moment then, with room to spare
+
 
 @dataclass(frozen=True)
 class PredictedLaw(Law):
@@ -54,8 +56,11 @@ class PredictedLaw(Law):
         return self.likelihood.is_discrete
 
     @property
-    def has_light_tails(self) -> bool:
-        return self.likelihood.has_light_tails
+    def has_light_tails(self) -> Any:
+        scale = self.likelihood.tail_scale
+        if isinstance(scale, Tensor):
+            scale = array(scale.detach().expand(self.q.mean.shape).amax(0))
+        return scale * self.y_scaling.scale < LIGHT_SCALE
 
     def of(self, rows: Any) -> PredictedLaw:
         if not isinstance(rows, slice):

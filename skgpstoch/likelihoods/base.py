@@ -47,8 +47,8 @@ class Likelihood(nn.Module):
     is_discrete: bool = False
     """Whether y are counts, of which there are probabilities and no densities."""
 
-    has_light_tails: bool = True
-    """Whether exp(y) has moments, as it has none where the tails are those of a power."""
+    tail_scale: Any = 0.0
+    """s of tails exp(−|y|/s): 0 of lighter ones, infinite where they are those of a power."""
 
     row_attributes: ClassVar[tuple[str, ...]] = ()
     """Names of what may be known of rows: None or tensors (…, N, ·)."""

@@ -42,7 +42,7 @@ N_LAWS = 50  # of each family, in the slow test: of four rows each, 200 distribu
 
 
 def posterior(rng, S, n, P):
-    mean, var = rng.standard_normal((S, n, P)), rng.uniform(1e-3, 1.0, (S, n, P)) ** 2
+    mean, var = rng.standard_normal((S, n, P)), rng.uniform(0.02, 1.0, (S, n, P)) ** 2
     return Marginals(torch.from_numpy(mean), torch.from_numpy(var))
 
 

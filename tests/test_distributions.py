@@ -461,3 +461,16 @@ def test_moments_of_exponentials_that_there_are_not():
     ends = distribution.ppf([[TRIMMED, 1.0 - TRIMMED]])[1]
     assert ends[0] < mean[1] < ends[1] < 1e8
     assert_allclose(distribution[1:].mean(), mean[1:])
+
+
+def test_a_row_does_not_depend_on_others():
+    """Not even where the map of some has an end, and that of others none within reach."""
+    law = NormalLaw(np.array([[-0.5], [0.3], [2.0]]), np.array([[0.01], [0.1], [0.8]]))
+    all_rows = PredictiveDistribution(transformed(law, MAPS["bounded"]))
+    for i in range(3):
+        alone = PredictiveDistribution(transformed(law.of([i]), MAPS["bounded"]))
+        for name in ("mean", "std", "median"):
+            both = getattr(alone, name)(), getattr(all_rows, name)()[[i]]
+            assert_allclose(*both, rtol=1e-6)
+        assert_allclose(alone.crps(0.5), all_rows[i].crps(0.5), rtol=1e-6)
+        assert_allclose(alone.logpdf(0.5), all_rows[i].logpdf(0.5), rtol=1e-6)

@@ -187,7 +187,7 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
     law = law.continuous
     target = TargetMap(transformer, *law.place())
     within = TruncatedLaw(law, target.low, target.high)
-    return TransformedLaw(within if within.cuts else law, target)
+    return TransformedLaw(within if within.cuts.any() else law, target)
 
 
 def transformed_draws(draws: np.ndarray, transformer: Any) -> np.ndarray:

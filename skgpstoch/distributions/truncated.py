@@ -26,15 +26,15 @@ class TruncatedLaw(Law):
         return self.law.shape
 
     @property
-    def cuts(self) -> bool:
-        """Whether anything is outside."""
+    def cuts(self) -> np.ndarray:
+        """Whether anything is outside, (N, P)."""
         below, above, _ = self._shares()
-        return bool((below + above).max(initial=0.0) > LEAST_OUTSIDE)
+        return below + above > LEAST_OUTSIDE
 
     @property
-    def has_light_tails(self) -> bool:
+    def has_light_tails(self) -> Any:
         """Not where a map rises without a bound, as it does towards its end."""
-        return False
+        return np.logical_and(self.law.has_light_tails, ~self.cuts)
 
     def of(self, rows: Any) -> TruncatedLaw:
         return replace(self, law=self.law.of(rows))

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ..data.deadline import Deadline
 from ..data.devices import all_hold
 from ..data.rows import Rows
+from ..maths.modules import Module
 from ..posteriors.base import Posterior
 from .closing import FULL, Closing
 
 
-class Objective(nn.Module):
+class Objective(Module):
     """A loss per row whose state (parameters and buffers) is all that training changes.
 
     A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that

@@ -1,4 +1,4 @@
-"""What modules of ours share: copies that are quick."""
+"""What modules of ours share: copies, and changes of mode, that are quick."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ class Module(nn.Module):
             is_empty = type(value) in CONTAINERS and not value
             vars(other)[name] = type(value)() if is_empty else copy.deepcopy(value, memo)
         return other
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all layers, as torch does, without a look at what kind a bool is."""
+        vars(self)["training"] = mode
+        for child in self.children():
+            child.train(mode)
+        return self

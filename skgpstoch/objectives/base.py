@@ -97,7 +97,8 @@ class Objective(Module):
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
         # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
-        sound = [torch.isfinite(p).all() for p in self.parameters()]
+        # |p| < ∞ is as false of NaN as torch.isfinite, in fewer operations.
+        sound = [(p.detach().abs() < math.inf).all() for p in self.parameters()]
         sound += [(b < math.inf).all() for b in self.buffers()]
         return all_hold(sound + [~failed for failed in self.failures()])
 

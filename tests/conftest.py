@@ -129,6 +129,9 @@ def on_each(fixture, classes):
     return pytest.mark.parametrize(fixture, classes, ids=named, indirect=True)
 
 
+# Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.
+few_rows = pytest.mark.filterwarnings("ignore:[0-9]+ rows are too few to learn")
+
 every_regressor = on_each("regressor", FINITE + SPARSE_REGRESSORS)
 every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, skgpstoch.DLMRegressor])
 every_finite = on_each("finite", FINITE)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import few_rows
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -81,6 +82,7 @@ def mixed(step):
 # ---- scikit-learn ------------------------------------------------------------------------------
 
 
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
@@ -96,6 +98,7 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
 
 
 @pytest.mark.slow
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_defaults(estimator, check):
     check(estimator)
@@ -232,6 +235,44 @@ def test_a_model_that_adds_nothing_has_no_gain(step):
     assert race.gain_of(one, [race.Judged("line", line, 0.0)], data) > 0.5
 
 
+class Held:
+    """Log densities of some rows, as a fitted model has them."""
+
+    def __init__(self, **densities):
+        self.densities = densities
+
+    def log_densities(self, n_rows):
+        found = np.full(n_rows, np.nan)
+        found[self.densities["rows"]] = self.densities["values"]
+        return found
+
+
+def judged(values, rows=(0, 1, 2), **budget):
+    held_out = Held(rows=list(rows), values=values)
+    return race.Judged("networks", SimpleNamespace(held_out_=held_out, budget_=budget), 1.0)
+
+
+def test_scouts_stay_where_time_left_their_successors_worse():
+    scout = judged([-1.0, -1.0, -1.0], n_steps=160, all_steps=160, all_estimators=2, is_enough=True)
+    cut = {"n_steps": 27, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    y = np.zeros(4)
+    data = Data(y[:, None], y)
+    better, worse = judged([-0.9, -1.2, -0.8], **cut), judged([-0.9, -1.3, -0.9], **cut)
+    assert race.better_of(None, worse, data) is worse
+    whole = judged([-0.9, -1.3, -0.9], **(cut | {"is_enough": True}))
+    assert race.better_of(scout, whole, data) is whole  # as it is without a limit
+    assert race.better_of(scout, better, data) is better
+    kept = race.better_of(scout, worse, data)
+    assert kept.model is scout.model
+    assert kept.seconds == 2.0
+    expected = {"n_steps": 160, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    assert kept.model.budget_ == expected
+    others = judged([9.0, -0.9, -1.3], rows=(3, 0, 1), **cut)  # row 3 was not judged by scouts
+    assert race.better_of(scout, others, data).model is scout.model
+    weighted = Data(y[:, None], y, np.array([9.0, 1.0, 1.0, 1.0]))
+    assert race.better_of(scout, worse, weighted) is worse
+
+
 def test_more_rows_have_networks_alone(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
@@ -276,11 +317,11 @@ def test_one_gross_target_ruins_nothing(few, step):
 
 @pytest.mark.parametrize("cls", BOTH)
 def test_of_very_few_rows_there_is_a_warning(cls):
-    X = np.arange(10.0)[:, None]
-    y = np.arange(10) % 2 + 1
+    X = np.arange(20.0)[:, None]
+    y = np.arange(20) % 2 + 1
     cls(random_state=0).fit(X, y)
-    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
-        cls(random_state=0).fit(X[:9], y[:9])
+    with pytest.warns(UserWarning, match="19 rows are too few to learn a kernel"):
+        cls(random_state=0).fit(X[:19], y[:19])
 
 
 def test_two_outputs(step):

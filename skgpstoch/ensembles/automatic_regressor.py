@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import MultiOutputMixin
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,6 +18,9 @@ from ..data.held_out import mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
 from ..data.tables import validate_table
+from ..data.target_transforms import TRANSFORMS, fitted_transform
+from ..distributions.normal import NormalLaw
+from ..distributions.transformed import transformed
 from ..docstrings import documented
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO
@@ -30,6 +33,7 @@ from .mixture import Mixture, MixtureRegressor, Parts
 from .process import ExactProcessRegressor
 from .race import Entrant, Judged
 from .report import calibration_by_group, limits, share_done
+from .transformed_model import TransformedModel
 
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
@@ -82,6 +86,14 @@ def late_gain(scores: list[float]) -> float:
     return min(scores[: (len(scores) + 1) // 2]) - min(scores)
 
 
+def mean_log_slope(model: TransformedModel, data: Data) -> float:
+    """Return the mean over rows of log |dz/dy|, summed over outputs, at the z of these rows."""
+    z = data.y.reshape(len(data.y), -1)
+    points = NormalLaw(z, np.broadcast_to(Scaling.standard(z, data.weight).scale, z.shape))
+    slopes = transformed(points, model.transformer).map.log_slope(z, points.std)
+    return float(-np.average(slopes.sum(1), weights=data.weight))
+
+
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
@@ -104,9 +116,17 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         deviations are then those of the rounded y, and `predict_atoms` tells the probability of
         each value. Densities, distribution functions and intervals are always those of a continuous
         y, so that they can be compared.
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What models are fitted to in the place of y: its logarithm, a power that makes it normal, or
+        what a monotone transformer of scikit-learn makes of it. All that is predicted is of y
+        itself; `score` of models, too. "log" is for positive y whose errors are relative ones.
+        Where tails are those of Student's t, the mean of exp(z) is infinite: mean, deviation and
+        CRPS are then of y between its quantiles 0.001 and 0.999. `report` is of the transformed y.
 
     Attributes
     ----------
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
         Of the models in `estimators_`, of sum 1.
     atoms_ : ndarray of shape (n_atoms,) or None
@@ -135,10 +155,16 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     target: str = "auto"
     discrete: Any = "auto"
+    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "target": [StrOptions({"auto", "count"})],
         "discrete": [AUTO, "boolean"],
+        "target_transform": [
+            StrOptions(set(TRANSFORMS)),
+            HasMethods(["fit", "transform", "inverse_transform"]),
+            None,
+        ],
     }
 
     @documented(Regressor.fit)
@@ -161,12 +187,27 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         X, y = validate_table(self, X, y, reset=True, **options)
         weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
         data = self._encoded(X, y, weight)
+        self._lattice = None
+        if self.discrete == "auto" and self.target == "auto":
+            self._lattice = lattice_of(data.X, data.y, data.weight)
         if self.target == "auto" and (data.y == 0).any() and looks_like_counts(data.y):
             warn(
                 "y looks like counts, which are predicted as numbers here: set target='count' if "
                 "they are."
             )
-        return data
+        return self._transformed(data)
+
+    def _transformed(self, data: Data) -> Data:
+        """Return rows with the targets that models are fitted to."""
+        self.target_transformer_ = None
+        if self.target_transform is None:
+            return data
+        if self.target == "count":
+            raise ValueError("target_transform must be None where target='count', got another.")
+        y = data.y.reshape(len(data.y), -1).astype(np.float64)
+        self.target_transformer_ = fitted_transform(self.target_transform, y, data.weight)
+        z = np.asarray(self.target_transformer_.transform(y)).reshape(data.y.shape)
+        return replace(data, y=z)
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n = data.size
@@ -188,9 +229,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights
         self._model: Any = Mixture(weights.tolist(), [each.model for each in found])
-        lattice = None
-        if self.discrete == "auto" and self.target == "auto":
-            lattice = lattice_of(data.X, data.y, data.weight)
+        if self.target_transformer_ is not None:
+            self._model = TransformedModel(self._model, self.target_transformer_)
+            gain = mean_log_slope(self._model, data)
+            self.scores_["score"] = [score + gain for score in self.scores_["score"]]
+        lattice = self._lattice
         if lattice is not None:
             self._model = OnLattice(self._model, lattice)
         self.atoms_ = None if lattice is None else lattice.atoms

@@ -248,7 +248,8 @@ class FiniteParameters(
         they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
         is kept, which overfits networks unless rows are very many: see the user guide.
     validation_fraction : float, default=0.1
-        Fraction of the rows in a fold that is held out.
+        Fraction of the rows in a fold that is held out; with several networks, 50 rows in all are,
+        or all that there are, if that is more.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without an improvement by `tol`; None: train to the end, as
         the one-cycle schedule wants.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,13 +12,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
+from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
-from ..likelihoods.real import AdditiveNoise
-from ..maths.gaussian import Marginals
-from ..posteriors.base import Posterior
+from ..likelihoods.real import AdditiveNoise, Noiseless
 from .base import BaseGP, known_noise, predicting, validate_inputs
+from .predicted import PredictedLaw
 from .validation import (
     check_column,
     check_coverage,
@@ -50,8 +51,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
-        if y.dtype.kind not in "fiub":
-            raise ValueError(f"y must be numeric, got an array of dtype {y.dtype}.")
         shape = y.shape[1:]
         if reset:
             self._y_shape = shape
@@ -78,19 +77,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self, X: Any, latent: bool, exposure: Any, y_std: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
-
-        def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q, likelihood = posterior.predictive(X[block], rows[block])
-            mean, var = (q if latent else likelihood.moments(q)).mixture_moments()
-            return mean, var.sqrt()
-
-        mean, std = self._collect(len(X), compute)
+        mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
         if not latent:
-            warn_of_overflow(std)
-        offset, scale = self._y_scaling
-        return mean * scale + offset, std * scale
+            warn_of_overflow(std / self._y_scaling.scale)
+        return mean, std
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
         """Return the mean of y, or of f, in the units of y, (n, P)."""
@@ -210,19 +200,33 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Lower and upper end, in the units of y.
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
 
-        def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q, likelihood = posterior.predictive(X[block], rows[block])
-            if latent:
-                return q.quantile(tail), q.quantile(1.0 - tail)
-            return likelihood.quantile(q, tail), likelihood.quantile(q, 1.0 - tail)
+        def ends(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
+            return law.quantile(tail), law.quantile(1.0 - tail)
 
-        offset, scale = self._y_scaling
-        ends = [end * scale + offset for end in self._collect(len(X), compute)]
-        interval = np.stack(ends, 1)
+        interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
         return interval[..., 0] if self._y_shape == () else interval
+
+    @documented(predict)
+    def predict_distribution(
+        self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
+    ) -> PredictiveDistribution:
+        """Distribution of y at each row.
+
+        Returns
+        -------
+        distribution : PredictiveDistribution
+            With `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`, `sample` and others; of
+            O(n_samples) memory.
+        """
+        parts: list[PredictedLaw] = []
+
+        def keep(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
+            parts.append(law)
+            return ()
+
+        by_blocks(self, X, keep, latent, exposure, y_std)
+        return PredictiveDistribution(PredictedLaw.joined(parts), self._y_shape)
 
     @documented(predict)
     def sample_y(
@@ -310,19 +314,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_density : ndarray of shape (n_samples,)
             Nats, for y in the units of the user; of counts, the log probability.
         """
-        X, rows, posterior = self._judged(X, y, None, exposure, y_std)
-
-        def compute(block: slice) -> tuple[Tensor]:
-            of_block = rows[block]
-            q, likelihood = posterior.predictive(X[block], of_block)
-            return (likelihood.log_predictive(of_block.y, q),)
-
-        (density,) = self._collect(len(X), compute)
-        return density - np.log(self._y_scaling.scale).sum()
+        data = self._checked(X, y, None, exposure, y_std)
+        return of_targets(self, data, PredictedLaw.joint_log_density)
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row, for additive noise.
+        """P(Y ≤ y | x, data) of each row.
 
         Parameters
         ----------
@@ -334,25 +331,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         probability : ndarray of the shape of y
             Uniform over new rows, if predictions are calibrated.
         """
-        X, rows, posterior = self._judged(X, y, None, None, y_std)
-        if not isinstance(posterior.likelihood, AdditiveNoise):
-            raise ValueError(f"predictive_cdf needs additive noise, got {posterior.likelihood!r}.")
+        data = self._checked(X, y, None, None, y_std)
+        return self._shaped(of_targets(self, data, PredictedLaw.cdf))
 
-        def compute(block: slice) -> tuple[Tensor]:
-            of_block = rows[block]
-            q, likelihood = posterior.predictive(X[block], of_block)
-            return (cast(AdditiveNoise, likelihood).cdf(of_block.y, q).mean(0),)
-
-        return self._shaped(self._collect(len(X), compute)[0])
-
-    def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
-        """X and what is known of rows, checked, as tensors, and the posterior."""
+    def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
+        """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
         check_is_fitted(self)
         check_exposed(self, of_rows[1])
         self._validate_params()
         data = self._validate(X, y, False, *of_rows)
         self._recipe().check_rows(data)
-        return self._labelled(data)
+        return data
 
     @documented(log_predictive_density)
     def log_marginal_likelihood(
@@ -379,33 +368,43 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_likelihood : float
             Nats, summed over rows and outputs, for y in the units of the user.
         """
-        X, rows, posterior = self._judged(X, y, sample_weight, exposure, y_std)
+        X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, exposure, y_std))
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
 
 
-class PredictedRows(NamedTuple):
-    """Distributions of y at N rows: q(f), the likelihood, and the units of y."""
-
-    q: Marginals
-    likelihood: Any
-    y_scaling: Scaling
-
-    @predicting()
-    def cdf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y ≤ y) of y (N, P), (N, P), of additive noise."""
-        scaled = torch.from_numpy((y - self.y_scaling.offset) / self.y_scaling.scale)
-        below = self.likelihood.cdf(scaled.to(self.q.mean), self.q).mean(0)
-        return np.asarray(below.cpu().numpy())
-
-
-@predicting()
-def predictive_of(model: Regressor, X: Any) -> PredictedRows:
-    """Return the distributions of y at the rows of a block, which can be asked again and again."""
+def by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
+    latent: bool = False,
+    exposure: Any = None,
+    y_std: Any = None,
+) -> list[np.ndarray]:
+    """Put together what is computed of the distributions of blocks of rows."""
     X, posterior = model._query(X)
-    rows = known_rows(X, None, None, model._y_scaling.scale)
-    return PredictedRows(*posterior.predictive(X, rows), model._y_scaling)
+    rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
+
+    def of_block(block: slice) -> tuple[Tensor, ...]:
+        q, likelihood = posterior.predictive(X[block], rows[block])
+        law = PredictedLaw(q, Noiseless() if latent else likelihood, model._y_scaling)
+        return tuple(map(torch.from_numpy, compute(law, block)))
+
+    return model._collect(len(X), of_block)
+
+
+def of_targets(
+    model: Regressor, data: Data, function: Callable[[PredictedLaw, Tensor], np.ndarray]
+) -> np.ndarray:
+    """Return a function of the distributions and of targets, by blocks of rows."""
+    X, rows, posterior = model._labelled(data)
+
+    def of_block(block: slice) -> tuple[Tensor]:
+        law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
+        return (torch.from_numpy(function(law, rows.y[block])),)
+
+    return model._collect(len(X), of_block)[0]
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

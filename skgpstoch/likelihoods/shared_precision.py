@@ -13,15 +13,16 @@ from torch import Tensor
 
 from ..data.devices import constants, is_host
 from ..maths.gaussian import Marginals, inverse
+from ..maths.ranked_probability import crps_of_student_t
 from .base import (
     Gradients,
     check_probability,
     in_type_of,
-    mixture_log_mean,
     named,
     with_slopes,
 )
 from .heavy_tailed import StudentT
+from .real import AdditiveNoise
 from .rejection import Draws
 
 N_NODES = 24  # of expectations; means and variances of t₃ are right to 1e-7
@@ -110,9 +111,20 @@ class SharedStudentT(StudentT):
         V = q.var + self.scale.square()
         return Marginals(q.mean, self._mean_factor * V * (1.0 + 2.0 * (-self.log_df_minus_2).exp()))
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """log t_ν of (y − μ)/√(v + s²), in closed form."""
-        return mixture_log_mean(self._log_each(y, q)[0].logsumexp(0).sum(-1))
+        return self._log_each(y, q)[0].logsumexp(0)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        return AdditiveNoise.log_predictive(self, y, q)
+
+    def crps(self, y: Tensor, q: Marginals) -> Tensor | None:
+        """Of one Student-t distribution; mixtures of several have no closed form."""
+        if len(q.mean) > 1 or self.outliers[0]:
+            return None
+        std = (q.var[0] + self.scale.square()).sqrt()
+        z, df = ((y - q.mean[0]) / std).detach().cpu().numpy(), self.df.detach().cpu().numpy()
+        return std * torch.as_tensor(crps_of_student_t(z, df), dtype=std.dtype, device=std.device)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """(ν + 1)r/(νV + r²) and ½((ν + 1)r²/(νV + r²) − 1)/V, r = y − μ and V = v + s².

@@ -129,6 +129,8 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 
 @distribution.register
 def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
+    if model.target_transformer_ is not None:
+        raise CannotExport(f"target_transform={model.target_transform!r}")
     X, mixture = encoded(model._encoder, X), model._model
     mixture = mixture.model if isinstance(mixture, OnLattice) else mixture
     return joined(mixture.weights, mixture.models, X)

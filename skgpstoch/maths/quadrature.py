@@ -71,7 +71,7 @@ def integrate(
     tolerance : ndarray of shape (..., n_rows)
         By which the rules may differ on an interval.
     """
-    total = np.zeros(tolerance.shape)
+    total, n_rows = np.zeros(tolerance.shape), np.atleast_2d(tolerance).shape[1]
     for _ in range(MOST_HALVINGS):
         some = high > low
         row, low, high = row[some], low[some], high[some]
@@ -81,9 +81,9 @@ def integrate(
         kronrod, gauss = _rules(f, row, middle, half)
         is_open = np.abs(kronrod - gauss) > tolerance[..., row]  # not where there are no numbers
         is_open = is_open.reshape(-1, len(row)).any(0) & (middle > low) & (middle < high)
-        if is_open.sum() > MOST_OPEN * total.shape[-1]:
+        if is_open.sum() > MOST_OPEN * n_rows:
             warn(
-                f"Integrals of {total.shape[-1]} distributions did not converge: their tails or the "
+                f"Integrals of {n_rows} distributions did not converge: their tails or the "
                 "map of the target are beyond the precision of numbers. Ask for quantiles instead."
             )
             is_open[:] = False

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
+from ..maths.modules import Module
 from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -26,7 +27,7 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
 
-class Likelihood(nn.Module):
+class Likelihood(Module):
     """The distribution p(y | f), independent over rows and over the P outputs."""
 
     log_concave: bool = True

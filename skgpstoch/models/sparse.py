@@ -28,6 +28,7 @@ from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
+from ..maths.modules import Module
 from ..posteriors.base import Posterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments
 from ..posteriors.sites import (
@@ -50,7 +51,7 @@ class Solution(NamedTuple):
     value: Tensor  # −Σ loss − β KL, summed over rows and outputs, ()
 
 
-class ConstantMean(nn.Module):
+class ConstantMean(Module):
     """The prior mean of each output, (P,), which starts at a value."""
 
     def __init__(self, value: Tensor) -> None:
@@ -58,7 +59,7 @@ class ConstantMean(nn.Module):
         self.value = nn.Parameter(value)
 
 
-class RowScale(nn.Module):
+class RowScale(Module):
     """What the scale of a row's noise is multiplied by: a second function of the features.
 
         ρ(x) = ε + softplus(φ(x)ᵀa + softplus⁻¹(1 − ε)),   a ~ N(0, I), ε = 10⁻⁴,
@@ -89,7 +90,7 @@ class RowScale(nn.Module):
         return 0.5 * self.weights.square().sum()
 
 
-class SparseModel(nn.Module):
+class SparseModel(Module):
     """Features, likelihood and prior mean, and what they are trained for.
 
     Parameters

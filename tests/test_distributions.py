@@ -500,3 +500,18 @@ def test_integrals_of_steps_and_several_functions():
     breaks = np.array([[0.0, 0.0], [2.0, 2.0]])
     found = integrate_between(f, breaks, np.full((2, 2), 1e-10))
     assert_allclose(found, [[1.7, 0.7], [np.expm1(2.0)] * 2], atol=1e-8)
+
+
+def test_mixtures_of_counts():
+    rng = np.random.default_rng(0)
+    parts = [counts(rng, 1.0, 0.3), counts(rng, 3.0, 0.1)]
+    distribution = PredictiveDistribution(MixedLaw(np.array([0.4, 0.6]), parts))
+    every = np.arange(200.0)[None]
+    below = np.cumsum(distribution.pmf(every), 1)
+    assert_allclose(distribution.cdf(every), below, atol=1e-8)
+    levels = np.array([[0.05, 0.3, 0.5, 0.9]])
+    expected = [[np.searchsorted(row, level) for level in levels[0]] for row in below]
+    assert_array_equal(distribution.ppf(levels), expected)
+    y = np.array([2.0, 15.0, 40.0])
+    score = ((below - (every >= y[:, None])) ** 2).sum(1)
+    assert_allclose(distribution.crps(y), score, rtol=1e-6)

@@ -21,13 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
 
 from ..data.arrays import borrowed
 from ..data.devices import map_blocks
 from ..data.messages import warn
+from ..kernels import Kernel, from_sklearn
 from ..kernels.matrices import covariance_of
 from ..maths.linalg import NotPositiveDefiniteError
-from ..posteriors.exact import conditional_variance
+from ..posteriors.exact import ExactPosterior, conditional_variance
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word
@@ -92,6 +95,16 @@ class PriorModel(NamedTuple):
         cov = covariance_of(self.kernel, X[:1], self.device).among(X).cpu().numpy()
         return np.zeros((len(X), self.n_targets)), np.repeat(cov[..., None], self.n_targets, 2)
 
+    def gradients(self, X: np.ndarray) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
+        kernel = in_torch(self.kernel, self.device)
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            var = kernel.diag(block)[:, None].expand(-1, self.n_targets)
+            return torch.zeros_like(var), var
+
+        return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), self.device)
+
 
 class ExactModel(NamedTuple):
     """f* with white noise, given the rows of a fit."""
@@ -131,3 +144,32 @@ class ExactModel(NamedTuple):
         V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
         cov = k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()
         return mean, np.repeat(cov[..., None], mean.shape[1], 2)
+
+    def gradients(self, X: np.ndarray) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
+        posterior, device = self.posterior(), self.rows.device
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            return posterior.marginals(block).mixture_moments()
+
+        return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), device)
+
+    def posterior(self) -> ExactPosterior:
+        """Return the same as a posterior in torch, on the device; its f has the white noise."""
+        X, Y, L, alpha = (
+            torch.tensor(a, dtype=torch.float64, device=self.rows.device)
+            for a in (self.rows.X, self.rows.Y, self.fitted.L, self.fitted.alpha)
+        )
+        kernel = in_torch(self.fitted.kernel, self.rows.device)
+        return ExactPosterior.from_factor(kernel, X, Y, L, alpha)
+
+
+def in_torch(kernel: sk.Kernel, device: torch.device) -> Kernel:
+    """Return a kernel whose values can be differentiated by the inputs, for good hyper-parameters.
+
+    Raises
+    ------
+    TypeError
+        If it is a kernel that does not run in torch.
+    """
+    return from_sklearn(kernel).to(device).requires_grad_(False)

@@ -17,7 +17,8 @@ from ..docstrings import documented
 from ..likelihoods.real import AdditiveNoise
 from ..maths.gaussian import Marginals
 from ..posteriors.base import Posterior
-from .base import BaseGP, known_noise, predicting, validate_inputs
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
+from .base import BaseGP, known_noise, numeric_context, predicting, validate_inputs
 from .validation import (
     check_column,
     check_coverage,
@@ -186,6 +187,39 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             In the units of y.
         """
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
+
+    def _gradients(self, X: Any, latent: bool) -> MomentGradients:
+        """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+        X, posterior = self._query(X)
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
+            return (q if latent else likelihood.moments(q)).mixture_moments()
+
+        with numeric_context():
+            found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+        found = found.scaled(*self._y_scaling)
+        unit = self._x_scaling.scale
+        return found._replace(
+            mean_gradient=found.mean_gradient / unit, std_gradient=found.std_gradient / unit
+        )
+
+    @documented(predict)
+    def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Gradients of the mean and the standard deviation of y by the inputs.
+
+        They are exact, in the units of y and X.
+
+        Returns
+        -------
+        mean_gradient : ndarray of shape (n_samples, n_features) or \
+                (n_samples, n_outputs, n_features)
+            Of the mean.
+        std_gradient : ndarray of the same shape
+            Of the standard deviation; 0 where that is 0, and has no gradient.
+        """
+        found = self._gradients(X, latent)
+        return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
 
     @documented(predict)
     def predict_interval(

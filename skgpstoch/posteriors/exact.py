@@ -108,19 +108,36 @@ class ExactPosterior(Posterior):
         self, kernel: Kernel, network: nn.Module, likelihood: Gaussian, X: Tensor, rows: Rows
     ) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.network = network
-        self.likelihood = likelihood
         with torch.no_grad():
             noise, y = likelihood.noise_variance, rows.y
             C = noisy(kernel(network(X)).double(), noise, rows)
             L = cholesky(C, "kernel matrix of all rows")
             alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT  # (K + σ²I)⁻¹y, (N, P)
             constant = repetition(noise, rows)
-        named = {"X": X, "y": y, "factor": L, "alpha": alpha, "constant": constant}
-        for name, value in named.items():
+        self.likelihood = likelihood
+        self._keep(kernel, network, rows.n_effective, X, y, L, alpha, constant)
+
+    @classmethod
+    def from_factor(
+        cls, kernel: Kernel, X: Tensor, y: Tensor, L: Tensor, alpha: Tensor
+    ) -> ExactPosterior:
+        """Return p(f | y) of a fit whose factor L (N, N) is known, that of all outputs.
+
+        It has no likelihood: whose noise is in L, the caller knows.
+        """
+        posterior = cls.__new__(cls)
+        nn.Module.__init__(posterior)
+        factor, constant = L.expand(alpha.shape[1], -1, -1), torch.zeros_like(alpha[0])
+        posterior._keep(kernel, nn.Identity(), float(len(X)), X, y, factor, alpha, constant)
+        return posterior
+
+    def _keep(self, kernel: Kernel, network: nn.Module, n_rows: float, *buffers: Tensor) -> None:
+        """Keep parts, and X, y, factor, alpha and constant as buffers."""
+        self.kernel = kernel
+        self.network = network
+        self._n_rows = n_rows
+        for name, value in zip(("X", "y", "factor", "alpha", "constant"), buffers, strict=True):
             self.register_buffer(name, value)
-        self._n_rows = rows.n_effective
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:

@@ -28,7 +28,8 @@ from ..data.devices import map_blocks
 from ..data.messages import warn
 from ..kernels import Kernel, from_sklearn
 from ..kernels.matrices import covariance_of
-from ..maths.linalg import NotPositiveDefiniteError
+from ..maths.gaussian import LOG_2PI
+from ..maths.linalg import NotPositiveDefiniteError, cholesky_, extended_cholesky, log_det
 from ..posteriors.exact import ExactPosterior, conditional_variance
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from ..training.exact_search import TrainingSet, factorise, search_evidence
@@ -62,10 +63,7 @@ def fit(
     kernel, value = search_evidence(kernel, rows, optimizer, n_restarts, random_state)
     factors = factorise(rows.covariance(kernel), *rows.tensors())
     if factors is None:
-        raise NotPositiveDefiniteError(
-            f"The kernel, {kernel}, is not returning a positive definite matrix. Try gradually "
-            "increasing the 'alpha' parameter of your GaussianProcessRegressor estimator."
-        )
+        raise not_positive_definite(kernel)
     L, alpha = (factor.cpu().numpy() for factor in factors)
     if not math.isfinite(value) or not np.isfinite(alpha).all():
         raise ValueError(
@@ -73,6 +71,40 @@ def fit(
             "extreme scale (use normalize_y=True)."
         )
     return ExactFit(kernel, L, alpha, value)
+
+
+def not_positive_definite(kernel: sk.Kernel) -> NotPositiveDefiniteError:
+    """Return the error for a covariance matrix of rows that has no factor."""
+    return NotPositiveDefiniteError(
+        f"The kernel, {kernel}, is not returning a positive definite matrix. Try gradually "
+        "increasing the 'alpha' parameter of your GaussianProcessRegressor estimator."
+    )
+
+
+def extended(fitted: ExactFit, rows: TrainingSet, more: TrainingSet) -> ExactFit:
+    """Return the fit of rows and more of them, with the same kernel: O(n²k) for k more.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If the covariance of all rows is not positive definite.
+    """
+    k = rows.covariance(fitted.kernel)
+    Y, noise = more.tensors()
+    C = k.among(more.X)
+    C.diagonal().add_(noise)
+
+    def factor(corner: Tensor) -> Tensor:  # without jitter, as a fit has none
+        if not cholesky_(corner):
+            raise not_positive_definite(fitted.kernel)
+        return corner
+
+    L = extended_cholesky(borrowed(fitted.L).to(k.device), k.cross(more.X), C, factor)
+    Y = torch.cat([rows.tensors()[0], Y])
+    alpha = torch.cholesky_solve(Y, L)
+    normaliser = Y.shape[1] * 0.5 * (log_det(L) + len(Y) * LOG_2PI)
+    value = float(-0.5 * (Y * alpha).sum() - normaliser)
+    return ExactFit(fitted.kernel, L.cpu().numpy(), alpha.cpu().numpy(), value)
 
 
 # ---- predictions ---------------------------------------------------------------------------------

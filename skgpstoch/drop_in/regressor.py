@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -154,6 +155,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._y_train_mean, self._y_train_std = scaling
         y = ((Y - scaling.offset) / scaling.scale).reshape(np.shape(y))
         self._keep(X, y)
+        self._alpha_train = alpha
         self.method_, self.method_reason_ = choose(
             self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
         )
@@ -217,6 +219,94 @@ class GaussianProcessRegressor(GaussianPredictor):
         for name in EXACT_ONLY:
             self.__dict__.pop(name, None)
 
+    # ---- more rows ---------------------------------------------------------------------------
+
+    @documented(Regressor.condition_on)
+    @fitting
+    def condition_on(self, X: Any, y: Any, *, alpha: Any = None) -> Any:
+        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+
+        Nothing is forgotten: predictions are those of a fit to all rows with `optimizer=None`,
+        `kernel_` and, if `normalize_y`, the mean and scale of y of the first rows. An exact
+        posterior of n rows takes O(n²) time for a new one; those for many rows keep their inducing
+        points.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs of the new rows.
+        alpha : float, array-like of shape (n_samples,) or None, default=None
+            Noise variance of the new rows, as the constructor's; None is the constructor's, which
+            must then be a number.
+
+        Returns
+        -------
+        self : object
+            The updated estimator, with the rows in `X_train_` and `y_train_`. Its `diagnose()`
+            stays that of the fit.
+        """
+        if not self._is_fitted():
+            raise NotFittedError("condition_on adds rows to those of a fit: call fit first.")
+        X, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
+        if np.shape(y)[1:] != self.y_train_.shape[1:]:
+            raise ValueError(
+                f"y must have the shape {('n_samples', *self.y_train_.shape[1:])}, as that of the "
+                f"fit, got {('n_samples', *np.shape(y)[1:])}."
+            )
+        if alpha is None and np.ndim(self.alpha):
+            raise ValueError("alpha must be given for new rows if the fit had one for each row.")
+        noise = noise_variance(self.alpha if alpha is None else alpha, len(y))
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        Y = (Y - self._y_train_mean) / self._y_train_std
+        if self.estimator_ is None:
+            self._extend_exact(X, Y, noise)
+        else:
+            self._extend_many(X, Y, None if alpha is None else noise)
+        self._alpha_train = joined(self._alpha_train, len(self.y_train_), noise, len(Y))
+        self.X_train_ = np.concatenate([self.X_train_, X])
+        self.y_train_ = np.concatenate([self.y_train_, Y.reshape(np.shape(y))])
+        return self
+
+    def _extend_exact(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> None:
+        model = self._exact_model()
+        more = TrainingSet(X, Y, noise, model.rows.device)
+        fitted = exact.extended(model.fitted, model.rows, more)
+        self.L_, self.log_marginal_likelihood_value_ = fitted.L, fitted.value
+        self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
+
+    def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:
+        """Add rows whose alpha is what all rows have (None), or more than that."""
+        estimator, noise, of_rows = self._placed(copy.deepcopy(self.estimator_)), self._noise, {}
+        before = noise.alpha_of_rows
+        if alpha is not None or before is not None:
+            least = noise.alpha
+            more = np.broadcast_to(np.array(least) if alpha is None else alpha, len(Y)) - least
+            if self.method_ == "scgd" or more.min() < 0.0:
+                raise ValueError(
+                    f"alpha must be {least:g} of all rows, that of the fit, or more with "
+                    f"method='svgp' or 'solve'; method_ is {self.method_!r}, and alpha {alpha}."
+                )
+            of_rows = {"y_std": np.sqrt(more)[:, None] * np.ones(Y.shape[1])}
+            first = np.zeros(len(self.y_train_)) if before is None else before
+            self._noise = noise._replace(alpha_of_rows=np.concatenate([first, more]))
+        y = Y.reshape(-1, *self.y_train_.shape[1:])
+        of_rows = {name: values.reshape(y.shape) for name, values in of_rows.items()}
+        self.estimator_ = estimator.condition_on(X, y, **of_rows)
+        self.log_marginal_likelihood_value_ = self.estimator_.log_marginal_likelihood_value_
+
+    @documented(condition_on)
+    def partial_fit(self, X: Any, y: Any) -> Any:
+        """Fit the model at the first call, and condition it on more rows at later ones.
+
+        Later calls are :meth:`condition_on`: hyper-parameters stay those of the first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        """
+        return self.condition_on(X, y) if self._is_fitted() else self.fit(X, y)
+
     def __getattr__(self, name: str) -> Any:
         if name in EXACT_ONLY and self.__dict__.get("estimator_") is not None:
             raise AttributeError(MATRIX.format(name, self.method_))
@@ -273,7 +363,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         """Return the log marginal likelihood at θ, or the bound on it, and its gradient."""
         if self.estimator_ is None:
             rows = self._exact_model().rows
-            rows = rows._replace(noise=noise_variance(self.alpha, len(rows.Y)))
+            rows = rows._replace(noise=self._alpha_train)
             return rows.evidence(self.kernel_)(theta, eval_gradient)
         if self.method_ == "scgd":
             raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
@@ -283,6 +373,13 @@ class GaussianProcessRegressor(GaussianPredictor):
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         return tags
+
+
+def joined(a: np.ndarray, n_a: int, b: np.ndarray, n_b: int) -> np.ndarray:
+    """Return alpha of two sets of rows, () if it is the same for all."""
+    if not a.ndim and not b.ndim and a == b:
+        return a
+    return np.concatenate([np.broadcast_to(a, n_a), np.broadcast_to(b, n_b)])
 
 
 def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from ..maths.gaussian import Marginals
 from ..posteriors.base import Posterior
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from .base import BaseGP, known_noise, numeric_context, predicting, validate_inputs
+from .conditioning import condition
 from .validation import (
     check_column,
     check_coverage,
@@ -301,6 +302,47 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         offset, scale = self._y_scaling
         draws = drawn.cpu().numpy() * scale + offset
         return self._shaped(np.moveaxis(draws, 0, -1))
+
+    # ---- more rows ---------------------------------------------------------------------------
+
+    def condition_on(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+
+        Nothing is forgotten: predictions are those given the rows of the fit and these. That is
+        exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
+        likelihood and their inducing points; with other likelihoods what the rows before say of the
+        weights stays as it was, as if they were Gaussian. It costs a pass over the new rows and one
+        factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs of the new rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets; scalings are those of the fit.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
+            model was fitted with one.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
+            points; None is 0.
+
+        Returns
+        -------
+        self : object
+            The updated estimator. Its `diagnose()` stays that of the fit.
+
+        Raises
+        ------
+        ValueError
+            If what is given of rows is invalid, or the posterior is one that more rows cannot be
+            added to; the estimator is then as it was before.
+        """
+        return condition(self, X, y, sample_weight, exposure, y_std)
 
     # ---- judgements --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ The search for hyper-parameters is :mod:`skgpstoch.training.exact_search`.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -20,7 +21,7 @@ from ..data.rows import Rows
 from ..kernels import Kernel, scaled
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
-from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
+from ..maths.linalg import add_diagonal, cholesky, extended_cholesky, log_det, tri_solve
 from .base import Posterior
 
 
@@ -152,6 +153,25 @@ class ExactPosterior(Posterior):
     def refit(self, X: Tensor, rows: Rows) -> ExactPosterior:
         """The posterior of other data, with the same hyper-parameters."""
         return ExactPosterior(self.kernel, self.network, self.likelihood, X, rows)
+
+    def extended(self, X: Tensor, rows: Rows) -> ExactPosterior:
+        """Return the posterior of these rows besides, with the same hyper-parameters: O(n²k)."""
+        G, noise = self.network(X), self.likelihood.noise_variance
+        C = noisy(self.kernel(G).double(), noise, rows)
+        K = self.kernel(G, self.network(self.X)).double()  # (k, N)
+        prior = C.diagonal(dim1=-2, dim2=-1).mean(-1)
+        L = extended_cholesky(
+            self.factor, K, C, lambda S: cholesky(S, "kernel matrix of all rows", prior)
+        )
+        y = torch.cat([self.y, rows.y])
+        alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT
+        n_rows, constant = self.n_rows + rows.n_effective, self.constant + repetition(noise, rows)
+        other = copy.copy(self)
+        other._buffers = dict(self._buffers)
+        other._keep(
+            self.kernel, self.network, n_rows, torch.cat([self.X, X]), y, L, alpha, constant
+        )
+        return other
 
     def log_evidence(self) -> Tensor:
         fit = (self.y * self.alpha).sum(0)

@@ -105,6 +105,7 @@ def test_many_rows(method, rows):
     assert len(model.X_train_) == len(model.y_train_) == len(X) + len(X_new)
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value")
 def test_known_noise_of_many_rows(rows):
     X, y, X_new, y_new = rows
     of_rows = np.linspace(0.01, 0.2, len(y) + len(y_new))

@@ -26,11 +26,12 @@ from torch import Tensor
 from ..data.arrays import borrowed
 from ..data.devices import map_blocks
 from ..data.messages import warn
-from ..kernels import Kernel, from_sklearn
+from ..kernels import Kernel, from_sklearn, split_white_noise
 from ..kernels.matrices import covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import NotPositiveDefiniteError, cholesky_, extended_cholesky, log_det
 from ..posteriors.exact import ExactPosterior, conditional_variance
+from ..posteriors.functions import Functions, prior_functions
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
@@ -137,6 +138,11 @@ class PriorModel(NamedTuple):
 
         return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), self.device)
 
+    def functions(self, n_inputs: int, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draw f, without white noise."""
+        kernel = in_torch(split_white_noise(self.kernel)[0], self.device)
+        return prior_functions(kernel, n_inputs, n_samples, self.n_targets, generator)
+
 
 class ExactModel(NamedTuple):
     """f* with white noise, given the rows of a fit."""
@@ -186,13 +192,21 @@ class ExactModel(NamedTuple):
 
         return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), device)
 
-    def posterior(self) -> ExactPosterior:
-        """Return the same as a posterior in torch, on the device; its f has the white noise."""
+    def functions(self, n_inputs: int, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draw f, without white noise."""
+        return self.posterior(latent=True).functions(n_samples, generator)
+
+    def posterior(self, latent: bool = False) -> ExactPosterior:
+        """Return the same as a posterior in torch, on the device.
+
+        Its f has the white noise, unless it is to be `latent`.
+        """
         X, Y, L, alpha = (
             torch.tensor(a, dtype=torch.float64, device=self.rows.device)
             for a in (self.rows.X, self.rows.Y, self.fitted.L, self.fitted.alpha)
         )
-        kernel = in_torch(self.fitted.kernel, self.rows.device)
+        kernel = self.fitted.kernel
+        kernel = in_torch(split_white_noise(kernel)[0] if latent else kernel, self.rows.device)
         return ExactPosterior.from_factor(kernel, X, Y, L, alpha)
 
 

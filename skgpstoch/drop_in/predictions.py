@@ -10,9 +10,10 @@ from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array
 
-from ..data.arrays import Scaling, random_numbers, readable
+from ..data.arrays import Scaling, random_numbers, readable, resolve_seed
 from ..docstrings import documented
 from ..estimators.base import predicting
+from ..estimators.functions import SampledFunctions
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
 from ..maths.gaussian import LOG_2PI
@@ -213,6 +214,32 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             for p in range(mean.shape[1])
         ]
         return draws[0] if len(draws) == 1 else np.stack(draws, 1)
+
+    @documented(Regressor.sample_functions)
+    def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
+        """Draw functions from the posterior or the prior of f, which can be called at any rows.
+
+        `sample_y` has draws at given rows, with the noise of a WhiteKernel; these have none, are
+        the same functions at every call, and cost no matrix of the rows that they are asked at. By
+        Matheron's rule with 1,024 random Fourier features each [1]_: their means and covariances
+        are exact, their distributions nearly Gaussian.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no random Fourier features: sums of products of RBF, Matern and
+            ConstantKernel, and DotProduct, have them.
+        ValueError
+            If a parameter is invalid.
+        """
+        n_samples = check_n_samples(n_samples)
+        seed = resolve_seed(random_state)
+        with predicting():
+            return self._functions(n_samples, seed)
+
+    @abstractmethod
+    def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
+        """Return functions that are drawn from the model."""
 
     @documented(predict)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:

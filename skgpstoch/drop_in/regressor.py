@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from ..data.findings import Diagnosis
 from ..docstrings import documented
 from ..estimators.base import fitting
 from ..estimators.docs import public_estimator
+from ..estimators.functions import SampledFunctions
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
+from ..posteriors.functions import Functions
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
@@ -329,6 +332,27 @@ class GaussianProcessRegressor(GaussianPredictor):
         noise = np.atleast_1d(self.estimator_.noise_variance_)
         white = np.maximum(noise - self._noise.alpha, 0.0)  # σ² less alpha
         return ManyRowsModel(self._placed(self.estimator_), white), scaling
+
+    def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
+        fixed = copy.copy(self)  # whatever the estimator is fitted to later
+        validate = functools.partial(fixed._validated, reset=False)
+        if self._is_fitted() and self.estimator_ is not None:
+            inner = copy.deepcopy(self._placed(self.estimator_)).sample_functions(n_samples, seed)
+            return inner.rescaled(Scaling(self._y_train_mean, self._y_train_std))
+        (model, scaling), device = self._model(), prediction_device(self.device)
+
+        @functools.cache  # before a fit only rows tell how many inputs there are
+        def of_width(n_inputs: int) -> Functions:
+            generator = torch.Generator(device).manual_seed(seed)
+            return cast(Any, model).functions(n_inputs, n_samples, generator)
+
+        if self._is_fitted():
+            of_width(self.n_features_in_)  # conditions it on the rows, or says that it cannot
+        shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)  # as predictions have it
+        unscaled = Scaling.identity(1)
+        return SampledFunctions(
+            lambda X: of_width(X.shape[1])(X), validate, unscaled, scaling, shape, device
+        )
 
     def _exact_model(self) -> exact.ExactModel:
         """Return what an exact fit left, without the noise of its rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,8 +20,16 @@ from ..likelihoods.real import AdditiveNoise
 from ..maths.gaussian import Marginals
 from ..posteriors.base import Posterior
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
-from .base import BaseGP, known_noise, numeric_context, predicting, validate_inputs
+from .base import (
+    BaseGP,
+    known_noise,
+    numeric_context,
+    predicting,
+    predictor,
+    validate_inputs,
+)
 from .conditioning import condition
+from .functions import SampledFunctions
 from .validation import (
     check_column,
     check_coverage,
@@ -302,6 +312,46 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         offset, scale = self._y_scaling
         draws = drawn.cpu().numpy() * scale + offset
         return self._shaped(np.moveaxis(draws, 0, -1))
+
+    @documented(sample_y)
+    def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
+        """Draw functions from the posterior of f, which can be called at any rows.
+
+        `sample_y` with `latent=True` has draws at given rows; these are the same functions at every
+        call, and cost no matrix of the rows that they are asked at. Of finite features they are
+        exact; of kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) they
+        are drawn by Matheron's rule with 1,024 random Fourier features each [1]_: their means and
+        covariances are exact, their distributions nearly Gaussian.
+
+        Returns
+        -------
+        functions : SampledFunctions
+            `functions(X)` has the values at the rows of X, of shape (n_samples_X, n_samples) or
+            (n_samples_X, n_outputs, n_samples), in the units of y; `functions.torch(X)` those of a
+            tensor, differentiable by it.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no random Fourier features.
+        ValueError
+            If a parameter is invalid, or the posterior one that has no functions: deep models and
+            QSGP.
+
+        References
+        ----------
+        .. [1] J. T. Wilson et al., "Efficiently sampling functions from Gaussian process
+           posteriors", ICML 2020.
+        """
+        check_is_fitted(self)
+        n_samples = check_n_samples(n_samples)
+        device, posterior = predictor(self)
+        generator = torch.Generator(device).manual_seed(resolve_seed(random_state))
+        with predicting():
+            drawn = copy.deepcopy(posterior).functions(n_samples, generator)
+        validate = functools.partial(validate_inputs, copy.copy(self), reset=False)
+        scalings = (self._x_scaling, self._y_scaling)
+        return SampledFunctions(drawn, validate, *scalings, self._y_shape, device)
 
     # ---- more rows ---------------------------------------------------------------------------
 

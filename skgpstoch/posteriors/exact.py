@@ -23,6 +23,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
 from ..maths.linalg import add_diagonal, cholesky, extended_cholesky, log_det, tri_solve
 from .base import Posterior
+from .functions import Functions, prior_functions, updated_functions
 
 
 def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:
@@ -190,6 +191,22 @@ class ExactPosterior(Posterior):
         K = self.kernel(self.network(self.X), G)  # (N, N*)
         V = tri_solve(self.factor, K.expand(len(self.factor), -1, -1))
         return self.kernel(G) - V.mT @ V
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        G = self.network(self.X)
+        (N, P), kernel = self.alpha.shape, self.kernel
+        f = prior_functions(kernel, G.shape[1], n_samples, P, generator)
+        noise = self.factor.square().sum(-1) - kernel.diag(G)  # of C = LLᵀ on its diagonal, (P, N)
+        z = standard_normal((n_samples, N, P), self.alpha, generator)
+        error = self.y - f(G) - noise.clamp_min(0.0).sqrt().mT * z  # (S, N, P)
+        V = torch.cholesky_solve(error.permute(2, 1, 0), self.factor).permute(2, 1, 0)
+
+        def values(X: Tensor) -> Tensor:
+            return of_outputs(self.network(X))
+
+        of_outputs = updated_functions(f, kernel, G, V)
+        return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.marginals(X).mean[0]  # (N, P)

@@ -21,10 +21,11 @@ from ...kernels import Kernel, scaled
 from ...kernels.products import KernelRows, low_rank
 from ...likelihoods.real import Gaussian
 from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
-from ...maths.gaussian import Marginals
+from ...maths.gaussian import Marginals, standard_normal
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 from ...posteriors.base import Posterior
+from ...posteriors.functions import Functions, prior_functions, updated_functions
 
 POSTERIOR_RANK = 500  # of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
@@ -139,6 +140,16 @@ class IterativePosterior(Posterior):
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
         K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)
         return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        X, (N, P) = self.X.double(), self.alpha.shape
+        f = prior_functions(self.kernel, X.shape[1], n_samples, P, generator)
+        z = standard_normal((n_samples, N, P), self.alpha, generator)
+        y = self.product(self.alpha)
+        error = y - f(X) - self.noise.sqrt() * z  # (S, N, P)
+        V = self.solve(error.transpose(0, 1).flatten(1), TOL_MEAN)
+        return updated_functions(f, self.kernel, X, V.unflatten(1, (-1, P)).transpose(0, 1))
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.cross(X) @ self.alpha  # (N, P)

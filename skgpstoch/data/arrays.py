@@ -87,6 +87,10 @@ class Scaling(NamedTuple):
         ruled = ruled_by_few(standard, quantile)
         return cls(*(np.where(ruled, b, a) for a, b in zip(standard, quantile, strict=True)))
 
+    def within(self, outer: Scaling) -> Scaling:
+        """Of values that an outer scaling has scaled before: both in one."""
+        return Scaling(self.offset * outer.scale + outer.offset, self.scale * outer.scale)
+
     def tensor(
         self,
         A: np.ndarray,

@@ -54,10 +54,8 @@ class SampledFunctions:
 
     def rescaled(self, y_scaling: Scaling) -> SampledFunctions:
         """Return the same for targets that have been scaled before."""
-        offset, scale = y_scaling
-        both = Scaling(self._y_scaling.offset * scale + offset, self._y_scaling.scale * scale)
         other = copy.copy(self)
-        other._y_scaling = both
+        other._y_scaling = self._y_scaling.within(y_scaling)
         return other
 
     @predicting()

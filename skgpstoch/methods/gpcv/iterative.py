@@ -135,6 +135,7 @@ class IterativePosterior(Posterior):
         K_star = self.cross(X)
         inverse = LowRankInverse(self.factor, self.noise)
         parts = K_star.split(COLUMNS)
+        # S has no graph, and its part of the slope is 0: the whole is stationary there.
         S = torch.cat([self.solve(part.mT, TOL_VARIANCE, inverse) for part in parts], 1)
         KS = K_star @ S
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,8 +47,8 @@ class Latent(NamedTuple):
     posterior: Posterior
     x_scaling: Scaling
     y_scaling: Scaling
-    white: Any
-    """Noise variance of a new scaled y, (P,) or a number; None: the posterior's likelihood says."""
+    white: np.ndarray | None
+    """Noise variance of a new scaled y, (P,) or (); None: the posterior's likelihood says."""
 
 
 def latent_of(estimator: Any) -> Latent:
@@ -63,12 +64,13 @@ def latent_of(estimator: Any) -> Latent:
         model, scaling = estimator._model()
         if isinstance(model, ExactModel):
             white = split_white_noise(estimator.kernel_)[1]
-            level = 0.0 if white is None else white.noise_level
+            level = np.array(0.0 if white is None else white.noise_level)
             inputs = Scaling.identity(estimator.n_features_in_)
             return Latent(model.posterior(latent=True), inputs, scaling, level)
-        inner = latent_of(cast(ManyRowsModel, model).estimator)
-        white = torch.as_tensor(model.white / inner.y_scaling.scale**2)
-        return inner._replace(y_scaling=inner.y_scaling.within(scaling), white=white)
+        many = cast(ManyRowsModel, model)
+        inner = latent_of(many.estimator)
+        level = many.white / inner.y_scaling.scale**2
+        return inner._replace(y_scaling=inner.y_scaling.within(scaling), white=level)
     if isinstance(estimator, Regressor) and isinstance(estimator.posterior_, Posterior):
         posterior = copy.deepcopy(predictor(estimator)[1])
         return Latent(posterior, estimator._x_scaling, estimator._y_scaling, None)
@@ -146,11 +148,10 @@ class BoTorchModel(Model):
         mean = mean * self.y_scale + self.y_offset
         cov = cov * self.y_scale.square()[:, None, None]
         if isinstance(observation_noise, Tensor):
-            noise = observation_noise.double().expand(*X.shape[:-1], -1).reshape(mean.shape)
-        else:
-            noise = self._noise(batches) if observation_noise else None
-        if noise is not None:
-            cov = cov + torch.diag_embed(noise.mT.expand(len(cov), *cov.shape[1:3]))
+            given = observation_noise.double().expand(*X.shape[:-1], -1)
+            cov = cov + torch.diag_embed(given.reshape(mean.shape).mT)
+        elif observation_noise:
+            cov = cov + torch.diag_embed(self._noise(batches).mT)
         chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
         found = distribution(mean[..., chosen], cov[:, chosen], X.shape[:-2])
         posterior = GPyTorchPosterior(found)
@@ -189,8 +190,8 @@ class BoTorchModel(Model):
         """
         if X.ndim != 2 or Y.ndim != 2 or kwargs:
             raise ValueError(
-                "condition_on_observations takes X (n, d) and Y (n, m), a single batch, and nothing "
-                f"else, got {tuple(X.shape)}, {tuple(Y.shape)} and {sorted(kwargs)}: the model of "
+                "condition_on_observations takes X (n, d) and Y (n, m), a single batch, and no "
+                f"more, got {tuple(X.shape)}, {tuple(Y.shape)} and {sorted(kwargs)}: the model of "
                 "an estimator has no batches."
             )
         estimator = copy.deepcopy(self.estimator)

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.messages import warn
+from ..estimators.regressor import gradients_of
 from ..kernels.matrices import set_theta, why_object
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
@@ -126,7 +127,7 @@ class ManyRowsModel(NamedTuple):
 
     def gradients(self, X: np.ndarray) -> MomentGradients:
         """Return mean and standard deviation, and their gradients by the inputs."""
-        found = self.estimator._gradients(X, latent=True)
+        found = gradients_of(self.estimator, X, latent=True)
         std = np.sqrt(np.square(found.std) + self.white)  # whose white part has no slope
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(std > 0.0, found.std / std, 0.0)

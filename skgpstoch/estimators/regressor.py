@@ -199,22 +199,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
-    def _gradients(self, X: Any, latent: bool) -> MomentGradients:
-        """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
-        X, posterior = self._query(X)
-
-        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
-            q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
-            return (q if latent else likelihood.moments(q)).mixture_moments()
-
-        with numeric_context():
-            found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
-        found = found.scaled(*self._y_scaling)
-        unit = self._x_scaling.scale
-        return found._replace(
-            mean_gradient=found.mean_gradient / unit, std_gradient=found.std_gradient / unit
-        )
-
     @documented(predict)
     def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Gradients of the mean and the standard deviation of y by the inputs.
@@ -229,7 +213,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         std_gradient : ndarray of the same shape
             Of the standard deviation; 0 where that is 0, and has no gradient.
         """
-        found = self._gradients(X, latent)
+        found = gradients_of(self, X, latent)
         return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
 
     @documented(predict)
@@ -532,6 +516,21 @@ def predictive_of(model: Regressor, X: Any) -> PredictedRows:
     X, posterior = model._query(X)
     rows = known_rows(X, None, None, model._y_scaling.scale)
     return PredictedRows(*posterior.predictive(X, rows), model._y_scaling)
+
+
+def gradients_of(model: Regressor, X: Any, latent: bool) -> MomentGradients:
+    """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+    X, posterior = model._query(X)
+
+    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
+        return (q if latent else likelihood.moments(q)).mixture_moments()
+
+    with numeric_context():
+        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
+    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
+    return MomentGradients(of_y.mean, of_y.std, *slopes)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

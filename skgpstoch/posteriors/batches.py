@@ -17,7 +17,7 @@ def batched_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
     Covariances of rows in different batches are computed, and left out: up to some rows that takes
     less time than to go through the batches one by one.
     """
-    B, q, _ = X.shape
+    q = X.shape[1]
     if q == 1:
         mean, var = posterior.marginals(X[:, 0]).mixture_moments()
         return mean[:, None], var[..., None, None]

@@ -28,8 +28,8 @@ from ..posteriors.exact import ExactPosterior
 from ..posteriors.sites import Sites, diagonal_blocks
 from .optimal_q import ROUNDING, damped_newton, survey, weighted_sums
 
-NEWTON_TOL = 1e-6  # nats per new row, below which a Newton step is the last
-MOST_NEWTON_STEPS = 50
+ADDED_TOL = 1e-6  # nats per new row, below which a Newton step is the last
+MOST_ADDED_STEPS = 50
 
 
 @functools.singledispatch
@@ -109,7 +109,7 @@ def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
         return value + model.beta * expected_sites(old, q), old + new
 
     if not model.is_conjugate:
-        limits = (NEWTON_TOL * rows.n_effective, ROUNDING * rows.n_effective, MOST_NEWTON_STEPS)
+        limits = (ADDED_TOL * rows.n_effective, ROUNDING * rows.n_effective, MOST_ADDED_STEPS)
         return damped_newton(look, model.moments, old, *limits)[0]
     gram, cross, *_ = weighted_sums(model, X, rows)
     sites = old + Sites(gram / model.beta, cross / model.beta)

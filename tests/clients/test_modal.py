@@ -74,7 +74,7 @@ def test_learners(query):
     for _ in range(8):
         index, instance = learner.query(points)
         learner.teach(instance, labels[index])
-    assert learner.score(points, labels) >= max(before, 0.9)
+    assert learner.score(points, labels) >= max(before, 0.8)
 
 
 def test_regressors_are_asked_where_they_know_least():

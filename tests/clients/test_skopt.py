@@ -22,6 +22,7 @@ rng = np.random.default_rng(0)
 X = rng.uniform(0.0, 1.0, (30, 2))
 y = np.sin(6.0 * X[:, 0]) + X[:, 1]
 KERNEL = ConstantKernel(1.0, (0.01, 1000.0)) * Matern([1.0, 1.0], [(0.01, 100.0)] * 2, nu=2.5)
+FEW = {"acq_optimizer_kwargs": {"n_points": 200, "n_restarts_optimizer": 2}, "random_state": 0}
 ASKED = {"return_std": True, "return_mean_grad": True, "return_std_grad": True}
 
 
@@ -102,7 +103,7 @@ def test_gradients_are_used():
 
 
 def test_several_points_at_once():
-    optimizer = skopt.Optimizer([(0.0, 1.0)] * 2, surrogate(), n_initial_points=4, random_state=0)
+    optimizer = skopt.Optimizer([(0.0, 1.0)] * 2, surrogate(), n_initial_points=4, **FEW)
     for _ in range(3):
         points = optimizer.ask(n_points=4)
         result = optimizer.tell(points, [valley(x) for x in points])
@@ -115,7 +116,7 @@ def test_seconds_of_calls():
         return valley(x), 1.0 + x[0]
 
     optimizer = skopt.Optimizer(
-        [(0.0, 1.0)] * 2, surrogate(), n_initial_points=4, acq_func="EIps", random_state=0
+        [(0.0, 1.0)] * 2, surrogate(), n_initial_points=4, acq_func="EIps", **FEW
     )
     optimizer.run(timed, n_iter=7)
     assert len(optimizer.models) == 4

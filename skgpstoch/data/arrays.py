@@ -141,11 +141,15 @@ def all_finite(a: np.ndarray) -> bool:
 
 
 def readable(values: Any) -> Any:
-    """What NumPy can read: of a tensor its numbers, without a graph, and without bfloat16."""
+    """What NumPy can read: of a tensor on any device its numbers, bfloat16 as float32.
+
+    They become an array here, as scikit-learn would take a tensor for the namespace to compute in
+    if its `array_api_dispatch` is on.
+    """
     if not isinstance(values, Tensor):
         return values
     values = values.detach().cpu()
-    return values.float() if values.dtype == torch.bfloat16 else values
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:

@@ -4,9 +4,9 @@ Twelve tables, those of bench_density.py and Friedman's; the default with ``max_
 20 and 40 s of the clock, beside rivals that take as long as they take. A budget is kept if the fit
 took at most 10 % and 1 s more. NLPD (nats per row), CRPS and RMSE of the standardised target.
 
-Rivals may come from the CSV of bench_density.py, if ``--rows``, ``--flights`` and ``--spare`` were
-the same. The first fit of a process pays for imports; with ``--cold`` each fit of ours is in a
-process of its own.
+Rivals may come from the CSVs of bench_density.py: those that had as many training rows are
+compared, so ``--spare`` should be the same. The first fit of a process pays for imports; with
+``--cold`` each fit of ours is in a process of its own.
 
     python benchmarks/bench_anytime.py --data DIR
     python benchmarks/bench_anytime.py --data DIR --models auto --csv a.csv --against b.csv
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,17 +80,18 @@ def fit_cold(args: argparse.Namespace) -> None:
 
 def curve(rows: pd.DataFrame, ours: str) -> pd.DataFrame:
     """NLPD of each set and budget, and the least of the rivals that finished within the budget."""
-    mine, rivals = rows[rows.model == ours], rows[rows.model != ours]
+    mine = rows[(rows.model == ours) & (rows.budget > 0)]  # not ours without a budget
+    rivals = rows[rows.model != ours]
     found = []
     for row in mine.sort_values(["set", "budget"]).itertuples():
-        same = (rivals["set"] == row.set) & (rivals.rows == row.rows)
+        same = (rivals["set"] == row.set) & (rivals.n_train == row.n_train)
         finished = rivals[same & (rivals.cpu_s <= row.budget)]
         best = finished.loc[finished.nlpd.idxmin()] if len(finished) else None
         found.append(
             {
                 **{"set": row.set, "budget": row.budget, "seconds": row.wall_s},
                 **{"kept": row.wall_s <= 1.1 * row.budget + 1.0, "nlpd": row.nlpd},
-                "best finished": None if best is None else best.nlpd,
+                "best finished": math.nan if best is None else best.nlpd,
                 "rival": "" if best is None else best.model,
             }
         )

@@ -22,7 +22,16 @@ from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
+from .persistence.file import load
+from .persistence.registry import trusted_types
 from .training.interrupts import on_interrupt
+from .wrappers import (
+    log_predictive_density,
+    predict_distribution,
+    predict_interval,
+    predict_std,
+    sample_y,
+)
 
 __all__ = [
     "ADMMGaussianProcessRegressor",
@@ -55,9 +64,18 @@ __all__ = [
     "SolveGPRegressor",
     "SquareLoss",
     "StackedDensityRegressor",
+    "load",
+    "log_predictive_density",
     "on_interrupt",
+    "predict_distribution",
+    "predict_interval",
+    "predict_std",
+    "sample_y",
 ]
 __version__ = "0.1.0"
 
 for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__
+
+TRUSTED_TYPES = trusted_types()
+"""Names of our classes that skops finds in files: `skops.io.load(path, trusted=TRUSTED_TYPES)`."""

@@ -34,14 +34,14 @@ from .drop_in.exact import ExactModel
 from .drop_in.many_rows import ManyRowsModel
 from .drop_in.regressor import GaussianProcessRegressor
 from .estimators.base import predictor
-from .estimators.regressor import Regressor
+from .estimators.regressor import Regressor, transformer_of
 from .kernels import split_white_noise
 from .likelihoods.real import AdditiveNoise
 from .posteriors.base import Posterior
 from .posteriors.batches import batched_moments
 
 
-class Latent(NamedTuple):
+class LatentModel(NamedTuple):
     """A posterior of f of scaled rows, and the units of X and y."""
 
     posterior: Posterior
@@ -51,13 +51,15 @@ class Latent(NamedTuple):
     """Noise variance of a new scaled y, (P,) or (); None: the posterior's likelihood says."""
 
 
-def latent_of(estimator: Any) -> Latent:
+def latent_of(estimator: Any) -> LatentModel:
     """Return what is inside a fitted regressor.
 
     Raises
     ------
     TypeError
         If it is no regressor of ours with one posterior.
+    ValueError
+        If its target is transformed.
     """
     check_is_fitted(estimator)
     if isinstance(estimator, GaussianProcessRegressor):
@@ -66,14 +68,19 @@ def latent_of(estimator: Any) -> Latent:
             white = split_white_noise(estimator.kernel_)[1]
             level = np.array(0.0 if white is None else white.noise_level)
             inputs = Scaling.identity(estimator.n_features_in_)
-            return Latent(model.posterior(latent=True), inputs, scaling, level)
+            return LatentModel(model.posterior(latent=True), inputs, scaling, level)
         many = cast(ManyRowsModel, model)
         inner = latent_of(many.estimator)
         level = many.white / inner.y_scaling.scale**2
         return inner._replace(y_scaling=inner.y_scaling.within(scaling), white=level)
     if isinstance(estimator, Regressor) and isinstance(estimator.posterior_, Posterior):
+        if transformer_of(estimator) is not None:
+            raise ValueError(
+                f"target_transform must be None, got {estimator.target_transform!r}: BoTorch's "
+                "posteriors are Gaussian. Fit the regressor to the transformed y."
+            )
         posterior = copy.deepcopy(predictor(estimator)[1])
-        return Latent(posterior, estimator._x_scaling, estimator._y_scaling, None)
+        return LatentModel(posterior, estimator._x_scaling, estimator._y_scaling, None)
     raise TypeError(
         "estimator must be a GaussianProcessRegressor or another regressor of skgpstoch with a "
         f"posterior_, got {type(estimator).__name__}."
@@ -96,6 +103,8 @@ class BoTorchModel(Model):
         If the estimator is not fitted.
     TypeError
         If it is of another kind, or its kernel does not run in torch.
+    ValueError
+        If it has a `target_transform`.
     """
 
     def __init__(self, estimator: Any) -> None:

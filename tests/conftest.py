@@ -129,6 +129,9 @@ def on_each(fixture, classes):
     return pytest.mark.parametrize(fixture, classes, ids=named, indirect=True)
 
 
+# Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.
+few_rows = pytest.mark.filterwarnings("ignore:[0-9]+ rows are too few to learn")
+
 every_regressor = on_each("regressor", FINITE + SPARSE_REGRESSORS)
 every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, skgpstoch.DLMRegressor])
 every_finite = on_each("finite", FINITE)
@@ -176,13 +179,26 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(skgpstoch.training.optimizers, "LBFGS_ITERATIONS", 2)
 
 
-@pytest.fixture
-def few_newton_steps(monkeypatch):
-    """Two to the best q(w) of a likelihood that has no closed form, where any will do."""
+def cut_newton(monkeypatch, settles):
+    """Two steps to the best q(w) of a likelihood that has no closed form, where any will do."""
     newton = skgpstoch.objectives.optimal_q.damped_newton
     monkeypatch.setattr(
-        skgpstoch.objectives.optimal_q, "damped_newton", lambda *args: newton(*args[:5], 2)
+        skgpstoch.objectives.optimal_q,
+        "damped_newton",
+        lambda *args: (newton(*args[:5], 2)[0], settles),
     )
+
+
+@pytest.fixture
+def few_newton_steps(monkeypatch):
+    """Two to the best q(w), that count as settled: as many do not go from another start."""
+    cut_newton(monkeypatch, True)
+
+
+@pytest.fixture
+def few_newton_steps_from_both_starts(monkeypatch):
+    """Two to the best q(w), and two from the other start."""
+    cut_newton(monkeypatch, False)
 
 
 @pytest.fixture

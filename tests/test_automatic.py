@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import few_rows
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -81,6 +82,7 @@ def mixed(step):
 # ---- scikit-learn ------------------------------------------------------------------------------
 
 
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
@@ -96,6 +98,7 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
 
 
 @pytest.mark.slow
+@few_rows
 @parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_defaults(estimator, check):
     check(estimator)
@@ -156,8 +159,8 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     assert fits[1] == scout
 
 
-def test_networks_are_trained_for_longer_where_noise_is_small(step, monkeypatch, small):
-    """By what scouts find, if there is time, whether there is a process or not."""
+def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
+    """If there is time, whether there is a process or not; for longer where noise is small."""
     fits = []
     original = DeepKernelEnsembleRegressor.fit
     spy = lambda self, *args, **kw: fits.append(self.get_params()) or original(self, *args, **kw)  # noqa: E731
@@ -166,16 +169,26 @@ def test_networks_are_trained_for_longer_where_noise_is_small(step, monkeypatch,
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
     X, y = step
     usual, longer = SMALL["max_iter"], automatic_regressor.LONGER * SMALL["max_iter"]
-    for clear, max_iter in [(-np.inf, longer), (np.inf, usual)]:
+    shorter = round(automatic_regressor.SHORTER * usual)
+    never, always = -np.inf, np.inf
+    monkeypatch.setattr(automatic_regressor, "NOISY", always)
+    cases = [(never, always, longer), (always, never, usual), (always, always, shorter)]
+    for clear, late_gain, max_iter in cases:
         monkeypatch.setattr(automatic_regressor, "CLEAR", clear)
+        monkeypatch.setattr(automatic_regressor, "LATE_GAIN", late_gain)
         AutoGaussianProcessRegressor(random_state=0).fit(X, y)
         assert fits.pop()["max_iter"] == max_iter
         assert fits.pop()["n_estimators"] == automatic.SCOUTS
     AutoGaussianProcessRegressor(max_time=15, random_state=0).fit(X, y)
     assert len(fits) == 1
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_LONGER", 201)
+    monkeypatch.setattr(automatic_regressor, "CLEAR", never)
     AutoGaussianProcessRegressor(random_state=0).fit(X, y)
-    assert len(fits) == 2
+    assert fits.pop()["max_iter"] == shorter
+    monkeypatch.setattr(automatic_regressor, "MOST_FOR_SCOUTS", 199)
+    fits.clear()
+    AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert len(fits) == 1
 
 
 @pytest.mark.parametrize(("spread", "is_longer"), [(0.1, True), (0.25, False)])
@@ -187,10 +200,29 @@ def test_noise_is_small_beside_the_target(spread, is_longer, unit):
     error = spread * unit
     densities = np.full(400, -2.0 * np.log(error) - np.log(2.0 * np.pi) - 1.0)
     held_out = HeldOutPredictions(np.arange(400), densities, *[y] * 5)
-    scout = race.Judged("networks", SimpleNamespace(held_out_=held_out), 1.0)
+    fit = SimpleNamespace(held_out_=held_out, validation_scores_=[9.0, 8.0, 1.0])
+    scout = race.Judged("networks", fit, 1.0)
     model = DeepKernelEnsembleRegressor(max_iter=7)
-    found = automatic_regressor.trained_longer(model, scout, Data(y, y))
+    found = automatic_regressor.as_scouted(model, scout, Data(y, y))
     assert found.max_iter == (14 if is_longer else 7)
+
+
+@pytest.mark.parametrize(
+    ("scores", "max_iter"),
+    [
+        ([3.0, 2.0, 1.95, 1.9], 6),  # .05 for each of two outputs in the second half
+        ([3.0, 2.0, 2.1, 2.2], 6),  # overfitted
+        ([3.0, 2.0, 1.9, 1.7], 10),
+        ([3.0], 6),
+    ],
+)
+def test_networks_are_not_trained_long_if_a_scout_gained_little_at_last(scores, max_iter):
+    y = np.random.default_rng(0).standard_normal((400, 2))
+    held_out = HeldOutPredictions(np.arange(400), np.full(400, -9.0), *[y] * 5)
+    fit = SimpleNamespace(held_out_=held_out, validation_scores_=scores)
+    model = DeepKernelEnsembleRegressor(max_iter=10)
+    scout = race.Judged("networks", fit, 1.0)
+    assert automatic_regressor.as_scouted(model, scout, Data(y, y)).max_iter == max_iter
 
 
 def test_a_model_that_adds_nothing_has_no_gain(step):
@@ -201,6 +233,44 @@ def test_a_model_that_adds_nothing_has_no_gain(step):
     assert_allclose(race.gain_of(one, [one], data), 0.0, atol=1e-9)
     line = ExactProcessRegressor(kernels=["constant"], random_state=0).fit(X, y)
     assert race.gain_of(one, [race.Judged("line", line, 0.0)], data) > 0.5
+
+
+class Held:
+    """Log densities of some rows, as a fitted model has them."""
+
+    def __init__(self, **densities):
+        self.densities = densities
+
+    def log_densities(self, n_rows):
+        found = np.full(n_rows, np.nan)
+        found[self.densities["rows"]] = self.densities["values"]
+        return found
+
+
+def judged(values, rows=(0, 1, 2), **budget):
+    held_out = Held(rows=list(rows), values=values)
+    return race.Judged("networks", SimpleNamespace(held_out_=held_out, budget_=budget), 1.0)
+
+
+def test_scouts_stay_where_time_left_their_successors_worse():
+    scout = judged([-1.0, -1.0, -1.0], n_steps=160, all_steps=160, all_estimators=2, is_enough=True)
+    cut = {"n_steps": 27, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    y = np.zeros(4)
+    data = Data(y[:, None], y)
+    better, worse = judged([-0.9, -1.2, -0.8], **cut), judged([-0.9, -1.3, -0.9], **cut)
+    assert race.better_of(None, worse, data) is worse
+    whole = judged([-0.9, -1.3, -0.9], **(cut | {"is_enough": True}))
+    assert race.better_of(scout, whole, data) is whole  # as it is without a limit
+    assert race.better_of(scout, better, data) is better
+    kept = race.better_of(scout, worse, data)
+    assert kept.model is scout.model
+    assert kept.seconds == 2.0
+    expected = {"n_steps": 160, "all_steps": 650, "all_estimators": 8, "is_enough": False}
+    assert kept.model.budget_ == expected
+    others = judged([9.0, -0.9, -1.3], rows=(3, 0, 1), **cut)  # row 3 was not judged by scouts
+    assert race.better_of(scout, others, data).model is scout.model
+    weighted = Data(y[:, None], y, np.array([9.0, 1.0, 1.0, 1.0]))
+    assert race.better_of(scout, worse, weighted) is worse
 
 
 def test_more_rows_have_networks_alone(step, monkeypatch, small):
@@ -247,11 +317,11 @@ def test_one_gross_target_ruins_nothing(few, step):
 
 @pytest.mark.parametrize("cls", BOTH)
 def test_of_very_few_rows_there_is_a_warning(cls):
-    X = np.arange(10.0)[:, None]
-    y = np.arange(10) % 2 + 1
+    X = np.arange(20.0)[:, None]
+    y = np.arange(20) % 2 + 1
     cls(random_state=0).fit(X, y)
-    with pytest.warns(UserWarning, match="9 rows are too few to learn a kernel"):
-        cls(random_state=0).fit(X[:9], y[:9])
+    with pytest.warns(UserWarning, match="19 rows are too few to learn a kernel"):
+        cls(random_state=0).fit(X[:19], y[:19])
 
 
 def test_two_outputs(step):

@@ -516,7 +516,7 @@ def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
     def calibrate(self, X, rows):
         original(self, X, rows)
         n = rows.n_unseen
-        q = self.marginals(self.model.features.members(X[:n]), self.present_roots()).double()
+        q = self.functions(self.model.features.members(X[:n]), self.present_roots())[0].double()
         choice = self.calibration
         at_rows = rows[:n].to(torch.float64)
         mixed = scaled(q, choice, self.model.mean.value.double())

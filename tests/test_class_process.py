@@ -16,8 +16,18 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessClassifier
-from skgpstoch.ensembles import class_process
+from skgpstoch.ensembles import class_fit, class_process
 from skgpstoch.ensembles.class_deviations import Contrasts, deviation_about
+from skgpstoch.ensembles.class_fit import (
+    ClassRows,
+    FittedProcess,
+    best_scale,
+    blind_functions,
+    folds_of,
+    left_out_log_p,
+    modes,
+    problems_of,
+)
 from skgpstoch.ensembles.class_modes import (
     LabelEvidence,
     PointFeatures,
@@ -27,13 +37,7 @@ from skgpstoch.ensembles.class_modes import (
     find_modes,
     one_hot,
 )
-from skgpstoch.ensembles.class_process import (
-    AtMode,
-    ClassRows,
-    ExactProcessClassifier,
-    FittedProcess,
-    folds_of,
-)
+from skgpstoch.ensembles.class_process import AtMode, ExactProcessClassifier
 from skgpstoch.kernels.matrices import covariance_of
 
 EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
@@ -105,8 +109,8 @@ def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
 def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
     """The mode of a linear kernel, its variance as it is tried, is the ridge's."""
     monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
-    monkeypatch.setattr(class_process, "VARIANCES", (6.0,))
-    monkeypatch.setattr(class_process, "LOG_CONFIDENCES", np.zeros(1))
+    monkeypatch.setattr(class_fit, "VARIANCES", (6.0,))
+    monkeypatch.setattr(class_fit, "LOG_CONFIDENCES", np.zeros(1))
     X, y = table
     X = (X - X.mean(0)) / X.std(0)
     model = ExactProcessClassifier(kernels=["linear"], random_state=0).fit(X, y)
@@ -119,32 +123,91 @@ def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
 
 def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
     monkeypatch.setattr(class_process, "MOST_POINTS", 60)
+    monkeypatch.setattr(class_fit, "BLIND_ROWS", 50)
+    monkeypatch.setattr(class_process, "FINE_POINTS", 60)
     few = ExactProcessClassifier(random_state=0).fit(*table)
-    assert few._rows.Z.shape == (60, 5)
+    assert few._rows.Z.shape == (45, 5)
     assert np.abs(few.predict_proba(table[0]) - fitted.predict_proba(table[0])).mean() < 0.05
 
 
 # ---- rows held out -----------------------------------------------------------------------------
 
 
-def test_rows_are_predicted_without_their_fold(table, monkeypatch):
-    """As by a model of the other folds, with the same kernel, offset and confidence."""
+@pytest.fixture
+def rows(table):
+    """Scaled rows of five folds, whose functions are made of all."""
+    X, codes = torch.from_numpy(table[0]), torch.from_numpy(table[1])
+    fold = torch.from_numpy(folds_of(table[1], np.random.default_rng(0)))
+    return ClassRows(X, codes, torch.ones(90).double(), fold, torch.arange(90), torch.zeros(3))
+
+
+def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
+    """As by a model of the other folds, with the same kernel."""
     monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
     monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-12)
-    X, y = table
-    model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, y)
-    rows, (process,) = model._rows, model._processes
-    fold = rows.fold == 1
-    features = PointFeatures(process.kernel, rows.X[~fold])
-    one = torch.ones(1).double()
-    of_others = Problems(
-        features(features.Z), rows.labels[~fold], rows.weight[~fold, None], one, rows.offset
+    kernel, own = ConstantKernel(4.0) * RBF(2.0), rows.fold == 1
+    f = modes(PointFeatures(kernel, rows.Z), rows, (1.0, 5.0))[1]
+    others = rows.without(1)
+    features = PointFeatures(kernel, others.Z)
+    problems = problems_of(features, others, (1.0, 5.0))
+    U, _ = find_modes(problems)
+    assert_allclose(f[own], problems._replace(F=features(rows.X[own])).f(U), atol=2e-3)
+
+
+def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
+    prior, theta = PriorKernel.of("rbf-ard", 5), PriorKernel.of("rbf-ard", 5).mean
+    own = rows.fold == 2
+    moved = rows._replace(codes=torch.where(own, (rows.codes + 1) % 3, rows.codes))
+    f, after = (blind_functions(prior, theta, r, r) for r in (rows, moved))
+    assert_array_equal(after[own], f[own])
+    assert not torch.equal(after[~own], f[~own])
+    log_p, after = (left_out_log_p(r, f, class_fit.VARIANCES) for r in (rows, moved))
+    assert_array_equal(after[own], log_p[own])
+
+
+def test_few_rows_of_noise_are_not_predicted():
+    """Kernels that had seen the rows of a fold predicted these better than chance, by .1 nats."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((6, 40, 8)), np.arange(40) % 2
+    model = ExactProcessClassifier(kernels=["rbf-ard", "rough-ard"], random_state=0)
+    models = [clone(model).fit(table, y) for table in X]
+    assert np.mean([model.held_out_.log_density for model in models]) < np.log(0.5)
+
+
+def test_points_do_not_say_how_certain_functions_are(rows):
+    f = torch.where(rows.codes[:, None] == torch.arange(3), 3.0, 0.0)[:, None].double()
+    f[:45] *= -1.0  # wrong, where there are points
+    every = rows._replace(weight=rows.weight.index_fill(0, torch.arange(45), 0.0))
+    assert best_scale(rows._replace(points=torch.arange(45)), f, (1.0,)) == best_scale(
+        every, f, (1.0,)
     )
-    U, _ = find_modes(of_others)
-    f = features.f(rows.X[fold], features.coefficients(U[:, 0]))
-    p, share = softmax(rows.offset + process.confidence * f, 1), softmax(rows.offset, 0)
-    n = len(rows.fold)
-    assert_allclose(process.log_p[fold], np.log((n * p + share) / (n + 1)), atol=2e-3)
+    assert best_scale(rows, f, (1.0,))[1] < 0.5 < best_scale(every, f, (1.0,))[1]
+
+
+def test_points_have_the_features_of_rows(rows):
+    features = PointFeatures(RBF(1.0), rows.X)
+    assert_allclose(features.at_points(), features(rows.X), atol=1e-8)
+
+
+def test_kernels_that_matter_are_learned_again_from_more_rows(table, monkeypatch):
+    monkeypatch.setattr(class_process, "BLIND_ROWS", 50)
+    monkeypatch.setattr(class_process, "SEARCH_ROWS", 40)
+    monkeypatch.setattr(class_process, "MOST_POINTS", 40)
+    names = ["rough-ard", "linear"]
+    rough, linear = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
+    assert (len(rough.points), len(linear.points)) == (90, 40)
+    monkeypatch.setattr(ClassRows, "score", lambda rows, fitted: -len(fitted.points))
+    worse, _ = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
+    assert len(worse.points) == 40
+    monkeypatch.setattr(class_process, "LEAST_REFINED", 2.0)
+    first, _ = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
+    assert len(first.points) == 40
+    assert np.abs(first.theta - rough.theta).max() > 0.01
+
+
+def test_two_rows_are_enough():
+    p = ExactProcessClassifier(random_state=0).fit([[0.0], [1.0]], [0, 1]).predict_proba([[1.0]])
+    assert 0.5 < p[0, 1] < 1.0
 
 
 def test_few_rows_that_agree_leave_some_doubt():
@@ -238,13 +301,15 @@ def fixed_process(n_classes, n=25, seed=0):
     X, codes, weight = some_rows(n, 2, n_classes, seed)
     X, fold = torch.from_numpy(X), torch.zeros(n, dtype=torch.int64)
     offset = torch.linspace(-0.3, 0.3, n_classes).double()
-    rows = ClassRows(X, codes, weight, fold, X, offset)
+    points = torch.arange(n)
+    rows = ClassRows(X, codes, weight, fold, points, offset)
     kernel = ConstantKernel(4.0, "fixed") * RBF(1.2)
     features = PointFeatures(kernel, X)
     one = torch.ones(1).double()
     problems = Problems(features(X), rows.labels, weight[:, None], one, offset)
     U, _ = find_modes(problems)
-    fitted = FittedProcess(kernel, features.coefficients(U[:, 0]), 1.3, np.zeros((n, n_classes)))
+    v, unknown = features.coefficients(U[:, 0]), np.zeros((n, n_classes))
+    fitted = FittedProcess("rbf", np.empty(0), kernel, points, v, 1.3, unknown)
     new = np.random.default_rng(9).standard_normal((12, 2))
     return AtMode(rows, fitted), torch.from_numpy(new)
 
@@ -267,11 +332,12 @@ def dense_laplace(model, new):
     ) @ model.fitted.coefficients.numpy(), prior - star @ shrunk @ star.swapaxes(1, 2)
 
 
-def recentred(logits, p, rounds=500):
+def recentred(logits, p):
     """Return deviations of softmax of draws (S, N, C), which move until their mean is p."""
-    shift = np.zeros_like(p)
-    for _ in range(rounds):  # Berry, Levinsohn & Pakes, 1995
-        shift += np.log(p) - np.log(softmax(logits + shift, 2).mean(0))
+    shift, step = np.zeros_like(p), np.inf
+    while np.abs(step).max() > 1e-7:  # Berry, Levinsohn & Pakes, 1995
+        step = np.log(p) - np.log(softmax(logits + shift, 2).mean(0))
+        shift += step
     return softmax(logits + shift, 2).std(0)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,15 @@ from skgpstoch import DeepKernelEnsembleClassifier, DeepKernelEnsembleRegressor
 from skgpstoch.data.deadline import Allowance, Deadline, seconds_left
 from skgpstoch.data.rows import Rows
 from skgpstoch.objectives.base import Objective
-from skgpstoch.objectives.closing import FULL, SURE, Closing, ClosingCost, extrapolated
+from skgpstoch.objectives.closing import (
+    FULL,
+    LEAST_JUDGES,
+    SURE,
+    Closing,
+    ClosingCost,
+    extrapolated,
+)
+from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.optimal_q import damped_newton
 from skgpstoch.recipes.budget import Budget, members_in_time
 from skgpstoch.training import checkpoint as checkpoints
@@ -226,6 +235,17 @@ def test_the_closing_pass_is_as_thorough_as_time_allows():
     assert ClosingCost(0.0, 10.0).of(hurried) == 10.0 * hurried.judging
 
 
+def test_scores_of_iterates_and_predictions_for_held_out_rows_take_their_time():
+    slow = ClosingCost(0.0, 0.0, of_predictions=5.0, of_scoring=1.0)
+    assert slow.choose(60.0, 10.0) == FULL
+    hurried = slow.choose(20.0, 10.0)  # ten seconds of steps, 25 of scores and 5 of predictions
+    assert hurried.name == "short"
+    assert_allclose(hurried.scoring, 0.4)
+    assert_allclose(hurried.judging, 3.0 / (SURE * 5.0))
+    assert_allclose(slow.of(hurried), 5.0 * hurried.judging)
+    assert 0.0 < slow.choose(-1.0, 10.0).scoring < 0.02
+
+
 def test_what_was_cut_is_said_in_full():
     said = Budget(120, 900, 3, 8, "short", False).shortage
     assert said == (
@@ -267,11 +287,11 @@ def table(n=120):
     return X, np.sin(X[:, 0]) + 0.1 * X[:, 1]
 
 
-def fit_by(model, seconds, tick):
+def fit_by(model, seconds, tick, n=120):
     """Fit by a clock that goes on by `tick` whenever it is looked at."""
     times = itertools.count()
     clock = lambda: tick * next(times)  # noqa: E731
-    X, y = table()
+    X, y = table(n)
     data = model._validate(X, y > 0 if is_classifier(model) else y, True)
     recipe = dataclasses.replace(model._recipe(), deadline=Deadline(seconds, clock))
     model._fit(recipe, data)
@@ -296,6 +316,25 @@ def test_what_was_cut_is_said_and_recorded(cls):
         again = fit_by(cls(**SMALL), 0.9, tick=0.1)
     X, _ = table()
     assert_array_equal(model.predict(X), again.predict(X))
+
+
+@pytest.mark.parametrize(("seconds", "is_hurried"), [(0.9, True), (1e6, False)])
+def test_in_little_time_classes_are_scored_by_some_of_the_rows(monkeypatch, seconds, is_hurried):
+    """At 100,000 rows scores and predictions of all that is held out took longer than max_time."""
+    n_scored, evaluate = [], EnsembleObjective.fold_losses
+
+    def fold_losses(self, X, rows, log_scales):
+        n_scored.append(len(X))
+        return evaluate(self, X, rows, log_scales)
+
+    monkeypatch.setattr(EnsembleObjective, "fold_losses", fold_losses)
+    model = DeepKernelEnsembleClassifier(**{**SMALL, "max_iter": 1}, n_estimators=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fit_by(model, seconds, tick=0.1, n=8000)
+    n_unseen, n_folds = 400, 1600
+    assert (n_scored[-1] < n_folds // 2) == is_hurried
+    assert len(model.held_out_.rows) == (LEAST_JUDGES if is_hurried else n_unseen + n_folds)
 
 
 def test_with_ample_time_a_fit_is_what_it_is_without_a_limit():

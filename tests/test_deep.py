@@ -34,6 +34,7 @@ from skgpstoch.objectives.optimal_q import (
     evidence_error,
     optimal_q,
     survey,
+    variances_of,
 )
 
 QUICK = {"n_inducing": 8, "max_iter": 20, "n_predict_samples": 16, "random_state": 0}
@@ -228,6 +229,19 @@ def test_the_closed_form_is_the_best_and_its_value_is_the_bound(data):
         kl = found.q.kl + 0.5 * (m.square().sum() - found.q.mean.square().sum())
         worse, _ = survey(model, X, rows, found.q._replace(mean=m, kl=kl), exact=True)
         assert worse < value
+
+
+@pytest.mark.parametrize("n_inner", [0, 1])
+def test_variances_that_are_known_are_those_of_any_mean(data, n_inner):
+    X, rows = data
+    model = deep_model([layer(KERNEL, X[:6])] * n_inner, features(KERNEL, X[:8]))
+    like = optimal_q(model, X, rows).q
+    q = like._replace(mean=like.mean + normal(*like.mean.shape))
+    value, sites = survey(model, X, rows, q, True, variances_of(model, X, rows, like))
+    expected, expected_sites = survey(model, X, rows, q, True)
+    assert_allclose(value.item(), expected.item(), rtol=1e-12)
+    for a, b in zip(sites, expected_sites, strict=True):
+        assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_copies_of_rows_that_count_for_less_change_nothing(data):

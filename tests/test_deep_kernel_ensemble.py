@@ -554,7 +554,7 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
     for k in range(2):
         mine, of_fold = slice(2 + 5 * k, 7 + 5 * k), slice(5 * k, 5 * k + 5)
         phi = features.members(X[mine])
-        expected = objective.marginals(phi, objective.present_roots())
+        expected = objective.functions(phi, objective.present_roots())[0]
         assert_close(q.mean[0, of_fold], expected.mean[k])
         assert_close(q.var[0, of_fold], expected.var[k])
         assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])

@@ -23,7 +23,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern, WhiteKernel
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import learning_curve
+from sklearn.model_selection import GridSearchCV, cross_val_score, learning_curve
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
@@ -130,8 +130,7 @@ def test_each_problem_is_warned_of_once():
     ("n_rows", "learns", "severity"),
     [
         (9, True, "problem"),
-        (10, True, "note"),
-        (19, True, "note"),
+        (19, True, "problem"),
         (20, True, "fine"),
         (2, False, "fine"),
     ],
@@ -366,14 +365,15 @@ TIGHT = [
 
 @pytest.mark.parametrize(("cls", "params"), TIGHT, ids=lambda p: getattr(p, "__name__", None))
 def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
+    X, y = (a[:80] for a in sine)
     kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)
     model = cls(kernel, random_state=0, **params)
-    said = said_by(lambda: model.fit(*sine))
+    said = said_by(lambda: model.fit(X, y))
     bound = "parameter (k1__)?(k2__)?length_scale is close to the specified upper bound 0.4"
     assert len([m for m in said if re.search(bound, m)]) == 1, said
     assert said == [f.message for f in model.diagnose().problems]
     fixed = cls(RBF(0.3, "fixed") + WhiteKernel(0.1), random_state=0, **params)
-    assert not [m for m in said_by(lambda: fixed.fit(*sine)) if "length_scale" in m]
+    assert not [m for m in said_by(lambda: fixed.fit(X, y)) if "length_scale" in m]
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor], ids=named)
@@ -426,8 +426,8 @@ def test_few_rows_and_many_features_are_warned_of_once(sine):
     model = SVGPRegressor(max_iter=2, random_state=0)
     assert said_by(lambda: model.fit(X, y)) == [model.diagnose()[0].message]
     assert "9 rows are too few" in model.diagnose()[0].message
-    twice = np.full(9, 2)
-    assert not said_by(lambda: model.fit(X, y, sample_weight=twice))  # are 18 rows
+    thrice = np.full(9, 3)
+    assert not said_by(lambda: model.fit(X, y, sample_weight=thrice))  # are 27 rows
     none = np.r_[np.ones(9), 0.0]
     X_10, y_10 = (a[:10] for a in sine)
     assert "9 rows" in only(said_by(lambda: model.fit(X_10, y_10, sample_weight=none)))
@@ -472,6 +472,29 @@ def test_searches_go_on_where_there_are_few_rows(sine):
         sizes, _, scores = learning_curve(model, *sine, cv=2, train_sizes=[30, 90])
     assert sizes.tolist() == [30, 90]
     assert np.isfinite(scores).all()
+
+
+def test_a_search_warns_once_of_all_folds_and_once_of_the_last_fit(sine):
+    X, y = (a[:28] for a in sine)
+    model = SVGPRegressor(n_inducing=60, max_iter=2, random_state=0)
+    search = GridSearchCV(model, {"learning_rate_init": [0.01, 0.02]}, cv=3)
+    of_points = ["n_inducing=60 .* 18 are used", "n_inducing=60 .* 28 are used"]
+    for _ in range(2):  # another call tells again
+        said = said_by(lambda: search.fit(X, y))
+        assert len(said) == 3, said
+        for told in ("18 rows are too few", *of_points):
+            assert only([m for m in said if re.search(told, m)])
+    said = said_by(lambda: cross_val_score(model, X, y, cv=2))
+    assert len(said) == 2, said
+
+
+def test_warnings_as_errors_end_each_fit_of_a_search(sine):
+    X, y = (a[:15] for a in sine)
+    model = SVGPRegressor(max_iter=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match="All the 3 fits failed"):
+            cross_val_score(model, X, y, cv=3)
 
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"hyperparameters": "fixed"}])

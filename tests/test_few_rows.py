@@ -94,18 +94,45 @@ def test_with_all_rows_as_points_the_bound_is_the_exact_evidence(inputs, kind):
     assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-6, atol=1e-7)
 
 
+BOUNDS = {
+    "points": (collapsed.bound_of_points, None),
+    "features": (collapsed.bound_of_features, None),
+    "both kinds": (collapsed.bound_of_features, slice(6, 11)),
+}
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-def test_the_bound_of_few_points_in_three_products(inputs, weighted):
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_the_bound_of_few_points_and_its_gradient_at_once(inputs, kind, weighted):
     X, f, _ = inputs
+    bound_of, others = BOUNDS[kind]
     rows = make_rows(Gaussian(0.2), torch.cat([f, f.cos()], 1), weighted)
-    model = make_model(Gaussian(torch.tensor([0.2, 0.3], dtype=F64)), X[:6] + 0.1, rows)
+    noise = Gaussian(torch.tensor([0.2, 0.3], dtype=F64))
+    model = make_model(noise, X[:6] + 0.1, rows, None if others is None else X[others])
     params = [p for p in model.parameters() if p.requires_grad]
     found = optimal_q(model, X, rows)
-    value, same = collapsed.bound_of(model, X, rows)
+    value, same = bound_of(model, X, rows)
     assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-10)
     torch.testing.assert_close(same.q.mean, found.q.mean)
     expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
     assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["points", "both kinds"])
+def test_the_gradient_counts_jitter(inputs, kind):
+    """Which of a large variance is a noise that counts: L-BFGS saw a slope where there was none."""
+    X, f, _ = inputs
+    bound_of, others = BOUNDS[kind]
+    rows = make_rows(Gaussian(0.2), f, False)
+    others = None if others is None else X[others]
+    model = make_model(Gaussian(0.2), X[:6] + 0.1, rows, others, jitter=0.03)
+    log_variance = model.features.kernel.k1.log_constant_value
+    (found,) = torch.autograd.grad(bound_of(model, X, rows)[0], log_variance)
+    values = []
+    for step in (1e-5, -2e-5):
+        log_variance.data += step
+        values.append(float(optimal_q(model, X, rows).value))
+    assert float(found) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5)
 
 
 NOT_GAUSSIAN = {
@@ -196,7 +223,9 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SVGPRegressor, {"beta": 0.5}, 100, FEW),
     (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "is_exact": True}),
     (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
-    (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150, "start_rows": 300}),
+    (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150}),
+    (SolveGPRegressor, {}, 512, {**FEW, "n_inducing": 256}),
+    (SolveGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
     (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "has_all_rows": True}),

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 from torch.testing import assert_close
 
 from skgpstoch.features.inducing import InducingFeatures, whiten
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.maths.linalg import inverse_cholesky
-from skgpstoch.recipes.inducing import INITIALIZATIONS, choose_points, largest_conditional_variances
+from skgpstoch.recipes.inducing import (
+    INITIALIZATIONS,
+    choose_points,
+    largest_conditional_variances,
+    unit_of_kernel,
+)
 
 F64 = torch.float64
 IDENTITY = torch.nn.Identity()
@@ -71,10 +76,11 @@ def test_jitter_is_a_multiple_of_the_prior_variance_and_failures_are_recorded():
     features = InducingFeatures(make_kernel(), IDENTITY, Z, torch.ones(1, dtype=F64), 1)
     K, inverse = features.condition(Z)
     L = torch.linalg.inv(inverse)
-    expected = K + 1e-8 * 2.0 * torch.eye(3, dtype=F64)
+    expected = features.covariances.among(Z) + 1e-8 * 2.0 * torch.eye(3, dtype=F64)
+    assert_close(K, expected, rtol=0, atol=0)
     assert_close(L @ L.mT, expected.detach(), rtol=0, atol=1e-12)
     assert not bool(features.failed)
-    features.inverse_factor(-torch.eye(3, dtype=F64), torch.ones((), dtype=F64))
+    features.inverse_factor(-torch.eye(3, dtype=F64))
     assert bool(features.failed)
 
 
@@ -95,7 +101,7 @@ def test_features_of_many_points_in_training_and_after():
     Z = torch.randn(150, 2, generator=generator(), dtype=F64)
     features = InducingFeatures(make_kernel(0.3), IDENTITY, Z, torch.ones(2, dtype=F64), 2)
     K, inverse = features.condition(Z)
-    L = torch.linalg.cholesky(K + 2e-8 * torch.eye(150, dtype=F64))
+    L = torch.linalg.cholesky(K)
     assert_close(inverse, torch.linalg.inv(L).detach(), rtol=1e-6, atol=1e-6)
 
 
@@ -162,6 +168,24 @@ def test_kmeans_does_not_depend_on_the_scale_or_origin_of_columns():
     )
     back = (other - torch.tensor([5e5, 2.0], dtype=F64)) / torch.tensor([1e3, 1e-3], dtype=F64)
     assert_close(back, one, rtol=0, atol=1e-5)
+
+
+def test_kmeans_sees_only_columns_that_vary_in_their_units():
+    X = torch.randn(200, 2, generator=generator(), dtype=F64)
+    unit = torch.tensor([1.0, 1e6], dtype=F64)
+    arguments = ("kmeans", X, 10, make_kernel(), IDENTITY)
+    first, again = (choose_points(*arguments, generator(5), unit=u) for u in (unit, 3.0 * unit))
+    alone = choose_points("kmeans", X[:, :1], 10, make_kernel(), IDENTITY, generator(5))
+    assert_close(first, again, rtol=1e-9, atol=1e-9)
+    assert_close(first[:, :1], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_the_unit_of_points_is_the_shortest_length_scale():
+    most = torch.tensor([1.0, 2.0], dtype=F64)
+    sums = RBF([0.5, 1e3]) + ConstantKernel() * Matern([0.7, 3.0], nu=1.5)
+    assert unit_of_kernel(from_sklearn(sums), most).tolist() == pytest.approx([0.5, 3.0])
+    assert unit_of_kernel(from_sklearn(RBF(1e3)), most).tolist() == pytest.approx([10.0, 20.0])
+    assert unit_of_kernel(from_sklearn(DotProduct()), most).tolist() == [1.0, 2.0]
 
 
 def test_largest_conditional_variances():

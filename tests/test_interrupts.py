@@ -13,7 +13,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV
 
 from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessRegressor, on_interrupt
-from skgpstoch.ensembles import class_process, process, process_fit
+from skgpstoch.ensembles import class_fit, process, process_fit
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
@@ -157,7 +157,7 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
     ("cls", "module", "part"),
     [
         (ExactProcessRegressor, process_fit, "left_out_precisions"),
-        (ExactProcessClassifier, class_process, "find_modes"),
+        (ExactProcessClassifier, class_fit, "find_modes"),
     ],
 )
 def test_an_interrupt_between_searches_keeps_a_process(cls, module, part, monkeypatch):

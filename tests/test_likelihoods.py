@@ -350,6 +350,34 @@ def test_autograd_is_finite_differences(name):
         assert torch.autograd.gradcheck(value, inputs, atol=1e-6, rtol=1e-5)
 
 
+ROUGH = ("laplace", "narrow laplace", "robustmax", "one_vs_rest")  # of several f, or with a kink
+SMOOTH = [name for name in ALL if name not in ROUGH]
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-20, 1e-12])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_derivatives_by_a_variance_of_nearly_nothing(name, variance):
+    """They are ½E[g″], and ½E[g″ + g′²] of the predictive density: g of the mean alone."""
+    likelihood = ALL[name]()
+    y, q = example(likelihood, n_rows=5)
+    mean, var = q.mean.requires_grad_(), torch.full_like(q.var, variance).requires_grad_()
+    log_p = likelihood.log_prob(y, mean[0])
+    (first,) = torch.autograd.grad(log_p.sum(), mean, create_graph=True)
+    by_output = [torch.autograd.grad(a.sum(), mean, retain_graph=True)[0] for a in first.unbind(-1)]
+    second = torch.stack(by_output).diagonal(dim1=0, dim2=-1)
+    cases = {
+        "expected_log_prob": ("expected_gradients", 0.5 * second),
+        "log_predictive": ("predictive_gradients", 0.5 * (second + first.square())),
+    }
+    for function, (of_derivatives, expected) in cases.items():
+        value = getattr(likelihood, function)(y, Marginals(mean, var))
+        d_mean, d_var = torch.autograd.grad(value.sum(), (mean, var))
+        assert_close(d_mean, first, rtol=1e-5, atol=1e-6)
+        assert_close(d_var, expected, rtol=1e-4, atol=1e-5)
+        derivatives = getattr(likelihood, of_derivatives)(y, Marginals(mean, var))
+        assert_close(derivatives[2], expected[0], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extremes_are_finite(name, dtype):

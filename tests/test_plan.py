@@ -28,9 +28,13 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SCGD, {}, 200, {"folds": Folds(5, 20)}),
     (SCGD, {}, 4000, {"folds": Folds(3, 400)}),
     (SCGD, {}, 20_000, {"folds": Folds(1, 2000)}),
-    (SCGD, {}, 7, {"folds": Folds(3, 1)}),
+    (SCGD, {}, 60, {"folds": Folds(5, 10)}),  # 50 rows judge
+    (SCGD, {}, 20, {"folds": Folds(5, 4)}),  # all do
+    (SCGD, {}, 7, {"folds": Folds(3, 2)}),
     (SCGD, {}, 2, {"folds": Folds(1, 1)}),
-    (MINIMAX, {}, 200, {"folds": Folds(2, 20)}),
+    (MINIMAX, {}, 50, {"folds": Folds(5, 10)}),
+    (MINIMAX, {}, 200, {"folds": Folds(2, 25)}),
+    (MINIMAX, {}, 2000, {"folds": Folds(2, 200)}),
     (MINIMAX, {}, 20_000, {"folds": Folds(1, 2000)}),
     (BSGD, {}, 200, {"folds": Folds(5, 20)}),
     (SCGD, {"n_estimators": 3}, 20_000, {"folds": Folds(3, 2000)}),

@@ -153,6 +153,16 @@ def test_gradients_need_no_gradients_of_the_caller(rows):
     assert_allclose(inside, model.predict_gradient(POINTS), rtol=1e-12)
 
 
+def test_gradients_of_transformed_targets_are_those_of_f(rows):
+    X, y = rows
+    model = SVGPRegressor(n_inducing=5, max_iter=3, random_state=0, target_transform="log")
+    model.fit(X, np.exp(y))
+    with pytest.raises(ValueError, match="latent=True"):
+        model.predict_gradient(POINTS)
+    found = np.stack(model.predict_gradient(POINTS, latent=True))
+    assert_allclose(found, finite_differences(model, POINTS, latent=True), rtol=1e-4, atol=1e-5)
+
+
 def test_predictions_are_scikit_learns_as_before(rows):
     ours = GaussianProcessRegressor(1.0 * RBF(), alpha=0.01, optimizer=None).fit(*rows)
     theirs = sklearn.gaussian_process.GaussianProcessRegressor(

@@ -81,10 +81,10 @@ class Diagnosis(tuple[Finding, ...]):
         return [finding for finding in self if finding.severity == "problem"]
 
     def warn(self) -> None:
-        """Warn of each problem, once."""
-        said = {finding.message: finding.category for finding in self.problems}
-        for message, category in said.items():
-            warn(message, category)
+        """Warn of each problem, once; in a search, once for all of its fits."""
+        said = {finding.message: finding for finding in self.problems}
+        for message, finding in said.items():
+            warn(message, finding.category, about=(finding.name, finding.where))
 
     def within(self, part: str) -> Diagnosis:
         """Return the findings as those of a part of a model; a part without a name is all of it."""

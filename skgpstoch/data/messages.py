@@ -4,30 +4,60 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from types import FrameType
+from weakref import WeakKeyDictionary
 
+import joblib
 import sklearn
 import torch
 
-LIBRARIES = tuple(
-    str(path)
-    for path in (
-        Path(__file__).parents[1],
-        Path(sklearn.__file__).parent,
-        Path(torch.__file__).parent,
-    )
-)
+JOBLIB, *OTHERS = (module.__path__[0] for module in (joblib, sklearn, torch))
+LIBRARIES = (str(Path(__file__).parents[1]), JOBLIB, *OTHERS)
 WRAPPERS = ("functools.py", "contextlib.py")
 
+TOLD: WeakKeyDictionary[joblib.Parallel, set[Hashable]] = WeakKeyDictionary()
+"""What warnings were about in each loop of scikit-learn's, a search or cross-validation."""
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, at the innermost line that is neither ours nor scikit-learn's nor torch's."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 2  # of the frame that called us
+
+def warn(
+    message: str, category: type[Warning] = UserWarning, about: Hashable | None = None
+) -> None:
+    """Warn, at the innermost line that is neither ours nor one of the libraries that call us.
+
+    Parameters
+    ----------
+    message : str
+        What happened, why, and what to do.
+    category : type of Warning, default=UserWarning
+        Its category.
+    about : hashable or None, default=None
+        What it is about: of a search whose fits are in this thread, one is told that is about the
+        same, whatever the numbers in the message are. None: each is told.
+    """
+    frames = list(internal_frames(sys._getframe(1)))
+    loops = [loop for loop in map(loop_of, frames) if loop is not None]
+    told = TOLD.setdefault(loops[-1], set()) if loops else set()  # the outermost
+    if about is not None and about in told:
+        return
+    warnings.warn(message, category, stacklevel=len(frames) + 2)
+    told.add(about)  # if the warning was no error, of which each counts
+
+
+def internal_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield this frame and those around it, up to the user's own line."""
     while frame is not None and is_internal(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+        yield frame
+        frame = frame.f_back
+
+
+def loop_of(frame: FrameType) -> joblib.Parallel | None:
+    """Return the loop that a frame belongs to: scikit-learn makes one for all fits of a search."""
+    if not frame.f_code.co_filename.startswith(JOBLIB):
+        return None
+    owner = frame.f_locals.get("self")
+    return owner if isinstance(owner, joblib.Parallel) else None
 
 
 def is_internal(filename: str) -> bool:

@@ -29,6 +29,7 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
+from .kinds import real_target
 from .messages import warn
 from .numeric import Dates, Numbers, Ordered
 from .rows import LEADING_COLUMNS
@@ -47,7 +48,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 
     Arrays of numbers come back as such, anything else as it is.
     """
-    X, y = readable(X), tuple(map(readable, y))
+    X, y = readable(X), tuple(map(real_target if options.get("y_numeric") else readable, y))
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}
@@ -196,6 +197,13 @@ class TableEncoder:
     def missing_columns(self) -> list[int]:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
         return missing_columns_of(self.encoders)
+
+    def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
+        """Add up what is said of encoded columns, (n_encoded,), for those of X, (n_features,)."""
+        found = np.zeros(len(self.encoders))
+        widths = [encoder.width for encoder in self.encoders]
+        np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
+        return found
 
     def _first_read(self, X: Any) -> list[Column]:
         """Return the columns of training rows, and note what they hold."""

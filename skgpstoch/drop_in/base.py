@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
+from ..data.kinds import real_target
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, validate_inputs
+from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
 
 
-class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
+class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
     """A kernel, rows that are kept, and where to compute."""
 
     log_marginal_likelihood_value_: float
@@ -42,8 +44,8 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
         """Return X, or X and y, as the kernel takes them."""
         if self._kernel().requires_vector_input:
             return validate_inputs(self, X, *y, **options)
-        given = map(readable, (X, *y))
-        return validate_data(self, *given, ensure_2d=False, dtype=None, **options)
+        y = tuple(real_target(a) if options.get("y_numeric") else readable(a) for a in y)
+        return validate_data(self, readable(X), *y, ensure_2d=False, dtype=None, **options)
 
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
@@ -78,6 +80,13 @@ class DropIn(DropInParameters, BaseEstimator, metaclass=ABCMeta):
         """Tell what may be wrong with the fit: the table behind its warnings."""
         self._check_is_fitted()
         return self._diagnosis
+
+    def _check_has_columns(self) -> None:
+        """Raise an AttributeError if the model is not fitted, or its inputs are objects."""
+        self._check_is_fitted()
+        X = self.X_train_
+        if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub"):
+            raise AttributeError("X has no columns, which feature_importances_ are of.")
 
     def _findings(self, kernels: dict[str, sk.Kernel], unit: float) -> Iterator[Finding]:
         """Yield what there is to say of rows in one matrix, and of fitted kernels by their names.

@@ -21,7 +21,7 @@ from ..methods.svgp import SVGPClassifier, SVGPRegressor
 from ..objectives.lbfgs import gradients_at
 from ..objectives.optimal_q import optimal_q
 from ..posteriors.gradients import MomentGradients
-from ..recipes.variational import USUAL_BATCH
+from ..recipes.feature_builder import USUAL_BATCH
 from ..training.exact_search import TrainingSet, search_evidence
 from .noise import LEAST_START_NOISE, Noise, free_noise, noise_level, with_noise
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_array
 
 from ..data.arrays import Scaling, random_numbers, readable, resolve_seed
+from ..distributions.normal import NormalLaw
+from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.base import predicting
 from ..estimators.functions import SampledFunctions
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
-from ..maths.gaussian import LOG_2PI
 from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 
@@ -187,10 +187,13 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
             Lower and upper end.
         """
-        coverage = check_coverage(coverage)
+        return np.stack(self.predict_distribution(X).interval(check_coverage(coverage)), 1)
+
+    @documented(predict, Regressor.predict_distribution)
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Predict the distribution of y at each row, which is normal."""
         mean, var = self._moments(X, with_variance=True)
-        half = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(var)
-        return shaped(np.stack([mean - half, mean + half], 1))
+        return PredictiveDistribution(NormalLaw(mean, np.sqrt(var)), shaped(mean[:1]).shape[1:])
 
     @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
@@ -257,13 +260,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         log_density : ndarray of shape (n_samples,)
             Nats.
         """
-        error, var = self._errors(X, y)
-        is_point = var == 0.0  # all density is at the mean
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = LOG_2PI + np.log(var) + np.square(error) / var
-        terms[is_point] = -np.inf
-        missed = (is_point & (error != 0.0)).any(1)
-        return np.where(missed, -np.inf, -0.5 * terms.sum(1))
+        return self._given(X, y, PredictiveDistribution.joint_logpdf)
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
@@ -281,17 +278,14 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         probability : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Uniform over new rows, if predictions are calibrated.
         """
-        error, var = self._errors(X, y)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a variance of 0: a step at the mean
-            return shaped(np.where(var > 0.0, norm.cdf(error / np.sqrt(var)), error >= 0.0))
+        return self._given(X, y, PredictiveDistribution.cdf)
 
-    def _errors(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return y less its mean, and its variance, each (n, P)."""
-        mean, var = self._moments(X, with_variance=True)
-        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        if y.shape != mean.shape and not (mean.shape[1] == 1 and y.shape == mean.shape[:1]):
-            raise ValueError(f"y must have the shape {mean.shape} of predictions, got {y.shape}.")
-        return y.reshape(mean.shape) - mean, var
+    def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
+        """Return a function of the distributions and of y, whose last axis may be that of P = 1."""
+        distribution, y = self.predict_distribution(X), readable(y)
+        if np.shape(y) == distribution.law.shape:
+            y = np.reshape(y, distribution.shape)
+        return function(distribution, targets_of(distribution, y))
 
 
 def shaped_gradients(found: MomentGradients) -> tuple[np.ndarray, np.ndarray]:

@@ -18,9 +18,10 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
-from ..estimators.base import fitting
+from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.functions import SampledFunctions
+from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
 from ..posteriors.functions import Functions
@@ -360,6 +361,21 @@ class GaussianProcessRegressor(GaussianPredictor):
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
         rows = TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
         return exact.ExactModel(fitted, rows)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, in units of its standard deviation."""
+        self._check_has_columns()
+        if self.estimator_ is not None:
+            return self.estimator_.feature_importances_
+        model = self._exact_model()
+        unit = Scaling.standard(model.rows.Y).scale
+
+        @predicting()
+        def mean(X: np.ndarray) -> np.ndarray:
+            return model.moments(X, with_variance=False)[0] / unit
+
+        return difference_importances(mean, spread_of(self.X_train_))
 
     # ---- the marginal likelihood -------------------------------------------------------------
 

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 
 from ..data.arrays import readable
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
+from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
 
 
@@ -34,7 +35,7 @@ class ClassParts(NamedTuple):
     confidence: float = 1.0
 
 
-class MixtureClassifier(ClassifierMixin, BaseEstimator):
+class MixtureClassifier(ClassifierMixin, SavedEstimator):
     """Classes, their probabilities, and how certain these are, of a mixture."""
 
     classes_: np.ndarray

@@ -121,13 +121,14 @@ class LabelEvidence:
         return value, self.prior.std * pull(G) - z
 
 
-def best_theta(evidence: LabelEvidence) -> np.ndarray:
-    """Return θ of the largest posterior density, (D,)."""
+def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> np.ndarray:
+    """Return θ of the largest posterior density, (D,), from a start, or else the prior mean."""
     prior = evidence.prior
     if not len(prior.mean):
         return prior.mean
-    bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(prior.mean), 1))
-    found = Search(evidence, SEARCH_LIMITS).run("fmin_l_bfgs_b", np.zeros(len(bounds)), bounds)
+    z = np.zeros(len(prior.mean)) if start is None else (start - prior.mean) / prior.std
+    bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(z), 1))
+    found = Search(evidence, SEARCH_LIMITS).run("fmin_l_bfgs_b", z, bounds)
     return prior.mean + prior.std * found.theta
 
 
@@ -170,11 +171,22 @@ class PointFeatures:
         self.Z = Z
 
     @functools.cached_property
-    def basis(self) -> Tensor:
-        """QΛ^−½, (M, R), of the largest eigenvalues; the rest have little of the variance."""
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Q (M, R) and Λ (R,), the largest; the rest have little of the variance."""
         values, Q = eigh(self.kernel(self.Z))
         kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE_VARIANCE * values.sum()
-        return Q[:, kept] * values[kept].rsqrt()
+        return Q[:, kept], values[kept]
+
+    @functools.cached_property
+    def basis(self) -> Tensor:
+        """QΛ^−½, (M, R)."""
+        Q, values = self.spectrum
+        return Q * values.rsqrt()
+
+    def at_points(self) -> Tensor:
+        """φ of the points, QΛ^½, (M, R)."""
+        Q, values = self.spectrum
+        return Q * values.sqrt()
 
     def __call__(self, X: Tensor) -> Tensor:
         """φ, (N, R)."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import log_softmax, logsumexp
-from sklearn.gaussian_process import kernels as sk
+from scipy.special import log_softmax
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -23,89 +20,30 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
+from ..estimators.importances import difference_importances
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
-from ..kernels.matrices import covariance_of
+from ..training.interrupts import was_interrupted
 from .class_deviations import Contrasts, deviation_about, probability_moments
-from .class_mixture import ClassParts, MixtureClassifier, codes_of
-from .class_modes import (
-    LabelEvidence,
-    PointFeatures,
-    PriorKernel,
-    Problems,
-    best_theta,
-    contrasts,
-    find_modes,
-    one_hot,
+from .class_fit import (
+    BLIND_ROWS,
+    ClassRows,
+    FittedProcess,
+    Mixing,
+    fit_process,
+    folds_of,
+    left_out_mixture,
+    log_probabilities,
 )
-from .process import KERNEL_ROWS, SEARCH_ROWS, ProcessParameters, fit_in_turn
-from .stacking import stacking_weights
+from .class_mixture import ClassParts, MixtureClassifier, codes_of
+from .class_modes import PointFeatures
+from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
 
 KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best of few first: time may be short
 MOST_POINTS = 800  # rows that functions are made of
-FOLDS_OF_FEW = 10  # of few rows
-FEW_ROWS = 100  # that there are so many folds of
-USUAL_FOLDS = 5
-VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
-VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
-LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
-SHARE_ROWS = 1.0  # that speak for the shares of the classes, whatever the inputs
-CONFIDENCE_PRIOR = 0.5  # standard deviation of these around 0
-
-
-class FittedProcess(NamedTuple):
-    """Softmax of t·f + offset, with f* = k(X*, Z) v.
-
-    Parameters
-    ----------
-    kernel : sklearn kernel
-        k, of which s² is a factor.
-    coefficients : Tensor of shape (M, C)
-        v, at the mode.
-    confidence : float
-        t.
-    log_p : ndarray of shape (N, C)
-        Log probabilities of the rows' classes, each from the other folds.
-    """
-
-    kernel: sk.Kernel
-    coefficients: Tensor
-    confidence: float
-    log_p: np.ndarray
-
-
-class ClassRows(NamedTuple):
-    """Scaled rows: X (N, d), codes, weights and folds (N,), points Z (M, d), and the offset of f.
-
-    Points are rows; where they are all of them, Z is X.
-    """
-
-    X: Tensor
-    codes: Tensor
-    weight: Tensor
-    fold: Tensor
-    Z: Tensor
-    offset: Tensor
-
-    @property
-    def labels(self) -> Tensor:
-        """1 at the class of each row, (N, C)."""
-        return one_hot(self.codes, len(self.offset))
-
-    @property
-    def share(self) -> float:
-        """The weight of the shares of the classes in probabilities."""
-        return SHARE_ROWS / (float(self.weight.sum()) + SHARE_ROWS)
-
-    def some(self, index: Tensor) -> ClassRows:
-        """Return rows by their numbers, with functions made of these."""
-        X, codes, weight, fold = (column[index] for column in self[:4])
-        return ClassRows(X, codes, weight, fold, X, self.offset)
-
-    def to(self, device: torch.device) -> ClassRows:
-        """Move to a device."""
-        X, codes, weight, fold, Z, offset = (column.to(device) for column in self)
-        return ClassRows(X, codes, weight, fold, X if self.Z is self.X else Z, offset)
+LEAST_REFINED = 0.2  # weight of kernels that are learned again, from more rows
+FINE_ROWS = 1000  # that these are learned from
+FINE_POINTS = 2500  # that rough functions are made of then: smooth ones gained nothing
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -194,20 +132,38 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
             return fit_process(name, rows, searched)
 
         fitted = fit_in_turn(names, fit_one, began, self.max_time)
-        log_p = np.stack([f.log_p for f in fitted], 1)  # (n, K, C)
-        codes, weight = rows.codes.cpu().numpy(), rows.weight.cpu().numpy()
-        of_class = log_p[np.arange(len(codes)), :, codes]
-        self.weights_ = stacking_weights(of_class, weight, KERNEL_ROWS)
-        given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
-        mixed = logsumexp(log_p, axis=1, b=self.weights_[:, None])
-        self._confidence = mixture_confidence(rows, mixed) if len(fitted) > 1 else 1.0
-        mixed = log_softmax(self._confidence * mixed, axis=1)
+        if len(merged) > BLIND_ROWS and has_time_again(began, self.max_time):
+            fitted = self._refined(fitted, rows, rng, began)
+        log_p = np.stack([f.log_p for f in fitted])  # (K, n, C)
+        self.weights_, self._confidence = Mixing.of(rows, log_p)
+        mixed, codes = left_out_mixture(rows, log_p), rows.codes.cpu().numpy()
         log_own = mixed[np.arange(len(codes)), codes]
+        given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = of_classes(given, log_own[places], np.exp(mixed[places]), codes[places])
         self.kernels_ = [f.kernel for f in fitted]
-        self._processes = [f._replace(coefficients=f.coefficients.to(HOST)) for f in fitted]
+        self._processes = [f.to(HOST) for f in fitted]
         self._rows = rows.to(HOST)
         return self
+
+    def _refined(
+        self, fitted: list[FittedProcess], rows: ClassRows, rng: np.random.Generator, began: float
+    ) -> list[FittedProcess]:
+        """Learn the kernels that matter from more rows, and make rough functions of more points.
+
+        Those that then predict rows without their folds no better stay as they were.
+        """
+        n, device = len(rows.X), rows.X.device
+        sizes = FINE_ROWS, n_points(n, FINE_POINTS)
+        searched, points = (torch.from_numpy(some_of(n, size, rng)).to(device) for size in sizes)
+        weights = Mixing.of(rows, np.stack([f.log_p for f in fitted])).weights
+        heavy = {f.name: f for f, w in zip(fitted, weights, strict=True) if w >= LEAST_REFINED}
+
+        def refine(name: str, before: list[FittedProcess]) -> FittedProcess:
+            fine = rows._replace(points=points) if name.startswith("rough") else rows
+            return fit_process(name, fine, rows.some(searched), heavy[name].theta)
+
+        fine = {f.name: f for f in fit_in_turn(list(heavy), refine, began, self.max_time)}
+        return [max(f, fine.get(f.name, f), key=rows.score) for f in fitted]
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
         """Return what was given, checked, with codes of the classes, which it remembers."""
@@ -232,16 +188,23 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         codes = data.y[:, 0].astype(np.int64)
         shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
         log_shares = np.log(shares)
-        fold, points = folds_of(codes, rng), some_of(len(X), MOST_POINTS, rng)
-
-        def tensor(column: np.ndarray) -> Tensor:
-            return torch.from_numpy(column).to(device)
-
-        Z = X if len(points) == len(X) else X[tensor(points)]
-        offset = tensor(log_shares - log_shares.mean())
-        return ClassRows(X, tensor(codes), tensor(weight), tensor(fold), Z, offset)
+        fold, points = folds_of(codes, rng), some_of(len(X), n_points(len(X), MOST_POINTS), rng)
+        offset = log_shares - log_shares.mean()
+        columns = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points, offset))
+        return ClassRows(X, *columns)
 
     # ---- predictions -------------------------------------------------------------------------
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much log odds depend on each input, in units of its standard deviation."""
+        check_is_fitted(self)
+
+        def log_odds(X: np.ndarray) -> np.ndarray:
+            log_p = self.predict_log_proba(X)
+            return log_p - log_p.mean(1, keepdims=True)
+
+        return difference_importances(log_odds, self._x_scaling)
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         check_is_fitted(self)
@@ -249,7 +212,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         device = prediction_device(self.device)
         X = self._x_scaling.tensor(X, torch.float64, device).clamp(-FARTHEST_INPUT, FARTHEST_INPUT)
         rows = self._rows.to(device)
-        models = [AtMode(rows, f) for f in self._processes]
+        models = [AtMode(rows, f.to(device)) for f in self._processes]
         return ClassParts(self.weights_, models, self._confidence), X
 
 
@@ -258,8 +221,8 @@ class AtMode:
 
     def __init__(self, rows: ClassRows, fitted: FittedProcess) -> None:
         self.rows, self.fitted = rows, fitted
-        self.features = PointFeatures(fitted.kernel, rows.Z)
-        self.coefficients = fitted.coefficients.to(rows.Z.device)
+        self.features = PointFeatures(fitted.kernel, rows._replace(points=fitted.points).Z)
+        self.coefficients = fitted.coefficients
 
     @predicting()
     def latent(self, X: Tensor) -> Tensor:
@@ -269,7 +232,7 @@ class AtMode:
         def compute(block: slice) -> None:
             found[block] = self.features.f(X[block], self.coefficients)
 
-        map_blocks(compute, len(X), block_rows(X.device, len(self.rows.Z)))
+        map_blocks(compute, len(X), block_rows(X.device, len(self.features.Z)))
         return found.mul_(self.fitted.confidence)
 
     def predict_log_proba(self, X: Tensor) -> np.ndarray:
@@ -301,12 +264,9 @@ class AtMode:
             found = probability_moments(at, self.fitted.confidence * A)
             mean[block], var[block] = (a.cpu().numpy() for a in found)
 
-        map_blocks(compute, len(X), block_rows(X.device, len(rows.Z)))
+        map_blocks(compute, len(X), block_rows(X.device, len(features.Z)))
         p = np.exp(log_softmax(logits, 1))
         return (1.0 - rows.share) * deviation_about(p, mean, np.sqrt(var))
-
-
-# ---- parts ---------------------------------------------------------------------------------------
 
 
 def some_of(n_rows: int, most: int, rng: np.random.Generator) -> np.ndarray:
@@ -314,89 +274,12 @@ def some_of(n_rows: int, most: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.permutation(n_rows)[:most])
 
 
-def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Assign rows to folds, each with about the same share of every class, (N,)."""
-    order = np.lexsort((rng.permutation(len(codes)), codes))
-    fold = np.empty(len(codes), np.int64)
-    fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)
-    return fold
+def n_points(n_rows: int, most: int) -> int:
+    """Return how many rows are points: all, or so few that the rest can judge."""
+    return n_rows if n_rows <= most else min(most, n_rows // 2)
 
 
-def fit_process(name: str, rows: ClassRows, searched: ClassRows) -> FittedProcess:
-    """Learn a kernel, the variance of f and the confidence, and condition on all rows.
-
-    The kernel and the variance are those of the rows that are searched.
-    """
-    kernel = kernel_of(name, searched)
-    f = modes(PointFeatures(kernel, searched.Z), searched, VARIANCES)[1]
-    scores = [most_suitable(searched, blind)[1] for blind in f.unbind(1)]
-    log_variance, std = VARIANCE_PRIOR
-    penalty = 0.5 * ((np.log(VARIANCES) - log_variance) / std) ** 2
-    variance = VARIANCES[int(np.argmax(scores - penalty))]
-    kernel = sk.ConstantKernel(variance, "fixed") * kernel
-    features = PointFeatures(kernel, rows.Z)
-    U, f = modes(features, rows, (1.0,))
-    confidence, _ = most_suitable(rows, f[:, 0])
-    log_p = log_probabilities(rows, confidence * f[:, 0]).cpu().numpy()
-    return FittedProcess(kernel, features.coefficients(U[:, 0]), confidence, log_p)
-
-
-def log_probabilities(rows: ClassRows, f: Tensor) -> Tensor:
-    """Return log p of the classes where their functions are f, (N*, C).
-
-    With the shares of the classes, for which a row speaks: few rows may agree by chance, and the
-    mode is certain of itself. *Measured* on ten tables: .05 nats at 5 rows, .026 at 10, 0 at 40.
-    """
-    share = rows.share
-    log_p = torch.log_softmax(rows.offset + f, 1) + math.log1p(-share)
-    return torch.logaddexp(log_p, torch.log_softmax(rows.offset, 0) + math.log(share))
-
-
-def kernel_of(name: str, rows: ClassRows) -> sk.Kernel:
-    """Return the kernel that explains the labels best, of mean variance 1."""
-    prior = PriorKernel.of(name, rows.X.shape[1])
-    X = rows.X.cpu().numpy()
-    covariance = covariance_of(prior.kernel, X, rows.X.device)
-    Y = contrasts(rows.codes, rows.weight, len(rows.offset))
-    theta = best_theta(LabelEvidence(prior, covariance, Y, rows.weight))
-    covariance.set_theta(theta)
-    kernel = prior.kernel.clone_with_theta(theta)
-    unit = float(covariance.diag(X).mean())
-    return sk.ConstantKernel(1.0 / unit, "fixed") * kernel
-
-
-def modes(
-    features: PointFeatures, rows: ClassRows, variances: Sequence[float]
-) -> tuple[Tensor, Tensor]:
-    """Return u (R, V, C) for V variances, and f of each row without its fold (N, V, C)."""
-    F, V = features(rows.X), len(variances)
-    scale = torch.tensor(variances, dtype=F.dtype, device=F.device).sqrt()
-    weight = rows.weight[:, None].expand(-1, V)
-    given_all = Problems(F, rows.labels, weight, scale, rows.offset)
-    U, _ = find_modes(given_all)
-    folds = torch.arange(int(rows.fold.max()) + 1, device=F.device)
-    weight = rows.weight[:, None] * (rows.fold[:, None] != folds)
-    without = given_all._replace(
-        weight=weight.repeat(1, V), scale=scale.repeat_interleave(len(folds))
-    )
-    f = find_modes(without, U.repeat_interleave(len(folds), 1))[1].unflatten(1, (V, -1))
-    return U, f[torch.arange(len(f), device=F.device), :, rows.fold]
-
-
-def most_suitable(rows: ClassRows, f: Tensor) -> tuple[float, float]:
-    """Return the factor t of f with the best log probability of rows, given its prior; and that."""
-    own = rows.codes[:, None]
-
-    def score(log_t: float) -> float:
-        log_p = torch.log_softmax(rows.offset + math.exp(log_t) * f, 1).gather(1, own)[:, 0]
-        return float(rows.weight @ log_p) - 0.5 * (log_t / CONFIDENCE_PRIOR) ** 2
-
-    scores = [score(log_t) for log_t in LOG_CONFIDENCES]
-    best = int(np.argmax(scores))
-    return math.exp(LOG_CONFIDENCES[best]), scores[best]
-
-
-def mixture_confidence(rows: ClassRows, log_p: np.ndarray) -> float:
-    """Return τ: mixtures of calibrated parts are too even. log_p (N, C) are of rows held out."""
-    logits = torch.from_numpy(log_p).to(rows.weight.device)
-    return most_suitable(rows._replace(offset=torch.zeros_like(rows.offset)), logits)[0]
+def has_time_again(began: float, max_time: float | None) -> bool:
+    """Tell whether kernels can be learned again, which takes up to five times as long as before."""
+    is_time = max_time is None or 6.0 * (time.monotonic() - began) <= max_time
+    return is_time and not was_interrupted()

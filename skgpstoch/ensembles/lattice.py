@@ -12,13 +12,19 @@ of the density (with ends on atoms, intervals of 95 % held 99.8 to 100 % of thre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import _safe_indexing, check_array, check_random_state
 
 from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
 from ..data.rows import digests
+from ..distributions.law import Law
+from ..distributions.predictive import PredictiveDistribution
+from .mixture import distribution_of
 
 LEAST_SHARED = 0.9  # of the rows, that have the y of another row
 ROWS_AN_ATOM = 10  # that atoms have on average, unless they are a grid
@@ -51,6 +57,11 @@ class Lattice(NamedTuple):
     def rounded(self, y: np.ndarray) -> np.ndarray:
         """Return the atom whose cell y is in, elementwise."""
         return np.asarray(self.atoms[self.nearest(y)])
+
+    def drawn(self, draws: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+        """Return draws of a density, a share π of them rounded."""
+        is_rounded = rng.uniform(size=draws.shape) < self.weight
+        return np.where(is_rounded, self.rounded(draws), draws)
 
     def contains(self, y: np.ndarray) -> np.ndarray:
         """Tell which numbers are atoms, but for rounding."""
@@ -140,6 +151,117 @@ def grid_of(values: np.ndarray, most: int) -> np.ndarray | None:
     return None
 
 
+@dataclass(frozen=True)
+class LatticeLaw(Law):
+    """Distributions of one y on a lattice; densities are those of y before it was rounded."""
+
+    law: Law
+    lattice: Lattice
+
+    has_atoms = True
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.law.shape
+
+    @property
+    def has_light_tails(self) -> Any:
+        return self.law.has_light_tails
+
+    def of(self, rows: Any) -> LatticeLaw:
+        return LatticeLaw(self.law.of(rows), self.lattice)
+
+    # ---- of the density --------------------------------------------------------------------------
+
+    @property
+    def continuous(self) -> Law:
+        return self.law
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        return self.law.log_density(y)
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        return self.law.cdf(y)
+
+    def sf(self, y: np.ndarray) -> np.ndarray:
+        return self.law.sf(y)
+
+    def quantile(self, probability: float) -> np.ndarray:
+        return self.law.quantile(probability)
+
+    def quantiles(self, probability: np.ndarray) -> np.ndarray:
+        return self.law.quantiles(probability)
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        return self.law.crps(y)
+
+    # ---- of y on the lattice ---------------------------------------------------------------------
+
+    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        return self.lattice.drawn(self.law.sample(n_samples, rng), rng)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation, as those of draws.
+
+        Where there are many atoms within six standard deviations they are those of the density.
+        """
+        mean, std = (np.array(part[:, 0]) for part in self.law.moments())
+        low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
+        coarse = np.flatnonzero(high - low < MOST_CELLS)
+        for rows in row_blocks(len(coarse), PAIRS_AT_A_TIME // MOST_CELLS):
+            i = coarse[rows]
+            both = self.of(i)._rounded_moments(mean[i], std[i], low[i], high[i])
+            mean[i], std[i] = both
+        return mean[:, None], std[:, None]
+
+    def _rounded_moments(
+        self, mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return those of Y, whose atoms are numbered from low to high in each row."""
+        edges, share = np.append(self.lattice.edges, np.inf), self.lattice.weight
+        j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
+        ends = np.where(j < high[:, None], edges[j], np.inf)
+        P = np.diff(self._below(ends), prepend=0.0)
+        from_mean = self.lattice.atoms[j] - mean[:, None]
+        shift = share * (P * from_mean).sum(1)
+        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * std**2
+        return mean + shift, np.sqrt(np.maximum(square - shift**2, 0.0))
+
+    def _below(self, y: np.ndarray) -> np.ndarray:
+        """P(y* ≤ y) of several numbers of each row: (n, C)."""
+        below, is_finite = np.where(y > 0.0, 1.0, 0.0), np.isfinite(y)
+        if is_finite.any():
+            each = self.law.of(is_finite.nonzero()[0])
+            below[is_finite] = each.cdf(y[is_finite][:, None])[:, 0]
+        return below
+
+    def atom_probabilities(self) -> np.ndarray:
+        """Probability π·P_j of each atom, (n, J): the sum of a row is π."""
+        (n, _), J = self.shape, len(self.lattice.atoms)
+        P, edges = np.empty((n, J)), np.append(self.lattice.edges, np.inf)
+        for rows in row_blocks(n, max(PAIRS_AT_A_TIME // J, 1)):
+            block = self.of(rows)
+            below = block._below(np.broadcast_to(edges, (block.shape[0], J)))
+            P[rows] = self.lattice.weight * np.diff(below, prepend=0.0)
+        return np.maximum(P, 0.0)
+
+    def log_probability(self, y: np.ndarray) -> np.ndarray:
+        """Log of the probability of each y, (n, 1), in nats; −∞ of a number that is no atom.
+
+        The mass of a cell where there is very little is that of the density at its atom.
+        """
+        y, lattice = y[:, 0], self.lattice
+        j, edges = lattice.nearest(y), np.array([-np.inf, *lattice.edges, np.inf])
+        below, above = (self._below(end[:, None])[:, 0] for end in (edges[j], edges[j + 1]))
+        mass = above - below
+        gaps = np.diff(lattice.atoms)
+        width = 0.5 * (np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0]))[j]
+        thin = self.law.log_density(lattice.atoms[j][:, None])[:, 0] + np.log(width)
+        log_mass = np.log(np.maximum(mass, LEAST_MASS))
+        log_p = np.log(lattice.weight) + np.where(mass > LEAST_MASS, log_mass, thin)
+        return np.where(lattice.contains(y), log_p, -np.inf)[:, None]
+
+
 class OnLattice:
     """A model of one output and its predictions on a lattice: a part of mixtures.
 
@@ -155,7 +277,10 @@ class OnLattice:
         self.model = model
         self.lattice = lattice
 
-    # ---- of the density --------------------------------------------------------------------------
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """As the model's, with the moments, draws and probabilities of y on the lattice."""
+        given = distribution_of(self.model, X)
+        return PredictiveDistribution(LatticeLaw(given.law, self.lattice), given.output_shape)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """As the model's: a log density, which those of other models can be compared with."""
@@ -169,79 +294,35 @@ class OnLattice:
         """As the model's."""
         return np.asarray(self.model.predict_interval(X, coverage))
 
-    # ---- of y on the lattice ---------------------------------------------------------------------
-
     def sample_y(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """As the model's, but for a share π of the draws the nearest atom."""
         rng = check_random_state(random_state)
         draws = self.model.sample_y(X, n_samples, random_state=int(rng.randint(2**31 - 1)))
-        is_rounded = rng.uniform(size=draws.shape) < self.lattice.weight
-        return np.where(is_rounded, self.lattice.rounded(draws), draws)
+        return self.lattice.drawn(draws, rng)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y and, if asked, its standard deviation, as those of draws.
-
-        Where there are many atoms within six standard deviations they are those of the density.
-        """
-        given = self.model.predict(X, return_std=True)
-        mean, std = (np.array(part).ravel() for part in given)
-        low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
-        coarse = np.flatnonzero(high - low < MOST_CELLS)
-        for rows in row_blocks(len(coarse), PAIRS_AT_A_TIME // MOST_CELLS):
-            i = coarse[rows]
-            both = self._rounded_moments(_safe_indexing(X, i), mean[i], std[i], low[i], high[i])
-            mean[i], std[i] = both
-        mean, std = (part.reshape(given[0].shape) for part in (mean, std))
+        """Mean of y and, if asked, its standard deviation, as those of draws."""
+        found = [law.moments() for law in self._laws(X)]
+        shape = (-1, *distribution_of(self.model, _safe_indexing(X, [0])).output_shape)
+        mean, std = (np.concatenate(parts).reshape(shape) for parts in zip(*found, strict=True))
         return (mean, std) if return_std else mean
-
-    def _rounded_moments(
-        self, X: Any, mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return those of Y, whose atoms are numbered from low to high in each row."""
-        edges, share = np.append(self.lattice.edges, np.inf), self.lattice.weight
-        j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
-        ends = np.where(j < high[:, None], edges[j], np.inf)
-        P = np.diff(self._below(X, ends), prepend=0.0)
-        from_mean = self.lattice.atoms[j] - mean[:, None]
-        shift = share * (P * from_mean).sum(1)
-        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * std**2
-        return mean + shift, np.sqrt(np.maximum(square - shift**2, 0.0))
-
-    def _below(self, X: Any, y: np.ndarray) -> np.ndarray:
-        """P(y* ≤ y) of several numbers of each row: (n, C)."""
-        below, is_finite = np.where(y > 0.0, 1.0, 0.0), np.isfinite(y)
-        if is_finite.any():
-            each = _safe_indexing(X, is_finite.nonzero()[0])
-            below[is_finite] = self.model.predictive_cdf(each, y[is_finite]).ravel()
-        return below
 
     def predict_atoms(self, X: Any) -> np.ndarray:
         """Probability π·P_j(x) of each atom, (n, J): the sum of a row is π."""
-        n, J = len(X), len(self.lattice.atoms)
-        P = np.empty((n, J))
-        edges = np.append(self.lattice.edges, np.inf)
-        for rows in row_blocks(n, max(PAIRS_AT_A_TIME // J, 1)):
-            block = _safe_indexing(X, np.arange(n)[rows])
-            below = self._below(block, np.broadcast_to(edges, (len(block), J)))
-            P[rows] = self.lattice.weight * np.diff(below, prepend=0.0)
-        return np.maximum(P, 0.0)
+        return np.concatenate([law.atom_probabilities() for law in self._laws(X)])
 
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
-        """Log of the probability of each y, (n,), in nats; −∞ of a number that is no atom.
-
-        The mass of a cell where there is very little is that of the density at its atom.
-        """
+        """Log of the probability of each y, (n,), in nats; −∞ of a number that is no atom."""
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         y = y.ravel() if y.shape == (len(X), 1) else y
         if y.shape != (len(X),):
             raise ValueError(f"y must have the shape {(len(X),)}, got {y.shape}.")
-        lattice = self.lattice
-        j, edges = lattice.nearest(y), np.array([-np.inf, *lattice.edges, np.inf])
-        below, above = (self._below(X, end[:, None])[:, 0] for end in (edges[j], edges[j + 1]))
-        mass = above - below
-        gaps = np.diff(lattice.atoms)
-        width = 0.5 * (np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0]))[j]
-        thin = self.model.log_predictive_density(X, lattice.atoms[j]) + np.log(width)
-        log_mass = np.log(np.maximum(mass, LEAST_MASS))
-        log_p = np.log(lattice.weight) + np.where(mass > LEAST_MASS, log_mass, thin)
-        return np.where(lattice.contains(y), log_p, -np.inf)
+        laws, blocks = self._laws(X), row_blocks(len(X), BLOCK_ROWS)
+        found = [law.log_probability(y[rows, None]) for law, rows in zip(laws, blocks, strict=True)]
+        return np.concatenate(found)[:, 0]
+
+    def _laws(self, X: Any) -> Iterator[LatticeLaw]:
+        """Yield the distributions of blocks of rows."""
+        for rows in row_blocks(len(X), BLOCK_ROWS):
+            block = _safe_indexing(X, np.arange(len(X))[rows])
+            yield LatticeLaw(distribution_of(self.model, block).law, self.lattice)

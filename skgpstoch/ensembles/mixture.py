@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from scipy.special import logsumexp, ndtr, ndtri
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import _safe_indexing, check_array, check_random_state
+from scipy.special import logsumexp
+from sklearn.base import RegressorMixin
+from sklearn.utils import _safe_indexing, check_random_state
 
 from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
+from ..distributions.mixed import AskedLaw, MixedLaw
+from ..distributions.normal import NormalLaw
+from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
-from ..estimators.regressor import Regressor, predictive_of
+from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
-from ..maths.gaussian import inverse
+from ..persistence.estimator import SavedEstimator
 
 
 class Parts(NamedTuple):
@@ -27,7 +28,7 @@ class Parts(NamedTuple):
     models: list[Any]
 
 
-class MixtureRegressor(RegressorMixin, BaseEstimator):
+class MixtureRegressor(RegressorMixin, SavedEstimator):
     """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
 
     @abstractmethod
@@ -62,6 +63,22 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         """Standard deviation of y at each row."""
         return np.asarray(self.predict(X, return_std=True)[1])
 
+    @documented(Regressor.predict_distribution)
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Distribution of y at each row.
+
+        Returns
+        -------
+        distribution : PredictiveDistribution
+            The mixture, with `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps` and `sample`.
+        """
+        (weights, models), X = self._parts(X)
+        parts = [distribution_of(model, X) for model in models]
+        if len(parts) == 1:
+            return parts[0]
+        law = MixedLaw(np.array(weights), [part.law for part in parts])
+        return PredictiveDistribution(law, parts[0].output_shape)
+
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
@@ -92,14 +109,14 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             Lower and upper end: quantiles of the mixture.
         """
         check_coverage(coverage)
-        parts, X = self._parts(X)
-        if len(parts.models) == 1:
-            return np.asarray(parts.models[0].predict_interval(X, coverage))
-        blocks = [
-            interval_of(parts, _safe_indexing(X, np.arange(len(X))[rows]), coverage)
-            for rows in row_blocks(len(X), BLOCK_ROWS)
-        ]
-        return np.concatenate(blocks)
+        (weights, models), X = self._parts(X)
+        if len(models) == 1:
+            return np.asarray(models[0].predict_interval(X, coverage))
+        mixture, ends = Mixture(weights, models), []
+        for rows in row_blocks(len(X), BLOCK_ROWS):
+            block = _safe_indexing(X, np.arange(len(X))[rows])
+            ends.append(np.stack(mixture.predict_distribution(block).interval(coverage), 1))
+        return np.concatenate(ends)
 
     @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
@@ -116,31 +133,12 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         return np.concatenate(draws, -1)[..., rng.permutation(int(counts.sum()))]
 
 
-def interval_of(parts: Parts, X: Any, coverage: float) -> np.ndarray:
-    """Return the central interval of a mixture at some rows, between those of its parts."""
-    ends = np.stack([model.predict_interval(X, coverage) for model in parts.models])
-    asked = [asked_often(model, X) for model in parts.models]
-    interval, tail = np.empty(ends.shape[1:]), 0.5 - 0.5 * coverage
-
-    def cdf(y: torch.Tensor) -> torch.Tensor:
-        below = [part(y.numpy()) for part in asked]
-        return torch.from_numpy(np.average(below, axis=0, weights=parts.weights))
-
-    for side, probability in enumerate((tail, 1.0 - tail)):
-        low, high = (torch.from_numpy(f(ends[:, :, side], 0)) for f in (np.min, np.max))
-        interval[:, side] = inverse(cdf, low, high, probability).numpy()
-    return interval
-
-
-def asked_often(model: Any, X: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return P(Y ≤ y) at some rows as a function of y; ours predict only once for it."""
-    if isinstance(model, Regressor):
-        distribution = predictive_of(model, X)
-    elif hasattr(model, "distribution"):
-        distribution = model.distribution(X)
-    else:
-        return lambda y: np.asarray(model.predictive_cdf(X, y))
-    return lambda y: np.asarray(distribution.cdf(y.reshape(len(y), -1)).reshape(y.shape))
+def distribution_of(model: Any, X: Any) -> PredictiveDistribution:
+    """Return the distributions of a part of a mixture; those of others are asked for by `cdf`."""
+    if hasattr(model, "predict_distribution"):
+        return model.predict_distribution(X)
+    output_shape = np.shape(model.predict(_safe_indexing(X, [0])))[1:]
+    return PredictiveDistribution(AskedLaw(model, X, int(np.prod(output_shape))), output_shape)
 
 
 class Mixture(MixtureRegressor):
@@ -166,28 +164,27 @@ class Normals:
         mean = np.asarray(self.regressor.predict(X), dtype=np.float64)
         return (mean, np.full(mean.shape, self.std)) if return_std else mean
 
-    def _deviation(self, X: Any, y: Any) -> np.ndarray:
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """As the mixture's."""
         mean = self.predict(X)
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        if y.shape != mean.shape:
-            raise ValueError(f"y must have the shape {mean.shape}, got {y.shape}.")
-        return np.asarray((y - mean) / self.std)
+        columns = mean.reshape(len(mean), -1)
+        law = NormalLaw(columns, np.full(columns.shape, self.std))
+        return PredictiveDistribution(law, mean.shape[1:])
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
-        z = self._deviation(X, y)
-        return np.asarray(-0.5 * (z**2 + np.log(2.0 * np.pi)) - np.log(self.std))
+        distribution = self.predict_distribution(X)
+        return distribution.joint_logpdf(targets_of(distribution, y))
 
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
-        return np.asarray(ndtr(self._deviation(X, y)))
+        distribution = self.predict_distribution(X)
+        return distribution.cdf(targets_of(distribution, y))
 
     def predict_interval(self, X: Any, coverage: float) -> np.ndarray:
         """As the mixture's."""
-        z = ndtri(0.5 + 0.5 * coverage)
-        return np.asarray(self.predict(X)[:, None] + self.std * np.array([-z, z]))
+        return np.stack(self.predict_distribution(X).interval(coverage), 1)
 
     def sample_y(self, X: Any, n_samples: int, random_state: int) -> np.ndarray:
-        """As the mixture's."""
-        mean, rng = self.predict(X), check_random_state(random_state)
-        return np.asarray(mean[:, None] + self.std * rng.standard_normal((len(mean), n_samples)))
+        """As the mixture's, but for errors that rows do not share."""
+        return self.predict_distribution(X).sample(n_samples, random_state)

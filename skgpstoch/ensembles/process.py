@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -26,13 +26,16 @@ from ..data.devices import (
 from ..data.held_out import joint, mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
+from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
+from ..persistence.estimator import SavedEstimator
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
@@ -76,7 +79,7 @@ class ProcessParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, SavedEstimator):
     """Exact Gaussian processes of up to some thousand rows, mixed for their density.
 
     A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
@@ -244,10 +247,13 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         scale = np.exp(factor) * np.sqrt(var) * unit
         return StudentMixture(self.weights_, mean * unit + offset, scale, df)
 
-    @predicting()
     def _mean(self, X: Any) -> np.ndarray:
         """Return the mean of these alone, (N, P), which takes no solutions of linear systems."""
-        X, _, processes = self._query(X)
+        return self._mean_at(*self._query(X)[::2])
+
+    @predicting()
+    def _mean_at(self, X: torch.Tensor, processes: list[list[list[Process]]]) -> np.ndarray:
+        """Return the same of scaled rows."""
 
         def means(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
             return (process.mean(X[rows]),)
@@ -256,15 +262,31 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         offset, unit = self._y_scaling
         return averaged(self.weights_, mean * unit + offset)
 
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, in units of its standard deviation."""
+        check_is_fitted(self)
+        unit = self._y_scaling.scale
+
+        def mean(X: np.ndarray) -> np.ndarray:  # columns of what is missing may have any numbers
+            return self._mean_at(*self._placed(X)) / unit
+
+        return difference_importances(mean, self._x_scaling)
+
     def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
         """Return scaled rows, what they miss, and the processes, where predictions are made."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
+        missing = self._missing(X)
+        X, processes = self._placed(X)
+        return X, torch.from_numpy(missing).to(X.device), processes
+
+    def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
+        """Return rows, scaled, and the processes, where predictions are made."""
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
-        missing = torch.from_numpy(self._missing(X)).to(device)
-        X = self._x_scaling.tensor(X, torch.float64, device)
-        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), missing, processes
+        scaled = self._x_scaling.tensor(X, torch.float64, device)
+        return scaled.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(N, P, ...) → the shape of the user's y."""
@@ -301,6 +323,11 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
         return np.stack(self._by_blocks(X, ends), 1)
 
+    @documented(Regressor.predict_distribution)
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Distribution of y at each row."""
+        return PredictiveDistribution(self.distribution(X), self._y_shape)
+
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row."""
@@ -317,7 +344,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         y = self._targets(y)
 
         def density(X: Any, rows: slice) -> tuple[np.ndarray]:
-            return (self.distribution(X).log_density(y[rows])[:, None],)
+            return (self.distribution(X).joint_log_density(y[rows])[:, None],)
 
         (log_density,) = self._by_blocks(X, density, y)
         return log_density.reshape(len(y))

@@ -41,6 +41,7 @@ CONSTANT_VARIANCE = 1.0  # m: of the mean, which is known to be about 0
 FARTHEST_DEVIATIONS = 6.0  # of the prior, that a search goes
 SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than the rest
 DIFFERENCE = 1e-3  # of z, for second derivatives
+MOST_ROWS = 20_000  # that a factor is made again for: ten times what processes are recommended for
 
 
 class Shape(NamedTuple):
@@ -254,16 +255,27 @@ class Process(NamedTuple):
         alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
         return cls(shape, theta, rows.X, noise, L, alpha)
 
+    def kept(self) -> dict[str, Any]:
+        """Return what pickles and files keep: not the factor, which is most of the memory."""
+        return {name: value for name, value in self._asdict().items() if name != "L"}
+
     @classmethod
-    def with_alpha(
+    def restored(
         cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
     ) -> Process:
-        """Return the process that these are of."""
+        """Return the process that these are of; there are never more rows than can be factorised.
+
+        Raises
+        ------
+        ValueError
+            If there are, and a file asks for more memory than it has any use for.
+        """
+        if len(X) > MOST_ROWS:
+            raise ValueError(f"a process has at most {MOST_ROWS} rows, got {len(X)}")
         return cls(shape, theta, X, noise, factor(shape, theta, X, noise), alpha)
 
     def __reduce__(self) -> Any:
-        """Pickle all but the factor: it is most of the memory, and follows from the rest."""
-        return self.with_alpha, (self.shape, self.theta, self.X, self.noise, self.alpha)
+        return self.restored, tuple(self.kept().values())
 
     def to(self, device: torch.device) -> Process:
         """Move to a device."""

@@ -105,13 +105,35 @@ def race(
             model = make(seconds_left(deadline))
             if tried is not None and adapt is not None:
                 model = adapt(model, tried, data)
-            found.append(fitted(fits.next(name), name, model, data))
+            found.append(better_of(tried, fitted(fits.next(name), name, model, data), data))
         except KeyboardInterrupt:
             if not (found and keeps_best()):
                 raise
             warn_without(name)
             break
     return found, given_up
+
+
+def better_of(scout: Judged | None, model: Judged, data: Data) -> Judged:
+    """Return a model or, if `max_time` cut it, its scout where that predicts unseen rows better.
+
+    *Measured* with two seconds for 692 rows: the networks that followed had 27 of 650 steps, and a
+    score 1.9 nats per row below that of their scouts.
+    """
+    budget = getattr(model.model, "budget_", None)
+    if scout is None or budget is None or budget["is_enough"]:
+        return model
+    densities, weight = held_out_densities([scout, model], data)
+    both = ~np.isnan(densities).any(1)
+    gain = np.where(both, densities[:, 1] - densities[:, 0], 0.0)
+    return model if np.average(gain, weights=weight) >= 0.0 else with_budget_of(model, scout)
+
+
+def with_budget_of(model: Judged, scout: Judged) -> Judged:
+    """Return a scout that says what max_time has cut of the model that it replaces."""
+    wanted = {name: model.model.budget_[name] for name in ("all_steps", "all_estimators")}
+    scout.model.budget_ = {**scout.model.budget_, **wanted, "is_enough": False}
+    return scout._replace(seconds=scout.seconds + model.seconds)
 
 
 def warn_without(name: str) -> None:

@@ -13,7 +13,8 @@ hundred rows overrule.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from scipy.special import gammaln, logsumexp, stdtr, stdtrit
 from torch import Tensor
 
 from ..data.held_out import HeldOutPredictions
-from ..maths.gaussian import inverse
+from ..distributions.law import Law
+from ..maths.ranked_probability import crps_of_student_t
 from ..training.exact_search import Limits, Search
 
 LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
@@ -40,45 +42,65 @@ class Tails(NamedTuple):
     df: float
 
 
-class StudentMixture(NamedTuple):
+@dataclass(frozen=True)
+class StudentMixture(Law):
     """Distributions of y at N rows: Σ_k π_k Π_p (1/S) Σ_s t_ν(y_p | μ, scale).
 
     Parameters
     ----------
     weight : ndarray of shape (K,)
         π.
-    mean, scale : ndarray of shape (K, S, N, P)
+    centre, scale : ndarray of shape (K, S, N, P)
+        μ, and scales.
     df : ndarray of shape (K, 1, 1, P)
         ν > 2.
     """
 
     weight: np.ndarray
-    mean: np.ndarray
+    centre: np.ndarray
     scale: np.ndarray
     df: np.ndarray
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.centre.shape[2], self.centre.shape[3]
+
+    @property
+    def has_light_tails(self) -> bool:
+        return False
+
+    def of(self, rows: Any) -> StudentMixture:
+        return replace(self, centre=self.centre[:, :, rows], scale=self.scale[:, :, rows])
+
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation, each (N, P)."""
-        mean = self._averaged(self.mean)
+        mean = self._averaged(self.centre)
         unit = self.scale.max((0, 1))  # squares of very large or small numbers are none
         of_each = np.square(self.scale / unit) * self.df / (self.df - 2.0)
-        square = self._averaged(of_each + np.square((self.mean - mean) / unit))
+        square = self._averaged(of_each + np.square((self.centre - mean) / unit))
         return mean, unit * np.sqrt(square)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """log p(y) of y (N, P), summed over outputs, (N,)."""
-        each = log_student_t(y - self.mean, self.scale, self.df)  # (K, S, N, P)
-        of_kernels = (logsumexp(each, axis=1) - math.log(each.shape[1])).sum(-1)  # (K, N)
+        of_kernels = self._of_kernels(y)  # (K, N, P)
+        return np.asarray(logsumexp(of_kernels, axis=0, b=self.weight[:, None, None]))
+
+    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
+        of_kernels = self._of_kernels(y).sum(-1)  # (K, N)
         return np.asarray(logsumexp(of_kernels, axis=0, b=self.weight[:, None]))
 
+    def _of_kernels(self, y: np.ndarray) -> np.ndarray:
+        """Log densities by kernel, (K, N, P)."""
+        each = log_student_t(y - self.centre, self.scale, self.df)  # (K, S, N, P)
+        return np.asarray(logsumexp(each, axis=1) - math.log(each.shape[1]))
+
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y ≤ y) of y (N, P), (N, P)."""
-        return self._averaged(stdtr(self.df, (y - self.mean) / self.scale))
+        return self._averaged(stdtr(self.df, (y - self.centre) / self.scale))
+
+    def sf(self, y: np.ndarray) -> np.ndarray:
+        return self._averaged(stdtr(self.df, (self.centre - y) / self.scale))
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Where the distribution function has this value, (N, P)."""
         unit = self.scale.max((0, 1))  # densities of very small numbers are none
-        scaled = self._replace(mean=self.mean / unit, scale=self.scale / unit)
+        scaled = replace(self, centre=self.centre / unit, scale=self.scale / unit)
         return unit * scaled.quantile_in_units(probability)
 
     def quantile_in_units(self, probability: float) -> np.ndarray:
@@ -87,7 +109,7 @@ class StudentMixture(NamedTuple):
         By Halley's steps from the mean of the components' quantiles, between the least and the
         largest of which it is; rows for which these do not end are searched.
         """
-        ends = self.mean + self.scale * stdtrit(self.df, probability)
+        ends = self.centre + self.scale * stdtrit(self.df, probability)
         y, low, high = self._averaged(ends), ends.min((0, 1)), ends.max((0, 1))
         tail, rows = min(probability, 1.0 - probability), np.arange(len(y))
         for _ in range(HALLEY_STEPS):
@@ -105,24 +127,30 @@ class StudentMixture(NamedTuple):
         y[rows] = self.of(rows).searched(probability, low[rows], high[rows])
         return y
 
-    def searched(self, probability: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return quantiles, (N, P), between numbers (N, P)."""
+    def quantiles(self, probability: np.ndarray) -> np.ndarray:
+        """Between those of the components."""
+        ends = self.centre + self.scale * stdtrit(self.df, probability)
+        return self.searched(probability, ends.min((0, 1)), ends.max((0, 1)))
 
-        def cdf(y: Tensor) -> Tensor:
-            return torch.from_numpy(self.cdf(y.numpy()))
+    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        (K, S, N, P), rows = self.centre.shape, np.arange(self.shape[0])
+        k = rng.choice(K, (n_samples, N), p=self.weight)[..., None]
+        s, p = rng.randint(S, size=(n_samples, N, P)), np.arange(P)
+        at = k, s, rows[:, None], p
+        return self.centre[at] + self.scale[at] * rng.standard_t(self.df[k, 0, 0, p])
 
-        return inverse(cdf, torch.from_numpy(low), torch.from_numpy(high), probability).numpy()
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        if self.centre.shape[:2] != (1, 1):
+            return super().crps(y)
+        scale = self.scale[0, 0]
+        return scale * crps_of_student_t((y - self.centre[0, 0]) / scale, self.df[0, 0])
 
     def density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """p(y) of y (N, P), of each output alone, and its derivative, each (N, P)."""
-        z = (y - self.mean) / self.scale
-        each = np.exp(log_student_t(y - self.mean, self.scale, self.df))
+        z = (y - self.centre) / self.scale
+        each = np.exp(log_student_t(y - self.centre, self.scale, self.df))
         slope = -each * (self.df + 1.0) * z / ((self.df + np.square(z)) * self.scale)
         return self._averaged(each), self._averaged(slope)
-
-    def of(self, rows: np.ndarray) -> StudentMixture:
-        """Return the distributions at some rows, by their numbers."""
-        return self._replace(mean=self.mean[:, :, rows], scale=self.scale[:, :, rows])
 
     def _averaged(self, values: np.ndarray) -> np.ndarray:
         """Return :func:`averaged` by the weights."""

@@ -14,7 +14,7 @@ from .base import BaseGP, fitting
 @fitting
 def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     """Condition a fitted regressor on more rows, in place."""
-    X, rows, posterior = estimator._judged(X, y, *of_rows)
+    X, rows, posterior = estimator._labelled(estimator._checked(X, y, *of_rows))
     # Parts may be shared with the posterior before, which a failure would bring back.
     found = conditioned(copy.deepcopy(posterior), X, rows)
     estimator._set_posterior(found)

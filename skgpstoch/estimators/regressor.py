@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,12 +15,15 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
+from ..data.target_transforms import fitted_transform
+from ..distributions.law import Law
+from ..distributions.predictive import PredictiveDistribution
+from ..distributions.transformed import transformed, transformed_draws
 from ..docstrings import documented
-from ..likelihoods.real import AdditiveNoise
-from ..maths.gaussian import Marginals
-from ..posteriors.base import Posterior
+from ..likelihoods.base import regression_likelihood
+from ..likelihoods.real import AdditiveNoise, Noiseless
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from .base import (
     BaseGP,
@@ -30,6 +35,7 @@ from .base import (
 )
 from .conditioning import condition
 from .functions import SampledFunctions
+from .predicted import PredictedLaw
 from .validation import (
     check_column,
     check_coverage,
@@ -37,6 +43,11 @@ from .validation import (
     check_weight,
     check_y_std,
     warn_of_overflow,
+)
+
+KNOWN_AND_TRANSFORMED = (
+    "y_std must be None with target_transform: known errors are of y itself, and not of the "
+    "transformed target."
 )
 
 
@@ -62,8 +73,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
-        if y.dtype.kind not in "fiub":
-            raise ValueError(f"y must be numeric, got an array of dtype {y.dtype}.")
         shape = y.shape[1:]
         if reset:
             self._y_shape = shape
@@ -80,9 +89,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         if reset:
             self._fitted_with_exposure = exposure is not None
-        if sample_weight is None:
-            return data
-        return check_weight(data, sample_weight, least, keeps=reset)
+        if sample_weight is not None:
+            data = check_weight(data, sample_weight, least, keeps=reset)
+        return with_transformed_targets(self, data, reset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -90,23 +99,15 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         self, X: Any, latent: bool, exposure: Any, y_std: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
-
-        def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q, likelihood = posterior.predictive(X[block], rows[block])
-            mean, var = (q if latent else likelihood.moments(q)).mixture_moments()
-            return mean, var.sqrt()
-
-        mean, std = self._collect(len(X), compute)
-        if not latent:
-            warn_of_overflow(std)
-        offset, scale = self._y_scaling
-        return mean * scale + offset, std * scale
+        mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
+        if not latent and transformer_of(self) is None:
+            warn_of_overflow(std / self._y_scaling.scale)
+        return mean, std
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
         """Return the mean of y, or of f, in the units of y, (n, P)."""
-        if not getattr(self, "posterior_", None) or not self.posterior_.has_cheap_mean:
+        is_cheap = hasattr(self, "posterior_") and self.posterior_.has_cheap_mean
+        if not is_cheap or not (latent or transformer_of(self) is None):
             return self._moments(X, latent, exposure, y_std)[0]
         X, posterior = self._query(X)  # noise has no mean, and variances are dear
         posterior.likelihood.of(known_rows(X, exposure, y_std, self._y_scaling.scale))
@@ -172,6 +173,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
                 f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
                 "f and independent noise."
             )
+        if not latent and transformer_of(self) is not None:
+            raise ValueError(
+                "return_cov=True needs latent=True with target_transform: the covariance is of the "
+                "transformed target."
+            )
         np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
         with predicting():
             q, likelihood = posterior.predictive(
@@ -203,7 +209,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Gradients of the mean and the standard deviation of y by the inputs.
 
-        They are exact, in the units of y and X.
+        They are exact, in the units of y and X. With a `target_transform` there are those of f, the
+        transformed target's, alone: latent=True.
 
         Returns
         -------
@@ -239,19 +246,36 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Lower and upper end, in the units of y.
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
 
-        def compute(block: slice) -> tuple[Tensor, Tensor]:
-            q, likelihood = posterior.predictive(X[block], rows[block])
-            if latent:
-                return q.quantile(tail), q.quantile(1.0 - tail)
-            return likelihood.quantile(q, tail), likelihood.quantile(q, 1.0 - tail)
+        def ends(law: Law, _: slice) -> tuple[np.ndarray, ...]:
+            return law.quantile(tail), law.quantile(1.0 - tail)
 
-        offset, scale = self._y_scaling
-        ends = [end * scale + offset for end in self._collect(len(X), compute)]
-        interval = np.stack(ends, 1)
+        interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
         return interval[..., 0] if self._y_shape == () else interval
+
+    @documented(predict)
+    def predict_distribution(
+        self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
+    ) -> PredictiveDistribution:
+        """Distribution of y at each row.
+
+        Returns
+        -------
+        distribution : PredictiveDistribution
+            With `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`, `sample` and others; of
+            O(n_samples) memory.
+        """
+        parts: list[PredictedLaw] = []
+
+        def keep(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
+            parts.append(law)
+            return ()
+
+        predicted_by_blocks(self, X, keep, latent, exposure, y_std)
+        law: Law = PredictedLaw.joined(parts)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            law = transformed(law, transformer)
+        return PredictiveDistribution(law, self._y_shape)
 
     @documented(predict)
     def sample_y(
@@ -294,8 +318,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             else:
                 drawn = posterior.sample_y(X, rows, n_samples, generator)
         offset, scale = self._y_scaling
-        draws = drawn.cpu().numpy() * scale + offset
-        return self._shaped(np.moveaxis(draws, 0, -1))
+        draws = np.moveaxis(drawn.cpu().numpy() * scale + offset, 0, -1)  # (N, P, n_samples)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            draws = transformed_draws(draws, transformer)
+        return self._shaped(draws)
 
     @documented(sample_y)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
@@ -311,8 +337,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         -------
         functions : SampledFunctions
             `functions(X)` has the values at the rows of X, of shape (n_samples_X, n_samples) or
-            (n_samples_X, n_outputs, n_samples), in the units of y; `functions.torch(X)` those of a
-            tensor, differentiable by it.
+            (n_samples_X, n_outputs, n_samples), in the units of the (transformed) y;
+            `functions.torch(X)` those of a tensor, differentiable by it.
 
         Raises
         ------
@@ -420,19 +446,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_density : ndarray of shape (n_samples,)
             Nats, for y in the units of the user; of counts, the log probability.
         """
-        X, rows, posterior = self._judged(X, y, None, exposure, y_std)
-
-        def compute(block: slice) -> tuple[Tensor]:
-            of_block = rows[block]
-            q, likelihood = posterior.predictive(X[block], of_block)
-            return (likelihood.log_predictive(of_block.y, q),)
-
-        (density,) = self._collect(len(X), compute)
-        return density - np.log(self._y_scaling.scale).sum()
+        data = self._checked(X, y, None, exposure, y_std)
+        return of_targets(self, data, lambda law, y: law.joint_log_density(y))
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row, for additive noise.
+        """P(Y ≤ y | x, data) of each row.
 
         Parameters
         ----------
@@ -444,25 +463,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         probability : ndarray of the shape of y
             Uniform over new rows, if predictions are calibrated.
         """
-        X, rows, posterior = self._judged(X, y, None, None, y_std)
-        if not isinstance(posterior.likelihood, AdditiveNoise):
-            raise ValueError(f"predictive_cdf needs additive noise, got {posterior.likelihood!r}.")
+        data = self._checked(X, y, None, None, y_std)
+        return self._shaped(of_targets(self, data, lambda law, y: law.cdf(y)))
 
-        def compute(block: slice) -> tuple[Tensor]:
-            of_block = rows[block]
-            q, likelihood = posterior.predictive(X[block], of_block)
-            return (cast(AdditiveNoise, likelihood).cdf(of_block.y, q).mean(0),)
-
-        return self._shaped(self._collect(len(X), compute)[0])
-
-    def _judged(self, X: Any, y: Any, *of_rows: Any) -> tuple[Tensor, Rows, Posterior]:
-        """X and what is known of rows, checked, as tensors, and the posterior."""
+    def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
+        """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
         check_is_fitted(self)
         check_exposed(self, of_rows[1])
         self._validate_params()
         data = self._validate(X, y, False, *of_rows)
         self._recipe().check_rows(data)
-        return self._labelled(data)
+        return data
 
     @documented(log_predictive_density)
     def log_marginal_likelihood(
@@ -489,37 +500,115 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_likelihood : float
             Nats, summed over rows and outputs, for y in the units of the user.
         """
-        X, rows, posterior = self._judged(X, y, sample_weight, exposure, y_std)
+        X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, exposure, y_std))
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
 
 
-class PredictedRows(NamedTuple):
-    """Distributions of y at N rows: q(f), the likelihood, and the units of y."""
-
-    q: Marginals
-    likelihood: Any
-    y_scaling: Scaling
-
-    @predicting()
-    def cdf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y ≤ y) of y (N, P), (N, P), of additive noise."""
-        scaled = torch.from_numpy((y - self.y_scaling.offset) / self.y_scaling.scale)
-        below = self.likelihood.cdf(scaled.to(self.q.mean), self.q).mean(0)
-        return np.asarray(below.cpu().numpy())
-
-
-@predicting()
-def predictive_of(model: Regressor, X: Any) -> PredictedRows:
-    """Return the distributions of y at the rows of a block, which can be asked again and again."""
+def predicted_by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
+) -> list[np.ndarray]:
+    """Put together what is computed of blocks of rows, of the (transformed) target or of f."""
+    if y_std is not None and transformer_of(model) is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
     X, posterior = model._query(X)
-    rows = known_rows(X, None, None, model._y_scaling.scale)
-    return PredictedRows(*posterior.predictive(X, rows), model._y_scaling)
+    rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
+
+    def of_block(block: slice) -> tuple[Tensor, ...]:
+        q, likelihood = posterior.predictive(X[block], rows[block])
+        law = PredictedLaw(q, Noiseless() if latent else likelihood, model._y_scaling)
+        return tuple(map(torch.from_numpy, compute(law, block)))
+
+    return model._collect(len(X), of_block)
+
+
+def by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[Law, slice], tuple[np.ndarray, ...]],
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
+) -> list[np.ndarray]:
+    """Put together what is computed of the distributions of blocks of rows."""
+    transformer = None if latent else transformer_of(model)
+
+    def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
+        return compute(law if transformer is None else transformed(law, transformer), block)
+
+    return predicted_by_blocks(model, X, of_block, latent, exposure, y_std)
+
+
+def of_targets(
+    model: Regressor, data: Data, function: Callable[[Any, Any], np.ndarray]
+) -> np.ndarray:
+    """Return a function of the distributions and of targets, by blocks of rows."""
+    X, rows, posterior = model._labelled(data)
+    transformer = transformer_of(model)
+
+    def of_block(block: slice) -> tuple[Tensor]:
+        law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
+        if transformer is None:
+            return (torch.from_numpy(function(law, rows.y[block])),)
+        y = transformer.inverse_transform(data.y[block])
+        return (torch.from_numpy(function(transformed(law, transformer), y)),)
+
+    return model._collect(len(X), of_block)[0]
+
+
+# ---- transformed targets -------------------------------------------------------------------------
+
+
+def transformer_of(model: Regressor) -> Any:
+    """Return what targets are transformed by, or None."""
+    return getattr(model, "target_transformer_", None)
+
+
+def with_transformed_targets(model: Regressor, data: Data, reset: bool) -> Data:
+    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
+
+    Raises
+    ------
+    ValueError
+        If targets are counts or have known errors, or cannot be transformed.
+    """
+    if reset and hasattr(model, "target_transform"):
+        model.target_transformer_ = None
+        if model.target_transform is not None:
+            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
+                raise ValueError(
+                    f"target_transform must be None where y are counts, got "
+                    f"{model.target_transform!r}."
+                )
+            given = model.target_transform, data.y, data.weight
+            model.target_transformer_ = fitted_transform(*given)
+    if (transformer := transformer_of(model)) is None:
+        return data
+    if data.y_std is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
+    if not np.isfinite(z).all():
+        raise ValueError(
+            f"y must be where target_transform={model.target_transform!r} is finite, got "
+            f"{data.y[~np.isfinite(z)][0]:g}."
+        )
+    return replace(data, y=z)
 
 
 def gradients_of(model: Regressor, X: Any, latent: bool) -> MomentGradients:
     """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+    if not latent and transformer_of(model) is not None:
+        raise ValueError(
+            "predict_gradient has no gradients of y where target_transform is set: ask for those "
+            "of f, the transformed target's, by latent=True."
+        )
     X, posterior = model._query(X)
 
     def moments(block: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..objectives.base import Objective
-from ..objectives.closing import FULL, SURE
+from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
 from ..recipes.recipe import Plan, Problem, Recipe, Sizes
@@ -25,7 +25,6 @@ from ..training.checkpoint import Checkpoint
 from ..training.loop import History, Trainer, copy_of, train
 from ..training.optimizers import make_optimizer
 
-N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..kernels import Kernel, check_length_scales, scaled
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
+from ..maths.modules import Module
 from .base import Basis, FeatureMap
 
 TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -62,7 +63,7 @@ def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
     return _Whiten.apply(B, K, inverse)
 
 
-class Covariances(nn.Module):
+class Covariances(Module):
     """Of inducing points that are inputs, with the values of f there, by a kernel k."""
 
     has_inputs: bool = True
@@ -196,11 +197,16 @@ class InducingFeatures(ConditionedFeatures):
 
     def all_points(self) -> list[Tensor]:
         """Every set of points."""
-        return [self.inducing_points]
+        return [points * self.unit for points in self.coordinates()]
+
+    def coordinates(self) -> list[nn.Parameter]:
+        """Every set of points in its unit."""
+        return [self.points]
 
     def learn_points(self, learn: bool) -> None:
         """Whether the points are trained."""
-        self.points.requires_grad_(learn)
+        for points in self.coordinates():
+            points.requires_grad_(learn)
 
     def embed(self, *rows: Tensor) -> list[Tensor]:
         """g of each set of rows, in a single pass."""
@@ -212,14 +218,17 @@ class InducingFeatures(ConditionedFeatures):
         points = self.all_points()
         return self.embed(*points) if self.covariances.has_inputs else points
 
+    def embedded(self, X: Tensor) -> list[Tensor]:
+        """g of rows, and every set of points as the kernel has them."""
+        points = self.all_points()
+        if self.covariances.has_inputs:
+            return self.embed(X, *points)
+        return [*self.embed(X), *points]
+
     def basis(self, X: Tensor) -> Basis:
         if self.n_frozen:
             return self.project(*self.embed(X), *self.kept())
-        points = self.all_points()
-        if self.covariances.has_inputs:
-            G, *points = self.embed(X, *points)
-        else:
-            (G,) = self.embed(X)
+        G, *points = self.embedded(X)
         return self.project(G, *points, *self.condition(*points))
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -251,20 +260,27 @@ class InducingFeatures(ConditionedFeatures):
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu and L⁻¹, in float64."""
         (Z,) = points
-        Z = Z.double()
-        K = self.covariances.among(Z)  # (M, M)
-        return [K, self.inverse_factor(K, K.diagonal().mean())]
+        K = self.jittered(self.covariances.among(Z.double()))  # (M, M)
+        return [K, self.inverse_factor(K)]
+
+    def jittered(self, K: Tensor) -> Tensor:
+        """K (M, M) and, while training, a share of the prior variance on its diagonal.
+
+        With its gradient: of a large variance jitter is a noise that counts.
+        """
+        return K if self.jitter is None else add_diagonal(K, self.jitter * K.diagonal().mean())
 
     @torch.no_grad()
-    def inverse_factor(self, K: Tensor, scale: Tensor) -> Tensor:
-        """L⁻¹ for LLᵀ = K (M, M) and some jitter, with the prior variance as its `scale`.
+    def inverse_factor(self, K: Tensor, scale: Tensor | None = None) -> Tensor:
+        """L⁻¹ for LLᵀ = K (M, M), after training with as little jitter as it takes.
 
-        While training, a failure is only recorded, for the loop to find after the epoch.
+        While training, a failure is only recorded, for the loop to find after the epoch. Units of
+        that jitter are the mean of the diagonal, or another `scale`.
         """
         if self.jitter is None:
             L = cholesky(K, "covariance of the inducing points", scale)
             return tri_solve(L, torch.eye(len(K), dtype=K.dtype, device=K.device))
-        R, failed = inverse_cholesky(add_diagonal(K, self.jitter * scale))
+        R, failed = inverse_cholesky(K)
         self.failed |= failed
         return R
 
@@ -274,7 +290,7 @@ class InducingFeatures(ConditionedFeatures):
         P = whiten(self.covariances.cross(G, Z), K, inverse)
         return Basis(P, self.covariances.prior(G), factors=((K, inverse),))
 
-    def coordinates(self, values: Tensor, *state: Tensor) -> Tensor:
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
         """u (..., D, P), of which φ(x)ᵀu is what values at all points (..., M, P) tell of x."""
         inverse = state[-1]
         return inverse @ values

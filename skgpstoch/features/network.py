@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..maths.modules import Module
 from .base import FeatureMap
 
 FREQUENCY = 0.3  # of waves, in periods for each standard deviation of an input
@@ -66,7 +67,7 @@ class NetworkFeatures(FeatureMap):
         return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 
-class OfMembers(nn.Module):
+class OfMembers(Module):
     """A layer whose parameters have a leading axis of K members."""
 
     def keep_(self, k: int) -> None:
@@ -136,6 +137,8 @@ class PeriodicInputs(OfMembers):
 
     columns: Tensor
     share: Tensor
+    of_all: bool  # whether all inputs have waves
+    is_mixed: bool  # whether only some members have them
 
     def __init__(
         self,
@@ -150,6 +153,7 @@ class PeriodicInputs(OfMembers):
         shape, D = (n_members, len(columns), n_waves), max(n_waves // 2, 1)
         self.n_outputs = n_inputs + len(columns) * D
         self.register_buffer("columns", columns)
+        self.of_all, self.is_mixed = len(columns) == n_inputs, every > 1
         has_waves = torch.arange(n_members, device=generator.device) % every == 0
         self.register_buffer("share", has_waves.float()[:, None, None])  # (K, 1, 1)
         kind: dict[str, Any] = {"dtype": torch.float32, "device": generator.device}
@@ -167,12 +171,13 @@ class PeriodicInputs(OfMembers):
 
     def forward(self, X: Tensor) -> Tensor:
         X = X.expand(len(self.frequency), -1, -1)
-        angle = X.index_select(2, self.columns).mT[..., None] * (
-            2.0 * math.pi * self.frequency[:, :, None]
-        )
+        waved = X if self.of_all else X.index_select(2, self.columns)
+        angle = waved.mT[..., None] * (2.0 * math.pi * self.frequency[:, :, None])
         waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d', N, D)
         waves = waves.transpose(1, 2).flatten(2)
-        return torch.cat([self.share.to(waves) * waves, X], 2)
+        if self.is_mixed:
+            waves = self.share.to(waves) * waves
+        return torch.cat([waves, X], 2)
 
 
 def multilayer_perceptron(

@@ -31,12 +31,8 @@ class _WithOrthogonalPoints(InducingFeatures):
         """O, (M₂, d)."""
         return self.others * self.unit
 
-    def all_points(self) -> list[Tensor]:
-        return [self.inducing_points, self.orthogonal_points]
-
-    def learn_points(self, learn: bool) -> None:
-        super().learn_points(learn)
-        self.others.requires_grad_(learn)
+    def coordinates(self) -> list[nn.Parameter]:
+        return [self.points, self.others]
 
 
 class OrthogonalFeatures(_WithOrthogonalPoints):
@@ -55,12 +51,13 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         """K_uu, L_u⁻¹, K_oo, K_ou; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
         M = len(points[0])
         whole = self.covariances.among(torch.cat([p.double() for p in points]))
-        K, K_ou, K_oo = whole[:M, :M], whole[M:, :M], whole[M:, M:]
-        inverse = self.inverse_factor(K, K.diagonal().mean())
+        K_ou, prior_variance = whole[M:, :M], whole[M:, M:].diagonal().mean().detach()
+        K, K_oo = self.jittered(whole[:M, :M]), self.jittered(whole[M:, M:])
+        inverse = self.inverse_factor(K)
         with torch.no_grad():
             P_o = K_ou @ inverse.mT  # (M₂, M)
             C = K_oo - P_o @ P_o.mT
-            inverse_v = self.inverse_factor(C, K_oo.diagonal().mean())
+            inverse_v = self.inverse_factor(C, prior_variance)
         return [K, inverse, K_oo, K_ou, P_o, C, inverse_v]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
@@ -77,7 +74,7 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
         return Basis(phi, self.covariances.prior(G), factors=((K, inverse), (C, inverse_v)))
 
-    def coordinates(self, values: Tensor, *state: Tensor) -> Tensor:
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
         Z, _, _, inverse, _, _, P_o, _, inverse_v = state
         u = inverse @ values[..., : len(Z), :]
         v = inverse_v @ (values[..., len(Z) :, :] - P_o @ u)
@@ -138,7 +135,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         shift = self.covariances.cross(G, Z_v) @ self.coefficients - P_u @ weighted.mT
         return Basis(P_u, self.covariances.prior(G), shift, ((K, inverse),))
 
-    def coordinates(self, values: Tensor, *state: Tensor) -> Tensor:
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
         Z, _, _, inverse, _ = state
         return inverse @ values[..., : len(Z), :]
 

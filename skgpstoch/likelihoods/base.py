@@ -10,14 +10,15 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.rows import Rows
-from ..maths.gaussian import Marginals, log_density, quadrature_nodes
+from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
+from ..maths.modules import Module
 from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -26,7 +27,7 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
 
-class Likelihood(nn.Module):
+class Likelihood(Module):
     """The distribution p(y | f), independent over rows and over the P outputs."""
 
     log_concave: bool = True
@@ -43,6 +44,15 @@ class Likelihood(nn.Module):
 
     most_prior_variance: float = 1e5
     """Bound of the variance that the default kernel learns."""
+
+    is_discrete: bool = False
+    """Whether y are counts, of which there are probabilities and no densities."""
+
+    tail_scale: Any = 0.0
+    """s of tails exp(−|y|/s): 0 of lighter ones, infinite where they are those of a power."""
+
+    row_attributes: ClassVar[tuple[str, ...]] = ()
+    """Names of what may be known of rows: None or tensors (…, N, ·)."""
 
     def n_latents(self, n_outputs: int) -> int:
         """How many latent functions P outputs need."""
@@ -63,6 +73,27 @@ class Likelihood(nn.Module):
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
         raise NotImplementedError(f"{type(self).__name__} has no quantiles")
+
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        """P(Y ≤ y) for each component of q: (S, N, P)."""
+        raise NotImplementedError(f"{type(self).__name__} must define cdf")
+
+    def sf(self, y: Tensor, q: Marginals) -> Tensor:
+        """P(Y > y), of which a small one has all its digits where the tails are symmetric."""
+        return 1.0 - self.cdf(y, q)
+
+    def crps(self, y: Tensor, q: Marginals) -> Tensor | None:
+        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output, (N, P); None if there is no closed form."""
+        return None
+
+    def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Draws of y where f ~ q, each row by itself: (n_samples, N, P)."""
+        f, _, which = component_draws(q, n_samples, generator)
+        return self.of_components(which).sample(f, generator)
+
+    def of_components(self, which: Tensor) -> Self:
+        """That of rows of which these components of q were drawn: which (n_samples, N)."""
+        return self
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """E_q[log p(y | f)] for each row, averaged over mixture components: (N,) nats."""
@@ -94,11 +125,14 @@ class Likelihood(nn.Module):
             d_var = d_var.clamp_max(0.0)  # rounding
         return value.detach(), d_mean, d_var
 
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
+        """log E_q[p(y | f)] of each component of q and each output by itself: (S, N, P) nats."""
+        f, log_weights = quadrature_nodes(q)
+        return torch.logsumexp(log_weights + self.log_prob(y, f), 0)
+
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_q[p(y | f)] for each row: (N,) nats."""
-        f, log_weights = quadrature_nodes(q)
-        component = torch.logsumexp(log_weights + self.log_prob(y, f), 0).sum(-1)  # (S, N)
-        return mixture_log_mean(component)
+        return mixture_log_mean(self.log_components(y, q).sum(-1))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
@@ -154,9 +188,20 @@ class Likelihood(nn.Module):
         low = mean + shift.clamp_max(0.0) - reach
         return low, mean + shift.clamp_min(0.0) + reach
 
-    def at_rows(self, rows: Tensor) -> Likelihood:
+    def at_rows(self, rows: Any) -> Likelihood:
         """The likelihood of these of the rows."""
-        return self
+        known = self._known_of_rows()
+        return self._knowing(**{k: a[..., rows, :] for k, a in known.items()}) if known else self
+
+    def joined(self, others: Sequence[Any]) -> Likelihood:
+        """The likelihood of all rows, from those of blocks of rows, of which it is the first."""
+        known = [other._known_of_rows() for other in others]
+        return self._knowing(**{k: torch.cat([a[k] for a in known], -2) for k in known[0]})
+
+    def _known_of_rows(self) -> dict[str, Tensor]:
+        """What is known of each row, (…, N, ·)."""
+        found = {name: getattr(self, name) for name in self.row_attributes}
+        return {name: a for name, a in found.items() if isinstance(a, Tensor)}
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Likelihood:
         """That of rows with exposures (N, 1), or errors of variance `noise` (N, P) besides its own.
@@ -225,6 +270,29 @@ def differentiate(
     return in_type_of(q, value if learned else value.detach(), d_mean, d_var)
 
 
+class _Known(torch.autograd.Function):
+    """A function of rows, (N,), whose derivatives (N, P) are known: one node of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
+        half = len(tensors) // 2
+        ctx.like, ctx.slopes = tensors[:half], tensors[half:]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        weight = outputs[0][:, None]
+        pairs = zip(ctx.like, ctx.slopes, strict=True)
+        given = [(weight * dx).sum_to_size(x.shape).to(x) for x, dx in pairs]
+        return None, *given, *(None for _ in given)
+
+
+def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
+    """Return values of rows (N,) with derivatives (N, P) by tensors of shape (N, P) or (P,)."""
+    tensors, given = zip(*slopes, strict=True)
+    return cast(Tensor, _Known.apply(value, *tensors, *given))
+
+
 def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:
     """In the type of q, which that of the parameters may not be."""
     dtype = q.mean.dtype
@@ -246,6 +314,16 @@ def largest(dtype: torch.dtype) -> float:
 def mixture_log_mean(log_p: Tensor) -> Tensor:
     """Log of the mean over the leading axis: (S, N) → (N,)."""
     return torch.logsumexp(log_p, 0) - math.log(len(log_p))
+
+
+def component_draws(
+    q: Marginals, n_samples: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws of f, the means of the components that these are of, and which: (n_samples, N, ·)."""
+    S, N, _ = q.mean.shape
+    which = torch.randint(S, (n_samples, N), generator=generator, device=q.mean.device)
+    mean, var = (a[which, torch.arange(N, device=a.device)] for a in q)
+    return mean + var.sqrt() * standard_normal(mean.shape, mean, generator), mean, which
 
 
 def check_link(link: Any, links: tuple[str, ...]) -> str:

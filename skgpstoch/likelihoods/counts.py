@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +14,14 @@ from torch.nn import functional as F
 
 from ..data.devices import constants
 from ..data.rows import Rows
-from ..maths.gaussian import Marginals, log_density, log_root, quadrature_nodes, trapezoid_nodes
+from ..maths.gaussian import (
+    Marginals,
+    log_density,
+    log_root,
+    quadrature_nodes,
+    trapezoid_nodes,
+    with_derivatives,
+)
 from .base import (
     REACH,
     Gradients,
@@ -22,7 +30,6 @@ from .base import (
     check_probability,
     in_type_of,
     largest,
-    mixture_log_mean,
     named,
 )
 
@@ -32,6 +39,9 @@ COUNT_TRAINING_NODES = 48
 
 COUNT_PREDICTIVE_NODES = 96
 """Of quadratures with which gradients, and predictive densities, are computed."""
+
+COUNT_GAMMA_NODES = 128
+"""Of expectations over a Gamma distribution: probabilities of counts are right to 1e-9."""
 
 MOST_COUNT = 1e15
 """Counts up to which float64 is exact, with room for their sums: quantiles end there."""
@@ -61,6 +71,9 @@ class Poisson(Likelihood):
     Poisson(link='softplus')
     """
 
+    is_discrete = True
+    row_attributes: ClassVar[tuple[str, ...]] = ("exposure",)
+
     def __init__(self, link: str = "exp", exposure: float | Tensor | None = None) -> None:
         super().__init__()
         self.link = check_link(link, ("exp", "softplus"))
@@ -81,10 +94,6 @@ class Poisson(Likelihood):
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Poisson:
         super().given(noise=noise)
         return self if exposure is None else self._knowing(exposure=exposure)
-
-    def at_rows(self, rows: Tensor) -> Poisson:
-        """The likelihood of these of the rows."""
-        return self.given(self.exposure[rows]) if isinstance(self.exposure, Tensor) else self
 
     def _log_exposure(self, like: Tensor) -> Tensor:
         if isinstance(self.exposure, Tensor):
@@ -138,17 +147,31 @@ class Poisson(Likelihood):
             rate = self._mean_rate(q)[0]
             return self.expected_log_prob(y, q), y - rate, -0.5 * rate
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """Trapezoids around the mode of p(y | f)·q(f), which is log-concave: (N,) nats.
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
+        """Trapezoids around the mode of p(y | f)·q(f), which is log-concave, in float64.
 
         f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
         """
-        _, log_weights = self._joint_nodes(y.double(), of_nodes(q))
-        return mixture_log_mean(torch.logsumexp(log_weights, 0).sum(-1)).to(q.mean.dtype)
+        log_p, d_mean, d_var = self._log_mean(y.double(), q, COUNT_PREDICTIVE_NODES)
+        return with_derivatives(log_p, q.double(), d_mean, d_var)
 
-    def _joint_nodes(
-        self, y: Tensor, q: Marginals, n_nodes: int = COUNT_PREDICTIVE_NODES
-    ) -> tuple[Tensor, Tensor]:
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        return super().log_predictive(y, q).to(q.mean.dtype)
+
+    @torch.no_grad()
+    def _log_mean(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
+
+        By Stein's lemma E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f).
+        """
+        f, log_weights = self._joint_nodes(y, of_nodes(q), n_nodes)
+        log_sum = torch.logsumexp(log_weights, 0)
+        weights = (log_weights - log_sum).exp()
+        first, second = _derivatives(self, y, f)
+        d_mean = (weights * first).sum(0)
+        return log_sum, d_mean, 0.5 * (weights * (second + first.square())).sum(0)
+
+    def _joint_nodes(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor]:
         """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
@@ -167,15 +190,9 @@ class Poisson(Likelihood):
         return f, log_step + (width * x.cosh()).log() + log_joint(f)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f), which is Stein's lemma."""
-        with torch.no_grad():
-            f, log_weights = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
-            log_sum = torch.logsumexp(log_weights, 0)  # (1, N, P)
-            weights = (log_weights - log_sum).exp()
-            first, second = _derivatives(self, y.double(), f)
-            d_mean = (weights * first).sum(0)[0]
-            d_var = 0.5 * (weights * (second + first.square())).sum(0)[0]
-        return in_type_of(q, log_sum.sum(-1)[0], d_mean, d_var)
+        """As of :meth:`log_predictive`, at fewer nodes."""
+        value, d_mean, d_var = self._log_mean(y.double(), q, COUNT_TRAINING_NODES)
+        return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Around the mode, where the logarithm falls at least as fast as that of q."""
@@ -193,15 +210,21 @@ class Poisson(Likelihood):
         tail = -math.log(half)
         high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
         low = np.full_like(high, -1.0)
-        cdf = self._cdf(q)
+        cdf = self.distribution(q)
         while (high - low > 1.0).any():
             middle = np.maximum(np.floor(0.5 * (low + high)), 0.0)  # −1 where it is found already
             below = cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
 
-    def _cdf(self, q: Marginals) -> Callable[[np.ndarray], np.ndarray]:
-        """P(Y ≤ k) as a function of k (N, P).
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        """P(Y ≤ y), the mean over the components: (1, N, P)."""
+        count = np.minimum(np.floor(y.detach().cpu().numpy()), MOST_COUNT)
+        below = np.where(count < 0.0, 0.0, self.distribution(q)(np.maximum(count, 0.0)))
+        return torch.as_tensor(below, dtype=q.mean.dtype, device=q.mean.device)[None]
+
+    def distribution(self, q: Marginals) -> Callable[[np.ndarray], np.ndarray]:
+        """P(Y ≤ k) as a function of k (N, P), smooth between counts.
 
         It is E_f[P(Y ≤ k | f)] and also P(rate(f) ≤ G), G ~ Gamma(k + 1): the expectation is over
         the narrower of the two, so that the other is smooth on its scale.
@@ -215,7 +238,7 @@ class Poisson(Likelihood):
         inverse = np.log if self.link == "exp" else _inverse_softplus
 
         def cdf(k: np.ndarray) -> np.ndarray:
-            over_f = (weights * special.pdtr(k, rate)).sum(0)  # (S, N, P)
+            over_f = (weights * special.gammaincc(k + 1.0, rate)).sum(0)  # (S, N, P)
             gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
             f = inverse(gamma / exposure)[:, None]
             over_gamma = (gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0)
@@ -304,6 +327,7 @@ def _gamma_nodes(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     shape = np.maximum(shape, 1.0)
     width = np.sqrt(60.0 / shape)
     low, high = -30.0 / shape - width, np.log1p(30.0 / shape + width)
-    u = low + (high - low) * np.linspace(0.0, 1.0, 64).reshape(-1, *[1] * shape.ndim)
+    unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * shape.ndim)
+    u = low + (high - low) * unit
     weights = np.exp(shape * (u - np.expm1(u)))
     return shape * np.exp(u), weights / weights.sum(0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
-from .base import Gradients, in_type_of, is_learned, mixture_log_mean, named
+from .base import Gradients, in_type_of, is_learned, named
 from .real import AdditiveNoise, gaussian_draws, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
 
@@ -43,6 +43,11 @@ class Laplace(AdditiveNoise):
     def scale(self) -> Tensor:
         """s, of shape (P,); of rows that are known (N, P) or (S, N, P)."""
         return self.times_ratio(self.log_scale.exp())
+
+    @property
+    def tail_scale(self) -> Tensor:
+        """s."""
+        return self.scale
 
     @property
     def noise_variance(self) -> Tensor:
@@ -96,10 +101,9 @@ class Laplace(AdditiveNoise):
         d_var = -_normal_pdf(z) / (std * self.scale)
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """Each half of the density in closed form, whatever v/s²."""
-        log_p = torch.logsumexp(self._halves(y, q), 0) - self.scale.log() - math.log(2.0)
-        return mixture_log_mean(log_p.sum(-1))
+        return torch.logsumexp(self._halves(y, q), 0) - self.scale.log() - math.log(2.0)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """(P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s, under q(f) p(y | f)."""
@@ -146,6 +150,7 @@ class StudentT(AdditiveNoise):
     """
 
     log_concave = False
+    tail_scale = math.inf
 
     def __init__(self, scale: Tensor | float = 1.0, df: Tensor | float = 4.0) -> None:
         super().__init__()
@@ -245,7 +250,7 @@ class StudentT(AdditiveNoise):
         expected = -(torch.expm1(log_mgf) * (-t).exp()).sum(0) * step
         return (self._log_constant() - 0.5 * (self.df + 1.0) * expected).mean(0).sum(-1)
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """log E_τ[N(y | μ, v + s²/τ)]: smooth in log τ whatever v/s², which it is not in f."""
         (mean, var), y_double = q.double(), y.double()
         s2 = self.scale.double().square()
@@ -254,8 +259,10 @@ class StudentT(AdditiveNoise):
             return log_density(y_double, mean, var + s2 * (-u).exp())
 
         u, log_weights = self._precision_nodes(log_h, self._low(y_double - mean, s2))
-        log_p = torch.logsumexp(log_weights + log_h(u), 0).sum(-1)
-        return mixture_log_mean(log_p).to(q.mean.dtype)
+        return torch.logsumexp(log_weights + log_h(u), 0)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        return super().log_predictive(y, q).to(q.mean.dtype)
 
     @torch.no_grad()
     def _low(self, error: Tensor, s2: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..data.devices import constants
-from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
+from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment, with_derivatives
 
 N_TERMS = 20  # of the series
 NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
@@ -60,10 +60,19 @@ def log_sum(coefficients: Tensor, log_terms: Tensor) -> Tensor:
 
 
 def log_mean(q: Marginals) -> Tensor:
-    """Return log E[g(f)]: (S, N, P)."""
-    positive, negative = half_moments(q)  # (K, S, N, P), log E[xᵏ] on either side of 0
-    c = alternating(q.mean)  # 1/(1 + x) where f > 0, x/(1 + x) where f < 0
-    return torch.logaddexp(log_sum(c, positive[:-1]), log_sum(c, negative[1:]))
+    """Return log E[g(f)]: (S, N, P), with derivatives that hold at a variance of 0 too."""
+    with torch.no_grad():
+        positive, negative = half_moments(q)  # (K, S, N, P), log E[xᵏ] on either side of 0
+        c = alternating(q.mean)  # 1/(1 + x) where f > 0, x/(1 + x) where f < 0
+        value = torch.logaddexp(log_sum(c, positive[:-1]), log_sum(c, negative[1:]))
+    if not (torch.is_grad_enabled() and (q.mean.requires_grad or q.var.requires_grad)):
+        return value
+    with torch.no_grad():  # x′ is −x where f > 0, x where f < 0
+        right, left = positive[:-1] - value, negative[1:] - value
+        k = torch.arange(N_TERMS, dtype=c.dtype, device=c.device)
+        d_mean = combine((k + 1) * c, left) - combine(k * c, right)
+        d_var = 0.5 * (combine((k + 1) ** 2 * c, left) + combine(k**2 * c, right))
+    return with_derivatives(value, q, d_mean, d_var)
 
 
 def log_expectations(q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,6 +85,13 @@ def log_expectations(q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
     d_mean = combine(c, x[0][1:]) + combine(c, x[1][:-1])  # g(−f)
     d_var = 0.5 * combine((k * c)[1:], both[1:-1])
     return value, d_mean, d_var.clamp_max(0.0)
+
+
+def expected_log(q: Marginals) -> Tensor:
+    """Return E[log g(f)], (S, N, P), with these derivatives."""
+    with torch.no_grad():
+        value, d_mean, d_var = log_expectations(q)
+    return with_derivatives(value, q, d_mean, d_var)
 
 
 def _mean_negative_part(q: Marginals) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
-from .base import Gradients, Likelihood, check_probability, in_type_of, mixture_log_mean, named
+from ..maths.ranked_probability import crps_of_normals
+from .base import Gradients, Likelihood, check_probability, component_draws, in_type_of, named
 from .rejection import Draws
 
 
@@ -19,6 +20,8 @@ class AdditiveNoise(Likelihood):
 
     scale_powers: ClassVar[dict[str, float]] = {"log_scale": 1.0, "log_noise": 2.0}
     """Logarithms that are parameters, and the power of the unit of y that each is the log of."""
+
+    row_attributes: ClassVar[tuple[str, ...]] = ("ratio",)
 
     ratio: Tensor | None = None
     """What the scale of ε is multiplied by, (N, P) or (S, N, P), where the rows are known."""
@@ -42,8 +45,14 @@ class AdditiveNoise(Likelihood):
         """A draw of y for each f ~ q, where q has this mean."""
         return self.sample(f, generator)
 
-    def at_rows(self, rows: Tensor) -> AdditiveNoise:
-        return self if self.ratio is None else self.scaled(self.ratio[..., rows, :])
+    def of_components(self, which: Tensor) -> Self:
+        if self.ratio is None or self.ratio.ndim < 3:
+            return self
+        return self._knowing(ratio=self.ratio[which, torch.arange(which.shape[1])])
+
+    def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
+        f, mean, which = component_draws(q, n_samples, generator)
+        return self.of_components(which).sample_around(f, mean, generator)
 
     @property
     def noise_variance(self) -> Tensor:
@@ -78,9 +87,9 @@ class AdditiveNoise(Likelihood):
         """Set the parameters to those of the greatest E_q[log p(y | f)], σ² within these bounds."""
         raise NotImplementedError(f"{type(self).__name__} has no closed form for its noise")
 
-    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """P(f + ε ≤ y) for each component of q: (S, N, P)."""
-        raise NotImplementedError(f"{type(self).__name__} must define cdf")
+    def sf(self, y: Tensor, q: Marginals) -> Tensor:
+        """P(f + ε ≤ 2μ − y), as components are symmetric."""
+        return self.cdf(2.0 * q.mean - y, q)
 
     @property
     def joint_factor(self) -> Tensor:
@@ -131,6 +140,8 @@ class Gaussian(AdditiveNoise):
     >>> Gaussian(0.5)
     Gaussian(noise_variance=0.5)
     """
+
+    row_attributes: ClassVar[tuple[str, ...]] = ("ratio", "known")
 
     def __init__(self, noise_variance: Tensor | float = 0.1) -> None:
         super().__init__()
@@ -189,9 +200,13 @@ class Gaussian(AdditiveNoise):
         d_var = (-0.5 / self.noise_variance).expand_as(d_mean)
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """log N(y | μ, v + σ²), in closed form."""
-        return mixture_log_mean(log_density(y, *self.moments(q)).sum(-1))
+        return log_density(y, *self.moments(q))
+
+    def crps(self, y: Tensor, q: Marginals) -> Tensor:
+        """Of a mixture of normal distributions."""
+        return crps_of_normals(y, *self.moments(q))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """(y − μ)/(v + σ²) and ½((y − μ)²/(v + σ²) − 1)/(v + σ²)."""
@@ -217,9 +232,31 @@ class Gaussian(AdditiveNoise):
         super().given(exposure)
         return self if noise is None else self._knowing(known=noise)
 
-    def at_rows(self, rows: Tensor) -> AdditiveNoise:
-        known = self if self.known is None else self.given(noise=self.known[rows])
-        return AdditiveNoise.at_rows(known, rows)
+
+class Noiseless(Likelihood):
+    """y = f: what is predicted is f."""
+
+    def moments(self, q: Marginals) -> Marginals:
+        return q
+
+    def quantile(self, q: Marginals, probability: float) -> Tensor:
+        return q.quantile(probability)
+
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
+        return log_density(y, *q.resolved())
+
+    def cdf(self, y: Tensor, q: Marginals) -> Tensor:
+        mean, var = q.resolved()
+        return torch.special.ndtr((y - mean) / var.sqrt())
+
+    def sf(self, y: Tensor, q: Marginals) -> Tensor:
+        return self.cdf(2.0 * q.mean - y, q)
+
+    def crps(self, y: Tensor, q: Marginals) -> Tensor:
+        return crps_of_normals(y, *q.resolved())
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        return f
 
 
 def log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:

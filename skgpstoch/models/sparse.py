@@ -29,6 +29,7 @@ from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
+from ..maths.modules import Module
 from ..posteriors.base import Posterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments
 from ..posteriors.functions import Functions, prior_functions
@@ -52,7 +53,7 @@ class Solution(NamedTuple):
     value: Tensor  # −Σ loss − β KL, summed over rows and outputs, ()
 
 
-class ConstantMean(nn.Module):
+class ConstantMean(Module):
     """The prior mean of each output, (P,), which starts at a value."""
 
     def __init__(self, value: Tensor) -> None:
@@ -60,7 +61,7 @@ class ConstantMean(nn.Module):
         self.value = nn.Parameter(value)
 
 
-class RowScale(nn.Module):
+class RowScale(Module):
     """What the scale of a row's noise is multiplied by: a second function of the features.
 
         ρ(x) = ε + softplus(φ(x)ᵀa + softplus⁻¹(1 − ε)),   a ~ N(0, I), ε = 10⁻⁴,
@@ -91,7 +92,7 @@ class RowScale(nn.Module):
         return 0.5 * self.weights.square().sum()
 
 
-class SparseModel(nn.Module):
+class SparseModel(Module):
     """Features, likelihood and prior mean, and what they are trained for.
 
     Parameters
@@ -372,7 +373,7 @@ class SparsePosterior(Posterior):
         points = torch.cat(features.embedded_points()).double()
         P = self.weights.mean.shape[1]
         g = prior_functions(features.kernel, points.shape[1], n_samples, P, generator)
-        w = w - features.coordinates(g(points), *features.kept())
+        w = w - features.coordinates_of(g(points), *features.kept())
 
         def values(X: Tensor) -> Tensor:
             return self._of_weights(features.basis(X), w) + g(features.embed(X)[0])

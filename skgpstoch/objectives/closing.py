@@ -12,6 +12,8 @@ USUAL_STEPS = 4  # of Newton's; *measured*: 3 to 5, but more from where training
 N_LOSSES = 6  # that a calibration computes, times the square of how many numbers are free
 MOST_CLOSING = 0.3  # of the time, for finding q(w) if that keeps training from its end
 MOST_CALIBRATION = 0.15  # of the time, likewise
+N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
+MOST_SCORING = 0.02  # of the time, for one of them, likewise
 LEAST_JUDGES = 300  # rows that a calibration goes by, if there are as many
 GRACE = 0.3  # seconds that it may always take, as a few steps alone are worse than no steps
 SURE = 1.2  # times what the closing pass is expected to take is left for it
@@ -26,10 +28,13 @@ class Closing(NamedTuple):
         What it is called; with "none" q(w) stays as training leaves it.
     judging : float, default=1.0
         Share of the rows for it that a calibration goes by.
+    scoring : float, default=1.0
+        Share of the rows for it that iterates are scored by, before.
     """
 
     name: str
     judging: float = 1.0
+    scoring: float = 1.0
 
     @property
     def rounds(self) -> int:
@@ -53,13 +58,15 @@ class ClosingCost(NamedTuple):
 
     of_weights: float  # q(w) of all members for all rows; 0 if it is not found again
     of_calibration: float
+    of_predictions: float = 0.0  # for all rows that are held out
+    of_scoring: float = 0.0  # of one iterate, in training
 
     def of(self, closing: Closing) -> float:
         """Return the seconds of a closing pass."""
         passes = closing.rounds + 1 if closing.rounds else 0
         n_calibrations = max(closing.rounds, 1) if self.of_weights else 1
-        calibration = n_calibrations * closing.judging * self.of_calibration
-        return passes * self.of_weights + calibration
+        judged = n_calibrations * self.of_calibration + self.of_predictions
+        return passes * self.of_weights + closing.judging * judged
 
     def choose(self, seconds: float, wanted: float) -> Closing:
         """Return the closing pass for which there is time.
@@ -69,15 +76,19 @@ class ClosingCost(NamedTuple):
         seconds : float
             For training and for the closing pass.
         wanted : float
-            What training would take.
+            What the steps of training would take.
         """
+        wanted += N_EVALUATIONS * self.of_scoring
         if wanted + SURE * self.of(FULL) <= seconds:
             return FULL
         affordable = max(MOST_CALIBRATION * seconds, GRACE)
-        judging = min(1.0, affordable / max(SURE * self.of_calibration, 1e-9))
+        judged = self.of_calibration + self.of_predictions
+        judging = min(1.0, affordable / max(SURE * judged, 1e-9))
+        for_one = max(MOST_SCORING * seconds, GRACE / N_EVALUATIONS)
+        scoring = min(1.0, for_one / max(self.of_scoring, 1e-9))
         solving = SURE * 2 * self.of_weights
         is_solved = solving <= max(MOST_CLOSING * seconds, GRACE, seconds - wanted)
-        return Closing("short" if is_solved else "none", judging)
+        return Closing("short" if is_solved else "none", judging, scoring)
 
 
 def seconds_of(action: Callable[[], object], clock: Clock) -> float:

@@ -152,14 +152,17 @@ class EnsembleObjective(Objective):
         """R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
         return self.roots.tril() if self.is_full else self.roots
 
-    def marginals(self, phi: Tensor, roots: Tensor) -> Marginals:
-        """q(f) of features (K, N, D): (K, N, P) each."""
-        mean = phi @ self.means + self.model.mean.value.to(phi)
+    def functions(self, phi: Tensor, roots: Tensor) -> tuple[Marginals, Tensor | None]:
+        """q(f) of features (K, N, D), (K, N, P) each; and the function of the noise, if any."""
+        scale, P = self.model.scale, self.means.shape[2]
+        weights = self.means if scale is None else torch.cat([self.means, scale.weights], 2)
+        mean, latent = (phi @ weights).tensor_split([P], 2)  # one product for both
+        mean = mean + self.model.mean.value.to(phi)
         half = phi[:, None] @ roots if self.is_full else phi[:, None] * roots[:, :, None]
         if self.model.covariance == "prior":
             half = phi[:, None]
         var = half.square().sum(-1).mT  # (K, N, P)
-        return Marginals(mean, var.expand_as(mean))
+        return Marginals(mean, var.expand_as(mean)), None if scale is None else latent
 
     def kl(self, roots: Tensor) -> Tensor:
         """KL[q_k(w) ‖ N(0, I)] of every member, (K,), and what the noise of rows costs."""
@@ -173,21 +176,20 @@ class EnsembleObjective(Objective):
         return kl
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        phi, roots, weight = self.model.features.members(X), self.present_roots(), self.seen(rows)
-        K, beta = len(phi), self.model.beta
-        all_rows = rows.repeated(K)  # members are rows of their own
-        all_rows = Rows(all_rows.y, weight.flatten(), all_rows.exposure, all_rows.noise)
-        q = self.marginals(phi, roots)
-        q = Marginals(*(part.flatten(0, 1)[None] for part in q))
-        likelihood = self.model.likelihood.of(all_rows)
-        if (scale := self.model.scale) is not None:
-            likelihood = cast(AdditiveNoise, likelihood).scaled(scale(phi).flatten(0, 1))
+        phi, roots, beta = self.model.features.members(X), self.present_roots(), self.model.beta
+        q, latent = self.functions(phi, roots)
+        q = Marginals(*(part.flatten(0, 1)[None] for part in q))  # members are rows of their own
+        columns = Rows(rows.y, exposure=rows.exposure, noise=rows.noise)
+        each = columns.map(lambda column: column.repeat(len(phi), 1))
+        likelihood = self.model.likelihood.of(each)
+        if latent is not None:
+            scale = RowScale.of(latent).flatten(0, 1)
+            likelihood = cast(AdditiveNoise, likelihood).scaled(scale)
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
-        term = self.model.loss.expected_score(all_rows.y, likelihood, seen, none, generator)
-        weight = weight.flatten() / self.row_share.to(weight).repeat_interleave(len(X))
-        term = term.weighted(Rows(all_rows.y, weight))
-        total = traced(term, q, none)
+        term = self.model.loss.expected_score(each.y, likelihood, seen, none, generator)
+        weight = self.seen(rows) / self.row_share.to(phi)[:, None]  # (K, N)
+        total = traced(term.weighted(Rows(each.y, weight.flatten())), q, none)
         return beta * (self.kl(roots) / self.n_rows.to(phi)).sum() - total / len(X)
 
     def step_end(self) -> None:
@@ -212,7 +214,7 @@ class EnsembleObjective(Objective):
         if self.expects_mixture(rows):
             return self.mixture_loss(X, rows)
         chosen = LOG_SCALES if self.has_confidence and rows.n_unseen else (0.0,)
-        losses, count = self.fold_losses(X, rows, chosen)
+        losses, count = self.fold_losses(*self.share(X, rows, self.closing.scoring), chosen)
         return float(losses.min()) / count
 
     def expects_mixture(self, rows: Rows) -> bool:
@@ -263,14 +265,13 @@ class EnsembleObjective(Objective):
         latent : Tensor of shape (1, N, P) or None
             Of the noise, where it depends on the inputs.
         """
-        K, scale = len(self.folds), self.model.scale
+        K = len(self.folds)
         held_out = slice(rows.n_unseen, rows.n_unseen + rows.n_held_out)
         own = X[held_out] if K == 1 else X[held_out].unflatten(0, (K, -1))  # (K, N/K, d)
         phi = self.model.features.members(own)
-        each = self.marginals(phi, self.present_roots())
+        each, latent = self.functions(phi, self.present_roots())
         q = Marginals(*(part.flatten(0, 1)[None] for part in each))
-        latent = None if scale is None else (phi @ scale.weights).flatten(0, 1)[None]
-        return rows[held_out], q, latent
+        return rows[held_out], q, None if latent is None else latent.flatten(0, 1)[None]
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
@@ -286,8 +287,10 @@ class EnsembleObjective(Objective):
         if n := self.n_judges(rows):
             usual = USUAL
             if self.has_confidence:  # that of the mixture is near those of members, by their folds
-                usual = most_suitable(self.fold_losses(*self.judging(X, rows), CONFIDENCES)[0])
-            m = max(min(n, LEAST_JUDGES), round(self.closing.judging * n))
+                usual = most_suitable(
+                    self.fold_losses(*self.share(X, rows, self.closing.judging), CONFIDENCES)[0]
+                )
+            m = self.n_in_time(n)
             closes = self.closes(rows)
             for _ in range(self.closing.rounds if closes else 1):
                 for k in range(len(self.folds)) if closes else ():
@@ -303,11 +306,13 @@ class EnsembleObjective(Objective):
             self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
 
-    def judging(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """The rows of folds by which confidence is judged, in no time but what there is."""
-        if self.closing.judging == 1.0:
-            return X, rows
-        return self.thinned(X, rows, round(self.closing.judging * rows.n_held_out))
+    def n_in_time(self, n: int) -> int:
+        """How many of n rows there is time to judge by."""
+        return max(min(n, LEAST_JUDGES), round(self.closing.judging * n))
+
+    def share(self, X: Tensor, rows: Rows, share: float) -> tuple[Tensor, Rows]:
+        """All rows, or a share of those that folds hold out."""
+        return (X, rows) if share == 1.0 else self.thinned(X, rows, round(share * rows.n_held_out))
 
     def thinned(self, X: Tensor, rows: Rows, n_rows: int) -> tuple[Tensor, Rows]:
         """About so many of the rows that folds hold out, evenly of all; `LEAST_JUDGES` at least."""
@@ -318,9 +323,7 @@ class EnsembleObjective(Objective):
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
-        phi, scale = self.model.features.members(X), self.model.scale
-        latent = None if scale is None else phi.double() @ scale.weights.double()
-        return rows, self.marginals(phi, self.present_roots()), latent
+        return rows, *self.functions(self.model.features.members(X), self.present_roots())
 
     def judged(self, rows: Rows, q: Marginals, latent: Tensor | None) -> HeldOut:
         """Rows that were not trained on with predictions for them, in float64."""
@@ -334,11 +337,16 @@ class EnsembleObjective(Objective):
 
         Rows that no member sees are predicted by the mixture; those of a fold by the member that is
         blind to it, alone, but for the gain of a mixture. *Measured* on five tables: that has no
-        bias at 1,000 rows, and .03 nats at 300, where a member alone is .15 and .08 below.
+        bias at 1,000 rows, and .03 nats at 300, where a member alone is .15 and .08 below. In
+        little time, only for some of the former.
         """
         if rows.fold is None:
             return None
         n, changes = rows.n_unseen, (self.calibration, self.spread, self.skew)
+        if n and self.closing.judging < 1.0:
+            m = self.n_in_time(n)
+            some = self.judged(*self.unseen(X[:m], rows[:m])).predictions(*changes)
+            return Predicted(*(column.cpu() for column in some))
         found = [self.judged(*self.blind(X, rows)).predictions(*changes)]
         if n:
             of_all = self.judged(*self.unseen(X[:n], rows[:n]))
@@ -410,17 +418,25 @@ class EnsembleObjective(Objective):
 
         if self.closes(rows):
             of_weights = K * extrapolated(solve, len(rows))
-        if n:
-            predicted = self.judged(*self.unseen(X[:n], rows[:n]))
-            predicted.loss(USUAL)  # the first one makes kernels
-            n_losses = N_LOSSES * sum(predicted.free) ** 2
-            of_calibration = n_losses * seconds_of(lambda: predicted.loss(USUAL), clock)
-        if n and self.has_confidence:
-            of_calibration += self.confidence_seconds(X, rows, clock)
-        return ClosingCost(of_weights, of_calibration)
+        if not n:
+            return ClosingCost(of_weights, 0.0)
+        m = min(n, BLOCKS[-1])
+        few = self.judged(*self.unseen(X[:m], rows[:m]))
+        few.loss(USUAL)  # the first one makes kernels
+        n_losses = N_LOSSES * sum(few.free) ** 2
+        of_calibration = n_losses * n / m * seconds_of(lambda: few.loss(USUAL), clock)
+        per_row = seconds_of(lambda: few.predictions(UNCHANGED, None, None), clock) / m
+        of_predictions = per_row * (2 * n + rows.n_held_out / K)  # twice, for the gain of mixing
+        of_confidence, of_scoring = self.fold_seconds(X, rows, clock)
+        return ClosingCost(of_weights, of_calibration + of_confidence, of_predictions, of_scoring)
 
-    def confidence_seconds(self, X: Tensor, rows: Rows, clock: Clock) -> float:
-        """Measure what it takes to judge confidences by all folds, on some of their rows."""
+    def fold_seconds(self, X: Tensor, rows: Rows, clock: Clock) -> tuple[float, float]:
+        """Measure what it takes to judge confidences, and to score an iterate, by all folds.
+
+        On some of their rows; nothing where no confidence is to be chosen.
+        """
+        if not self.has_confidence:
+            return 0.0, 0.0
         few = self.thinned(X, rows, BLOCKS[-1])
 
         def seconds(scales: Sequence[float]) -> float:
@@ -429,7 +445,8 @@ class EnsembleObjective(Objective):
         seconds((0.0,))
         once, often = seconds((0.0,)), seconds(LOG_SCALES)
         per_scale = max(often - once, 0.0) / (len(LOG_SCALES) - 1)
-        return (once + len(CONFIDENCES) * per_scale) * rows.n_held_out / len(few[0])
+        share = rows.n_held_out / len(few[0])
+        return share * (once + len(CONFIDENCES) * per_scale), share * often
 
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""

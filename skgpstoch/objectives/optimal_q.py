@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ..data.deadline import Deadline
 from ..data.rows import Rows
+from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError
 from ..models.sparse import Solution, SparseModel, likelihood_of
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites, diagonal_blocks
-from .elbo import evidence_lower_bound, expected_score, score_at, sites_of
+from .elbo import evidence_lower_bound, expected_score, score_at, sites_of, weighted_score
 
 SMALLEST_STEP = 1e-3
 ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
@@ -129,8 +130,10 @@ def iterate(
 ) -> Solution:
     """Natural-gradient or Newton steps of all rows, each of which is an improvement."""
 
+    variances = None if like is None else variances_of(model, X, rows, like)
+
     def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
-        return survey(model, X, rows, q, exact)
+        return survey(model, X, rows, q, exact, variances)
 
     def moments(sites: Sites) -> WeightMoments:
         return model.moments(sites, like)
@@ -232,14 +235,32 @@ def damped_newton(
     return Solution(q, current, value), False
 
 
+def variances_of(model: SparseModel, X: Tensor, rows: Rows, like: WeightMoments) -> list[Tensor]:
+    """Return the variances of f, (1, N, P), by blocks; no mean changes them."""
+    return [
+        model.marginals(basis, like, like.products(basis.phi)).var
+        for basis, _ in model.bases(X, rows)
+    ]
+
+
 def survey(
-    model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments, exact: bool
+    model: SparseModel,
+    X: Tensor,
+    rows: Rows,
+    q: WeightMoments,
+    exact: bool,
+    variances: list[Tensor] | None = None,
 ) -> tuple[Tensor, Sites]:
-    """−Σ loss − β KL at q, and the sites there, of all rows."""
+    """−Σ loss − β KL at q, and the sites there, of all rows; variances of f may be known."""
     value, total = -model.beta * q.kl, None
-    for basis, block in model.bases(X, rows):
-        part, term, marginals = expected_score(model, basis, block, q)
+    for i, (basis, block) in enumerate(model.bases(X, rows)):
+        if variances is None:
+            marginals = model.marginals(basis, q, q.products(basis.phi))
+        else:
+            mean = (basis.phi @ q.mean + model.offset(basis))[None]
+            marginals = Marginals(mean, variances[i])
+        term = weighted_score(model, basis, block, marginals, basis.residual())
         sites = sites_of(model, basis, term, marginals, exact)
-        value, total = value + part, sites if total is None else total + sites
-        del basis, block, part, term, marginals, sites
+        value, total = value + term.value.sum(), sites if total is None else total + sites
+        del basis, block, term, marginals, sites
     return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)

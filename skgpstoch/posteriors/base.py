@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
+from ..maths.modules import Module
 from .functions import Functions
 
 
-class Posterior(nn.Module):
+class Posterior(Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
@@ -71,7 +72,7 @@ class Posterior(nn.Module):
         return self.likelihood.of(rows).sample(f, generator)
 
 
-class Weights(nn.Module):
+class Weights(Module):
     """q(w): what the features' weights are believed to be, one set for each of P outputs."""
 
     def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:

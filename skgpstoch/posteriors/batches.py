@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .base import Posterior
 
-MOST_ROWS = 256
+MOST_JOINT_ROWS = 256
 """Rows whose joint covariance is made at a time, of which the blocks of batches are wanted."""
 
 
@@ -21,7 +21,7 @@ def batched_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
     if q == 1:
         mean, var = posterior.marginals(X[:, 0]).mixture_moments()
         return mean[:, None], var[..., None, None]
-    parts = [joint_moments(posterior, part) for part in X.split(max(1, MOST_ROWS // q))]
+    parts = [joint_moments(posterior, part) for part in X.split(max(1, MOST_JOINT_ROWS // q))]
     mean, cov = (torch.cat(part) for part in zip(*parts, strict=True))
     return mean, cov
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..maths.linalg import add_diagonal, cholesky, tri_solve
+from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
 from .blocks import WeightMoments
 
 
@@ -63,6 +63,9 @@ InverseFactor = Callable[[Tensor], Tensor]
 
 def careful_inverse_factor(A: Tensor) -> Tensor:
     """L⁻¹ for a posterior precision A = LLᵀ, with some jitter if need be, or an error that says."""
+    R, failed = inverse_cholesky(A)
+    if not bool(failed.any()):
+        return R
     L = cholesky(A, "posterior precision of the inducing variables")
     return tri_solve(L, torch.eye(A.shape[-1], dtype=L.dtype, device=L.device).expand_as(L))
 

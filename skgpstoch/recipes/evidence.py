@@ -50,6 +50,10 @@ from .recipe import (
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
 MEMBER_ROWS = 10_000  # up to which several networks are joined
+SMALL_TABLE, MEMBERS_OF_SMALL = 200, 5  # rows, of fewer than which a step costs next to nothing
+LEAST_JUDGED = 50
+"""Rows that all networks together are judged by, or all there are. *Measured* on eight tables of 50
+rows: of 25 rows, SCGD's density is .1 nats less; of 10, MINIMAX's is .6 nats less."""
 WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
 ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
 RANDOM_FEATURES = (5, 100, 1000)  # of "auto": for each row; at least; at most
@@ -111,7 +115,10 @@ class ExactRecipe(Recipe):
         t, n, folds = self.training, sizes.n_rows, Folds()
         if not sizes.streams:
             K = self.n_members(n, start)
-            folds = Folds.of(n, t.validation_fraction, K) if t.early_stopping else Folds(K)
+            share = t.validation_fraction
+            if K > 1:  # what a fold lacks, other members see
+                share = max(share, min(1.0, LEAST_JUDGED / n) / K)
+            folds = Folds.of(n, share, K) if t.early_stopping else Folds(K)
         n_trained = n - folds.n_untrained
         b = batch_rows(t.batch_size, n_trained)
         few, usual, most = self.steps
@@ -208,7 +215,8 @@ class EvidenceRecipe(ExactRecipe):
         if has_kernel or not (has_networks and self.training.early_stopping):
             return 1
         # Few rows leave time for several networks, each validated on a fold of its own.
-        return max(1, min(self.most_members, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
+        most = self.most_members if n_rows >= SMALL_TABLE else MEMBERS_OF_SMALL
+        return max(1, min(most, math.ceil(MEMBER_ROWS / n_rows), n_rows // 2))
 
     def n_random(self, sizes: Sizes, start: Start | None) -> int:
         each, least, most = RANDOM_FEATURES

@@ -21,7 +21,8 @@ from ..features.base import Basis
 from ..kernels import split_white_noise
 from ..training.loop import History
 
-FEW_TO_LEARN, TOO_FEW_TO_LEARN = 20, 10  # to learn hyper-parameters from
+FEW_TO_LEARN = 20  # rows, to learn hyper-parameters from
+FEW_TO_COMPARE = 10  # rows, that hyper-parameters may well set apart
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
@@ -72,7 +73,7 @@ def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
     if n_rows < FEW_TO_LEARN and learns:
         found = found._replace(
-            severity="problem" if n_rows < TOO_FEW_TO_LEARN else "note",
+            severity="problem",
             text=f"{n_rows} rows are too few to learn a kernel from: expect predictions that are "
             "too certain.",
             advice="Give more rows; or give an estimator that takes a kernel what you know of it, "
@@ -109,12 +110,14 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
         Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
         says that an input does not matter, and a variance there that f is a line, say: only notes.
     """
+    theta = kernel.theta
     with np.errstate(divide="ignore"):  # a bound may be 0
-        close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
-    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+        close = np.isclose(kernel.bounds, np.atleast_2d(theta).T)  # as scikit-learn has it
     if not close.any():
         yield Finding(BOUND, "kernel", 0, 1)
-    for (parameter, i), value, at in zip(free, np.exp(kernel.theta), close, strict=True):
+        return
+    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+    for (parameter, i), value, at in zip(free, np.exp(theta), close, strict=True):
         if not at.any():
             continue
         side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")
@@ -235,7 +238,7 @@ def of_sight(
     if given is not None:
         before = neighbour_and_variation(split_white_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
-    if TOO_FEW_TO_LEARN <= len(some) == len(X):
+    if FEW_TO_COMPARE <= len(some) == len(X):
         yield of_nearest(nearest, before[0], kernel)
 
 

@@ -24,6 +24,7 @@ from ..data.rows import Rows
 from ..features.patches import Geometry, PatchCovariances
 from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
+from .feature_builder import USUAL_BATCH
 from .inducing import InducingBuilder, centres_of_clusters, make_features
 from .layers import (
     NARROWEST,
@@ -34,7 +35,7 @@ from .layers import (
     described_layers,
 )
 from .recipe import Fitted, Problem, positive_integers
-from .variational import USUAL_BATCH, prior_blocks
+from .variational import prior_blocks
 
 SEARCHED_IMAGES = 1000  # that inducing patches are chosen from
 SEARCHED_PATCHES = 200_000  # of these

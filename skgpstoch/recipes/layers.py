@@ -25,6 +25,7 @@ from ..features.inducing import InducingFeatures
 from ..likelihoods.base import Likelihood
 from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
+from .feature_builder import USUAL_BATCH, FeatureSizes
 from .inducing import (
     InducingBuilder,
     arrays_of_points,
@@ -34,7 +35,7 @@ from .inducing import (
     named_kernel,
 )
 from .recipe import Fitted, Problem, Sizes, Start, positive_integers
-from .variational import USUAL_BATCH, FeatureSizes, VariationalRecipe, bound_of, prior_blocks
+from .variational import VariationalRecipe, bound_of, prior_blocks
 
 LAYER_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"

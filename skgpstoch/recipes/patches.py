@@ -24,6 +24,7 @@ from ..likelihoods.base import Likelihood
 from ..models.layers import DeepFeatures
 from ..models.patch_responses import parts_of
 from ..models.sparse import SparseModel
+from .feature_builder import FeatureSizes
 from .images import (
     SOME_IMAGES,
     HiddenImages,
@@ -45,7 +46,7 @@ from .inducing import (
 )
 from .layers import fitted_layers
 from .recipe import Fitted, Problem, Sizes, Start, in_units
-from .variational import FeatureSizes, VariationalRecipe
+from .variational import VariationalRecipe
 
 MOST_PATCHES = 200  # for which "auto" is the least stride
 MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from ..data.devices import HOST
 from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.inducing import InducingFeatures
+from ..features.orthogonal import OrthogonalFeatures
 from ..kernels import join_white_noise
-from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
@@ -38,14 +38,13 @@ from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
-from ..training.loop import train
-from ..training.optimizers import SCHEDULES, constant, make_optimizer
+from ..training.optimizers import SCHEDULES, constant
+from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, start_at_exact_optimum
+from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
 from .findings import of_number, of_residual
 from .recipe import (
     Fitted,
     Folds,
-    KernelChoice,
-    Network,
     Plan,
     Problem,
     Recipe,
@@ -56,90 +55,13 @@ from .recipe import (
     load_fitted,
     started,
 )
+from .solver_choice import check_choices, check_input_noise, choose_solver
 
-USUAL_BATCH = 512  # rows of a minibatch
-FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
 COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
 OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
-LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
-AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
-AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
-LBFGS_EPOCHS = 20
 SOME_ROWS = 200  # whose residual variance is looked at
 NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
-STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
-
-
-class FeatureSizes(NamedTuple):
-    """What a builder decides for so many rows."""
-
-    n_inducing: int  # M
-    n_orthogonal: int  # M₂
-    batch_needed: int | None  # usual rows of a minibatch if the bound is only estimated
-    has_gram: bool = False  # whether the covariance of f between rows is a kernel's
-    are_rows: bool = False  # whether all points are chosen from the rows
-
-
-class FeatureBuilder(Protocol):
-    """What makes the features of a variational model, and what is known of them before."""
-
-    @property
-    def kernel(self) -> KernelChoice:
-        """The kernel of f, and the noise."""
-
-    @property
-    def network(self) -> Network | None:
-        """The network below the kernel."""
-
-    @property
-    def posterior(self) -> str:
-        """The family of q: "svgp", "solve" or "odvgp"."""
-
-    @property
-    def n_inducing(self) -> int | str:
-        """Points that were asked for."""
-
-    @property
-    def n_orthogonal(self) -> int | str:
-        """The same of orthogonal ones."""
-
-    @property
-    def sees_inputs(self) -> bool:
-        """Whether the kernel's inputs are the rows of X."""
-
-    @property
-    def chooses_inputs(self) -> bool:
-        """Whether it has to be learned which columns of X matter."""
-
-    def n_choices(self, n_rows: int, n_features: int) -> int:
-        """How many points there are to choose from, of so many rows."""
-
-    @property
-    def steps(self) -> tuple[int, int, int]:
-        """Steps of "auto": at least; times rows over those of a minibatch; at most."""
-
-    def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
-    ) -> FeatureSizes:
-        """How many points there are; a ValueError where parameters do not agree."""
-
-    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """The scaling between the user's X and the features'."""
-
-    def build(
-        self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
-    ) -> Any:
-        """P, before training, or where a fitted model left it."""
-
-    def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
-        """Train what is to be trained of the features."""
-
-    def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
-        """The kernel, for the user's X."""
-
-    def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        """Points and all else that is the builder's own, in the user's units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +217,9 @@ class VariationalRecipe(Recipe):
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, is_exact=True)
-            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if chosen else plan
+            # The exact evidence may prefer less noise than the bound of two kinds of points.
+            starts = chosen and not (plan.n_orthogonal and n_trained <= OPTIMUM_ROWS)
+            return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
         return replace(plan, has_all_rows=all_rows and has_sites and not self.scales_noise)
@@ -335,7 +259,7 @@ class VariationalRecipe(Recipe):
                 model.requires_grad_(False)
         objective = self.solve(model.to(X.device), problem)
         if problem.plan.start_rows:
-            start_at_exact_optimum(objective, problem)
+            start_at_exact_optimum(objective, problem, self.features)
         if start is not None and start.is_fixed and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
@@ -379,7 +303,7 @@ class VariationalRecipe(Recipe):
             objective = ExactObjective(model, n_rows, **options)
         elif problem.plan.has_all_rows:
             objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
-        elif problem.plan.start_rows and self.is_titsias(model, problem.rows):
+        elif solver == "lbfgs" and self.solver == "auto" and self.is_collapsed(model, problem.rows):
             objective = CollapsedObjective(model, n_rows, **options)
         elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
             objective = DualObjective(model, n_rows, **options)
@@ -397,10 +321,13 @@ class VariationalRecipe(Recipe):
         objective.has_user_module = network is not None and network.module is not None
         return objective
 
-    def is_titsias(self, model: SparseModel, rows: Rows) -> bool:
-        """Whether the bound is that of Titsias, with one noise variance for all rows."""
-        plain = type(self.loss) is ExpectedLogLikelihood and rows.noise is None
-        return plain and type(model.features) is InducingFeatures
+    def is_collapsed(self, model: SparseModel, rows: Rows) -> bool:
+        """Whether the bound is Titsias' or SOLVE-GP's, with one noise variance for all rows."""
+        kinds = (InducingFeatures, OrthogonalFeatures)
+        is_plain = self.features.network is None and type(model.features) in kinds
+        is_usual = type(self.loss) is ExpectedLogLikelihood and self.bounds_gaussian_evidence
+        has_q = not any(model.has_prior_covariance)
+        return is_usual and is_plain and has_q and rows.noise is None
 
     # ---- streams -----------------------------------------------------------------------------
 
@@ -455,7 +382,10 @@ class VariationalRecipe(Recipe):
 
     @property
     def learns(self) -> bool:
-        return self.features.network is not None or not self.features.kernel.is_fixed
+        kernel = self.features.kernel
+        if not any(parameter.requires_grad for parameter in self.likelihood.parameters()):
+            kernel = kernel._replace(learns_noise=False)  # there is none
+        return self.features.network is not None or not kernel.is_fixed
 
     @property
     def chooses_inputs(self) -> bool:
@@ -519,140 +449,6 @@ def bound_of(fitted: Fitted) -> float:
     return fitted.in_units(value, fitted.posterior.n_rows)
 
 
-def auto_tol(n_rows: float, trains_points: bool) -> float:
-    """Return the gain of ten iterations, in nats per row, that is worth ten more.
-
-    *Measured* on two made tables of 700 to 2,000 rows: points that are trained for three times as
-    long gain .006 nats per row of the bound, and none on other rows.
-    """
-    return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
-
-
-def start_at_exact_optimum(objective: VariationalObjective, problem: Problem) -> None:
-    """Move the hyper-parameters of a model to where the exact evidence of some rows is largest."""
-    some = slice(problem.plan.start_rows)
-    X, rows, noise = problem.X[some], problem.rows[some], objective.log_noise_bounds
-    exact = ExactObjective(objective.model, rows.n_effective)
-    exact.log_noise_bounds = noise
-    if exact.is_closed():
-        return
-    train(
-        exact,
-        X,
-        rows,
-        optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
-        max_iter=LBFGS_EPOCHS,
-        batch_size=len(X),
-        schedule=constant,
-        generator=problem.generator,
-        n_iter_no_change=1,
-        tol=auto_tol(rows.n_effective, trains_points=False),
-        evaluate=lambda: exact.evaluate(X, rows),
-    )
-    add_residuals_to_noise(objective, problem.X, problem.rows)
-
-
-@torch.no_grad()
-def add_residuals_to_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
-    """Count as noise what the points leave unexplained, if that is better for the bound.
-
-    Where the exact noise is none, and points are few, the bound has no bottom.
-    """
-    model = objective.model
-    log_noise = cast(Gaussian, model.likelihood).log_noise
-    if not log_noise.requires_grad:
-        return
-    before, bound = log_noise.clone(), optimal_q(model, X, rows).value
-    residual = rows.mean(model.features.basis(X).residual()[:, None])
-    log_noise.copy_((before.exp() + residual).log())
-    objective.step_end()
-    if optimal_q(model, X, rows).value < bound:
-        log_noise.copy_(before)
-
-
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:
     """Tell of every block of features whether q's covariance there stays the prior's."""
     return tuple(posterior == "odvgp" and b > 0 for b in range(len(blocks)))
-
-
-# ---- what agrees, and which solver ---------------------------------------------------------------
-
-
-def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | None) -> None:
-    """Raise a ValueError where likelihood, loss and noise do not agree."""
-    loss.check(likelihood)
-    if loss.bounds_evidence and not likelihood.has_bound:
-        raise ValueError(f"likelihood={likelihood!r} has no bound on the evidence; use loss='log'.")
-    if white is not None and not isinstance(likelihood, Gaussian):
-        raise ValueError(
-            f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
-            f"is {likelihood!r}."
-        )
-    follows = loss.covariance(likelihood) == "prior"
-    if white is not None and follows and white.hyperparameter_noise_level.fixed:
-        raise ValueError(
-            "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
-            "from beta."
-        )
-
-
-def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
-    """Raise a ValueError where noise cannot depend on the inputs."""
-    if not isinstance(likelihood, AdditiveNoise) or loss.covariance(likelihood) == "prior":
-        raise ValueError(
-            "noise='input' needs additive noise, and a loss that depends on it, got "
-            f"{likelihood!r} and {loss!r}."
-        )
-    if not likelihood.scales_by_row:
-        raise ValueError(
-            f"noise='input' needs noise whose scale differs between rows, but {likelihood!r} does "
-            "not multiply its own by `times_ratio`."
-        )
-    if loss.is_noisy() and loss.get_params().get("gradient") == "product":
-        raise ValueError("noise='input' needs another gradient than 'product'.")
-
-
-def choose_solver(
-    asked: str,
-    n_rows: float,
-    likelihood: Likelihood,
-    loss: Loss,
-    shares_noise: bool,
-    needs_minibatches: bool,
-) -> str:
-    """Return the solver, chosen if it is "auto".
-
-    Raises
-    ------
-    ValueError
-        If the one that is asked for has no use for the loss.
-    """
-    collapses = asked in ("auto", "collapsed") and loss.site_noise(likelihood) is not None
-    if asked == "collapsed" and not collapses:
-        raise ValueError(
-            "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or additive "
-            f"noise and the loss 'square', got {likelihood!r} and {loss!r}; solver='natural' "
-            "is its counterpart."
-        )
-    if asked == "collapsed" and not shares_noise:
-        raise ValueError(
-            "solver='collapsed' needs rows that have the same noise, but y_std is given, or "
-            "noise='input'; solver='natural' is its counterpart."
-        )
-    if asked == "lbfgs" and loss.covariance(likelihood) == "gradient":
-        raise ValueError(
-            f"solver='lbfgs' needs a loss with a closed form for the best covariance, which "
-            f"{loss!r} has not with {likelihood!r}; use 'natural' or 'adam'."
-        )
-    if asked == "lbfgs" and needs_minibatches:
-        raise ValueError(
-            "solver='lbfgs' is not for hidden_channels, nor for posterior='odvgp' with "
-            "whiten=False: their bounds are known from random draws alone."
-        )
-    if asked != "auto":
-        return asked
-    if loss.is_noisy():
-        return "adam"  # Newton's steps need curvatures
-    if loss.is_conjugate(likelihood) and n_rows <= FULL_BATCH_ROWS and not needs_minibatches:
-        return "lbfgs"
-    return "collapsed" if collapses and shares_noise else "natural"

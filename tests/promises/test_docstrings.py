@@ -213,7 +213,8 @@ def test_classes_have_references_examples_and_no_placeholders(cls):
 @pytest.mark.parametrize("name", skgpstoch.__all__)
 def test_documented_parameters_are_those_of_the_constructor(name):
     cls = getattr(skgpstoch, name)
-    assert list(documented_parameters(cls)) == list(inspect.signature(cls).parameters)
+    named_there = [name.lstrip("*") for name in documented_parameters(cls)]
+    assert named_there == list(inspect.signature(cls).parameters)
 
 
 def test_documented_attributes_are_the_fitted_ones(fitted):

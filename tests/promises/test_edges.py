@@ -15,6 +15,7 @@ from conftest import (
     QUICK_FINITE,
     SPARSE,
     constructor,
+    few_rows,
     fitted_once,
     named,
 )
@@ -76,6 +77,7 @@ def test_the_default_kernel_of_rates_has_no_absurd_variance():
     assert model.predict(1e3 * X).max() < 1e6 * np.exp(50.0)
 
 
+@few_rows
 def test_rates_beyond_float64_are_cut_with_a_warning():
     X = np.linspace(-1.0, 1.0, 10)[:, None]
     y = np.round(np.exp(3.0 * X[:, 0]))
@@ -205,6 +207,7 @@ def check_form(form, model, columns, known):
     assert all(np.array_equal(a, b) for a, b in zip(expected, given, strict=True))
 
 
+@few_rows  # of one kind of label
 @pytest.mark.parametrize("kind", kinds(EIGHTHS))
 @pytest.mark.parametrize("name", FORMS)
 def test_the_same_numbers_are_the_same_model(kind, name):
@@ -213,6 +216,7 @@ def test_the_same_numbers_are_the_same_model(kind, name):
     check_form(FORMS[name], *kinds(EIGHTHS)[kind])
 
 
+@few_rows
 @pytest.mark.parametrize("kind", kinds(EIGHTHS))
 @pytest.mark.parametrize("name", WHOLE)
 def test_zeros_and_ones_may_be_of_any_type(kind, name):

@@ -17,6 +17,7 @@ from conftest import (
     constructor,
     every_finite,
     every_regressor,
+    few_rows,
     fitted_once,
     named,
 )
@@ -1116,6 +1117,7 @@ def test_warm_start_refuses_another_shape(quick_finite, sine, change):
     assert_array_equal(model.predict(GRID), before)
 
 
+@few_rows
 def test_warm_start_with_more_rows(finite, sine):
     """ "auto" may choose other numbers for more rows, but not another model."""
     X, y = sine

@@ -18,6 +18,7 @@ from conftest import (
     SPARSE,
     constructor,
     every_bound,
+    few_rows,
     fitted_once,
     has,
     named,
@@ -190,6 +191,7 @@ few_iterations = pytest.mark.usefixtures("few_iterations")
 
 
 @few_iterations
+@few_rows
 @pytest.mark.parametrize(("cls", "params"), COMBINATIONS)
 def test_every_combination_beats_a_constant(cls, params, small):
     X, targets = small

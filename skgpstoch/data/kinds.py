@@ -1,0 +1,82 @@
+"""Kinds of arrays that are no numbers, although NumPy converts them: dates, durations, texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import readable
+
+TIMES = ("date", "time", "duration", "period")
+"""What the names of types begin with: NumPy's, pandas', polars' and Arrow's, in lower case."""
+
+NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
+HOW = {
+    "X": "convert it to numbers, as by (column - column.min()) / numpy.timedelta64(1, 'D'). "
+    "AutoGaussianProcessRegressor and AutoGaussianProcessClassifier take data frames with dates",
+    "y": "convert it to numbers, as by (y - y.min()) / numpy.timedelta64(1, 'D'), and predictions "
+    "back",
+}
+
+
+def refuse_times(values: Any, name: str) -> None:
+    """Raise a ValueError if an array or a data frame holds dates or durations.
+
+    NumPy makes numbers of them, in a unit that depends on how they are stored.
+    """
+    found = getattr(values, "dtypes", getattr(values, "dtype", ()))  # a frame has several
+    kinds = list(found) if hasattr(found, "__iter__") else [found]
+    held = next((kind for kind in map(str, kinds) if kind.lower().startswith(TIMES)), None)
+    if held is not None:
+        raise ValueError(
+            f"{name} must be numeric, got dates or durations, of dtype {held}: {HOW[name]}."
+        )
+
+
+def real_target(y: Any) -> Any:
+    """Return y as scikit-learn can check it: objects as floats, None among them as NaN.
+
+    Raises
+    ------
+    ValueError
+        If y holds anything but numbers.
+    """
+    y = readable(y)
+    refuse_times(y, "y")
+    try:
+        a = np.asarray(y)
+    except ValueError:  # rows of several lengths, of which scikit-learn tells
+        return y
+    refuse_times(a, "y")
+    if a.ndim == 0 or a.dtype.kind in NUMBERS:
+        return y
+    if a.dtype.kind != "O":
+        raise ValueError(f"y must be numeric, got an array of dtype {a.dtype}.")
+    return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
+
+
+def number(value: Any) -> float:
+    """Return an object of y as a float, NaN if it stands for a missing value."""
+    if value is None or type(value).__name__ == "NAType":  # pandas' own
+        return np.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise ValueError(
+            f"y must be numeric, got {value!r}, of type {kind}: convert y to numbers."
+        ) from error
+
+
+def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
+    """Return X, and y if there is one, as scikit-learn can check them.
+
+    Raises
+    ------
+    ValueError
+        If X holds dates or durations; or if y holds no numbers, and should.
+    """
+    X = readable(X)
+    refuse_times(X, "X")
+    return X, *(real_target(values) if y_numeric else readable(values) for values in y)

@@ -1,0 +1,128 @@
+"""Monotone transformations of targets, that models are fitted to in the place of the targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import boxcox1p, inv_boxcox1p
+from sklearn.base import clone
+
+from .arrays import Scaling
+
+POWERS = (0.0, 2.0)  # between which Yeo and Johnson's map is of the whole line to the whole line
+POWER_PRECISION = 1e-8
+
+
+class LogTarget:
+    """log y, of positive targets."""
+
+    def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> LogTarget:
+        """Look at targets (n, P).
+
+        Raises
+        ------
+        ValueError
+            If there are some that are not positive.
+        """
+        check_positive(y)
+        return self
+
+    def transform(self, y: np.ndarray) -> np.ndarray:
+        """log y; NaN or −∞ of what is not positive."""
+        return np.log(y)
+
+    def inverse_transform(self, z: np.ndarray) -> np.ndarray:
+        """exp z."""
+        return np.exp(z)
+
+
+class YeoJohnsonTarget:
+    """Yeo and Johnson's power of standardised targets, of the largest likelihood.
+
+    Targets are first divided by their standard deviation about their median, so that their units do
+    not matter; rows count by their weights. Powers are from 0 to 2: those beyond have an end, and
+    nothing is known of targets there.
+
+    Yeo & Johnson, "A new family of power transformations to improve normality or symmetry",
+    Biometrika 87, 2000.
+    """
+
+    def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> YeoJohnsonTarget:
+        """Find the power of each output of targets (n, P)."""
+        weight = np.ones(len(y)) if sample_weight is None else sample_weight
+        self.scaling_ = Scaling.quantile(y, weight)
+        spread = Scaling.standard(y, weight).scale
+        self.scaling_ = self.scaling_._replace(scale=spread)
+        u = (y - self.scaling_.offset) / spread
+        self.powers_ = np.array([best_power(column, weight) for column in u.T])
+        return self
+
+    def transform(self, y: np.ndarray) -> np.ndarray:
+        """Return z of targets (n, P)."""
+        u = (y - self.scaling_.offset) / self.scaling_.scale
+        return yeo_johnson(u, self.powers_)
+
+    def inverse_transform(self, z: np.ndarray) -> np.ndarray:
+        """Return targets of z (n, P)."""
+        up, down = inv_boxcox1p(np.maximum(z, 0.0), self.powers_), np.maximum(-z, 0.0)
+        u = np.where(z >= 0.0, up, -inv_boxcox1p(down, 2.0 - self.powers_))
+        return u * self.scaling_.scale + self.scaling_.offset
+
+
+def yeo_johnson(u: np.ndarray, power: Any) -> np.ndarray:
+    """((1 + u)^λ − 1)/λ of u ≥ 0, and −((1 − u)^(2 − λ) − 1)/(2 − λ) of others."""
+    up, down = boxcox1p(np.maximum(u, 0.0), power), boxcox1p(np.maximum(-u, 0.0), 2.0 - power)
+    return np.where(u >= 0.0, up, -down)
+
+
+def best_power(u: np.ndarray, weight: np.ndarray) -> float:
+    """Return λ of the largest likelihood, if z of u (n,) is normal."""
+    log_slope = weight @ (np.sign(u) * np.log1p(np.abs(u))) / weight.sum()  # over λ − 1
+
+    def loss(power: float) -> float:
+        z = yeo_johnson(u, power)
+        var = np.average(np.square(z - np.average(z, weights=weight)), weights=weight)
+        return float(
+            0.5 * np.log(np.maximum(var, np.finfo(float).tiny)) - (power - 1.0) * log_slope
+        )
+
+    found = minimize_scalar(
+        loss, bounds=POWERS, method="bounded", options={"xatol": POWER_PRECISION}
+    )
+    return float(found.x)
+
+
+TRANSFORMS: dict[str, Any] = {"log": LogTarget, "yeo-johnson": YeoJohnsonTarget}
+"""Transformations by their names."""
+
+
+def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
+    """Return the transformation of targets (n, P) that a parameter names, fitted.
+
+    Raises
+    ------
+    ValueError
+        If targets are outside of where it is, or it has no inverse that gives them back.
+    """
+    if isinstance(transform, str):
+        return TRANSFORMS[transform]().fit(y, weight)
+    fitted = clone(transform).fit(y if weight is None else y[weight > 0.0])
+    z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
+    if not np.isfinite(z).all():
+        raise ValueError(
+            f"target_transform must have a finite value for each target, which {transform!r} has "
+            "not."
+        )
+    return fitted
+
+
+def check_positive(y: np.ndarray) -> None:
+    """Raise a ValueError unless targets are positive."""
+    if not (y > 0.0).all():
+        wrong = y[~(y > 0.0)]
+        raise ValueError(
+            f"y must be positive for target_transform='log', got {wrong.size} values that are not, "
+            f"the least of them {wrong.min():g}. 'yeo-johnson' takes all numbers."
+        )

@@ -1,0 +1,171 @@
+"""What every distribution can do, of N rows and P outputs, and how if there is no closed form."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..maths.gaussian import inverse
+from ..maths.quadrature import integrate_between
+
+BREAKS = (-200.0, -40.0, -10.0, -4.0, -1.5, 0.0, 1.5, 4.0, 10.0, 40.0, 200.0)
+"""Standard deviations from the mean at which integrals begin anew. Beyond the last ones the square
+of a probability integrates to 10⁻⁷ of a deviation at most, by Cantelli's inequality."""
+
+TOLERANCE = 1e-8  # of integrals over an interval, in standard deviations
+
+LEAST_PROBABILITY = 1e-16  # of draws by quantiles
+
+
+class Law(ABC):
+    """Distributions of y at N rows, of P outputs each; arrays are (N, P), in the units of y."""
+
+    is_discrete: bool = False
+    """Whether y are counts: `log_density` is then a log probability."""
+
+    has_atoms: bool = False
+    """Whether some numbers have a probability, besides the density."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(N, P)."""
+
+    @abstractmethod
+    def of(self, rows: Any) -> Law:
+        """Return the distributions at some rows, by a slice or their numbers."""
+
+    @abstractmethod
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation."""
+
+    @abstractmethod
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """log p(y) of each output by itself."""
+
+    @abstractmethod
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """P(Y ≤ y)."""
+
+    @property
+    def has_light_tails(self) -> Any:
+        """Whether exp(Y) has moments: one truth value, or one for each row and output."""
+        return True
+
+    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
+        """log p(y) of all outputs of a row, (N,)."""
+        return self.log_density(y).sum(1)
+
+    def log_probability(self, y: np.ndarray) -> np.ndarray:
+        """Log probability of each number, where some have one."""
+        raise NotImplementedError(f"{type(self).__name__} has no atoms")
+
+    def sf(self, y: np.ndarray) -> np.ndarray:
+        """P(Y > y)."""
+        return np.asarray(1.0 - self.cdf(y))
+
+    def mean(self) -> np.ndarray:
+        """Mean, where it is cheaper alone."""
+        return self.moments()[0]
+
+    def place(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where distributions are and how wide, for integrals to begin with."""
+        return self.moments()
+
+    @property
+    def continuous(self) -> Law:
+        """The same without atoms."""
+        return self
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """Where the distribution function has this value."""
+        return self.quantiles(np.full(self.shape, probability))
+
+    def quantiles(self, probability: np.ndarray) -> np.ndarray:
+        """Where the distribution function has these values (N, P), inside (0, 1).
+
+        Between Cantelli's bounds, which hold for every distribution with a variance.
+        """
+        mean, std = self.moments()
+        odds = np.sqrt(probability / (1.0 - probability))
+        return self.searched(probability, mean - std / odds, mean + std * odds)
+
+    def searched(self, probability: Any, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return quantiles that are between two numbers (N, P)."""
+
+        def cdf(y: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(self.cdf(y.numpy()))
+
+        given = low, high, np.broadcast_to(probability, low.shape)
+        return inverse(cdf, *(torch.from_numpy(np.array(a, np.float64)) for a in given)).numpy()
+
+    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        """Draw each row by itself, (n_samples, N, P)."""
+        probabilities = rng.uniform(LEAST_PROBABILITY, 1.0, (n_samples, *self.shape))
+        return np.stack([self.quantiles(probability) for probability in probabilities])
+
+    def crps(self, y: np.ndarray) -> np.ndarray:
+        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output, by adaptive quadrature."""
+        mean, std = self.moments()
+        breaks = mean + np.array(BREAKS)[:, None, None] * std
+        found = np.empty(self.shape)
+        for p in range(self.shape[1]):
+            at = y[:, p]
+
+            def error(
+                row: np.ndarray, t: np.ndarray, p: int = p, at: np.ndarray = at
+            ) -> np.ndarray:
+                return np.square(self.tail(row, t, t >= at[row, None], p))
+
+            between = np.vstack([breaks[..., p], at])
+            found[:, p] = integrate_between(error, between, TOLERANCE * std[:, p])
+        return found
+
+    def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:
+        """P(Y > t) of output p where `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""
+        rows, at = np.repeat(row, t.shape[1]), np.repeat(t.reshape(-1, 1), self.shape[1], 1)
+        found, is_above = np.empty(t.size), is_above.ravel()
+        if is_above.any():
+            found[is_above] = self.of(rows[is_above]).sf(at[is_above])[:, p]
+        if not is_above.all():
+            found[~is_above] = self.of(rows[~is_above]).cdf(at[~is_above])[:, p]
+        return found.reshape(t.shape)
+
+
+def moments_by_tails(
+    law: Law,
+    p: int,
+    centre: np.ndarray,
+    breaks: np.ndarray,
+    unit: np.ndarray,
+    weight: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """E(Y − c) and E(Y − c)² of Y = g(Z), Z output p of a law, by its tails: (N,) each.
+
+    Z is limited to what is between the least and the largest break.
+
+    Parameters
+    ----------
+    centre : ndarray of shape (N,)
+        Where g is c.
+    breaks : ndarray of shape (K, N)
+        Where integrals begin anew.
+    unit : ndarray of shape (N,)
+        How wide Y is.
+    weight : callable
+        g(z) − c and g′(z) at z (I, m) of rows (I,).
+    """
+
+    def change(row: np.ndarray, z: np.ndarray) -> np.ndarray:
+        is_above = z >= centre[row, None]
+        tail, (shift, slope) = law.tail(row, z, is_above, p), weight(row, z)
+        first = np.where(is_above, tail, -tail) * slope
+        return np.stack([first, 2.0 * shift * first])
+
+    tolerance = TOLERANCE * np.stack([unit, np.square(unit)])
+    first, second = integrate_between(change, np.vstack([breaks, centre]), tolerance)
+    return first, second

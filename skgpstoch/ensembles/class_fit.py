@@ -1,0 +1,320 @@
+"""How a process of classes is fitted: its kernel, the variance of f, and how certain it is.
+
+Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: those of
+the rows of a fold are then learned from the others, as are the variance and the confidence with
+which they are predicted. *Measured* on 18 tables: held-out log probabilities of 60 rows were .093
+nats above those of new rows, and weights and confidence followed them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from ..kernels.matrices import covariance_of
+from .class_mixture import log_mixture
+from .class_modes import (
+    LabelEvidence,
+    PointFeatures,
+    PriorKernel,
+    Problems,
+    best_theta,
+    contrasts,
+    find_modes,
+    one_hot,
+)
+from .process import KERNEL_ROWS
+from .stacking import stacking_weights
+
+FOLDS_OF_FEW = 10  # of few rows
+FEW_ROWS = 100  # that there are so many folds of
+USUAL_FOLDS = 5
+BLIND_ROWS = 600  # up to which each fold has a kernel that is learned without it
+VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
+VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
+LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
+CONFIDENCE_PRIOR = 0.5  # standard deviation of these around 0
+SHARE_ROWS = 1.0  # that speak for the shares of the classes, whatever the inputs
+
+
+class ClassRows(NamedTuple):
+    """Scaled rows: X (N, d), codes, weights and folds (N,), and the offset of f, (C,).
+
+    Functions are made of some of them, the points (M,), in order.
+    """
+
+    X: Tensor
+    codes: Tensor
+    weight: Tensor
+    fold: Tensor
+    points: Tensor
+    offset: Tensor
+
+    @property
+    def Z(self) -> Tensor:
+        """The points, (M, d)."""
+        return self.X if self.are_points else self.X[self.points]
+
+    @property
+    def are_points(self) -> bool:
+        """Whether functions are made of all rows."""
+        return len(self.points) == len(self.X)
+
+    @property
+    def judges(self) -> Tensor:
+        """Weights of the rows that say how certain functions are, (N,): new rows are no points.
+
+        At points that are left out f is too large, where other rows are none: on four splits of
+        protein, *measured*, .037 nats worse than by a model of the other rows and their points
+        alone, with a factor of f that was too small by a fifth.
+        """
+        if self.are_points:
+            return self.weight
+        return self.weight.index_fill(0, self.points, 0.0)
+
+    @property
+    def labels(self) -> Tensor:
+        """1 at the class of each row, (N, C)."""
+        return one_hot(self.codes, len(self.offset))
+
+    @property
+    def share(self) -> float:
+        """The weight of the shares of the classes in probabilities."""
+        return SHARE_ROWS / (float(self.weight.sum()) + SHARE_ROWS)
+
+    def some(self, index: Tensor) -> ClassRows:
+        """Return rows by their numbers, or a mask, with functions made of these."""
+        X, codes, weight, fold = (column[index] for column in self[:4])
+        points = torch.arange(len(X), device=X.device)
+        return ClassRows(X, codes, weight, fold, points, self.offset)
+
+    @property
+    def folds(self) -> range:
+        """The numbers of the folds."""
+        return range(int(self.fold.max()) + 1)
+
+    def unweighted(self, some: Tensor) -> ClassRows:
+        """Return the same rows, some of which (N,) do not count."""
+        return self._replace(weight=self.weight.masked_fill(some, 0.0))
+
+    def without(self, fold: int) -> ClassRows:
+        """Return the rows of the other folds, with functions made of these."""
+        return self.some(self.fold != fold)
+
+    def score(self, fitted: FittedProcess) -> float:
+        """Return the log probability of the labels, each predicted without its fold."""
+        codes, weight = self.codes.cpu().numpy(), self.weight.cpu().numpy()
+        return float(weight @ fitted.log_p[np.arange(len(codes)), codes])
+
+    def to(self, device: torch.device) -> ClassRows:
+        """Move to a device."""
+        return ClassRows(*(column.to(device) for column in self))
+
+
+class FittedProcess(NamedTuple):
+    """Softmax of t·f + offset, with f* = k(X*, Z) v.
+
+    Parameters
+    ----------
+    name : str
+        Of the kernel.
+    theta : ndarray of shape (D,)
+        Its hyper-parameters.
+    kernel : sklearn kernel
+        k, of which s² is a factor.
+    points : Tensor of shape (M,)
+        Numbers of the rows that Z are.
+    coefficients : Tensor of shape (M, C)
+        v, at the mode.
+    confidence : float
+        t.
+    log_p : ndarray of shape (N, C)
+        Log probabilities of the rows' classes, each from the other folds.
+    """
+
+    name: str
+    theta: np.ndarray
+    kernel: sk.Kernel
+    points: Tensor
+    coefficients: Tensor
+    confidence: float
+    log_p: np.ndarray
+
+    def to(self, device: torch.device) -> FittedProcess:
+        """Move to a device."""
+        points, coefficients = self.points.to(device), self.coefficients.to(device)
+        return self._replace(points=points, coefficients=coefficients)
+
+
+def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Assign rows to folds, each with about the same share of every class, (N,)."""
+    order = np.lexsort((rng.permutation(len(codes)), codes))
+    fold = np.empty(len(codes), np.int64)
+    fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)
+    return fold
+
+
+# ---- one kernel ----------------------------------------------------------------------------------
+
+
+def fit_process(
+    name: str, rows: ClassRows, searched: ClassRows, start: np.ndarray | None = None
+) -> FittedProcess:
+    """Learn a kernel, the variance of f and the confidence, and condition on all rows.
+
+    The kernel is that of the rows that are searched, from a start of θ; of many rows the variance
+    is, too.
+    """
+    prior = PriorKernel.of(name, rows.X.shape[1])
+    theta = theta_of(prior, searched, start)
+    kernel = unit_kernel(prior, theta, searched.X)
+    variances: Sequence[float] = VARIANCES
+    if is_few := len(rows.X) <= BLIND_ROWS:
+        f = blind_functions(prior, theta, rows, searched)
+        variance = VARIANCES[best_scale(rows, f, variances)[0]]
+    else:
+        tried = modes(PointFeatures(kernel, searched.Z), searched, VARIANCES)[1]
+        variance = VARIANCES[best_scale(searched, tried, VARIANCES)[0]]
+    kernel = sk.ConstantKernel(variance, "fixed") * kernel
+    features = PointFeatures(kernel, rows.Z)
+    if is_few:
+        U, _ = find_modes(problems_of(features, rows, (1.0,)))
+    else:
+        (U, f), variances = modes(features, rows, (1.0,)), (variance,)
+    confidence = best_scale(rows, f, variances)[1]
+    log_p = left_out_log_p(rows, f, variances).cpu().numpy()
+    v = features.coefficients(U[:, 0])
+    return FittedProcess(name, theta, kernel, rows.points, v, confidence, log_p)
+
+
+def theta_of(prior: PriorKernel, rows: ClassRows, start: np.ndarray | None) -> np.ndarray:
+    """Return θ of the kernel that explains the labels best, from a start, or the prior mean.
+
+    Labels that are all the same say nothing of it.
+    """
+    if bool((rows.codes == rows.codes[:1]).all()):
+        return prior.mean if start is None else start
+    covariance = covariance_of(prior.kernel, rows.X.cpu().numpy(), rows.X.device)
+    Y = contrasts(rows.codes, rows.weight, len(rows.offset))
+    return best_theta(LabelEvidence(prior, covariance, Y, rows.weight), start)
+
+
+def unit_kernel(prior: PriorKernel, theta: np.ndarray, X: Tensor) -> sk.Kernel:
+    """Return the kernel with θ, of mean variance 1 at the rows."""
+    kernel, rows = prior.kernel.clone_with_theta(theta), X.cpu().numpy()
+    unit = float(covariance_of(kernel, rows, X.device).diag(rows).mean())
+    return sk.ConstantKernel(1.0 / unit, "fixed") * kernel
+
+
+def problems_of(features: PointFeatures, rows: ClassRows, variances: Sequence[float]) -> Problems:
+    """Return the modes to be found of all rows, for V variances."""
+    F, V = features.at_points() if rows.are_points else features(rows.X), len(variances)
+    scale = torch.tensor(variances, dtype=F.dtype, device=F.device).sqrt()
+    return Problems(F, rows.labels, rows.weight[:, None].expand(-1, V), scale, rows.offset)
+
+
+def modes(
+    features: PointFeatures, rows: ClassRows, variances: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return u (R, V, C) for V variances, and f of each row without its fold (N, V, C)."""
+    given_all, V = problems_of(features, rows, variances), len(variances)
+    U, _ = find_modes(given_all)
+    folds = torch.tensor(rows.folds, device=U.device)
+    weight = rows.weight[:, None] * (rows.fold[:, None] != folds)
+    without = given_all._replace(
+        weight=weight.repeat(1, V), scale=given_all.scale.repeat_interleave(len(folds))
+    )
+    f = find_modes(without, U.repeat_interleave(len(folds), 1))[1].unflatten(1, (V, -1))
+    return U, f[torch.arange(len(f), device=f.device), :, rows.fold]
+
+
+def blind_functions(
+    prior: PriorKernel, theta: np.ndarray, rows: ClassRows, searched: ClassRows
+) -> Tensor:
+    """Return f of each row by a kernel, and a mode, that have not seen its fold, (N, V, C)."""
+    found = rows.X.new_empty(len(rows.X), len(VARIANCES), len(rows.offset))
+    for fold in rows.folds:
+        own, others, some = rows.fold == fold, rows.without(fold), searched.without(fold)
+        kernel = unit_kernel(prior, theta_of(prior, some, theta), some.X)
+        features = PointFeatures(kernel, others.Z)
+        problems = problems_of(features, others, VARIANCES)
+        U, _ = find_modes(problems)
+        found[own] = problems._replace(F=features(rows.X[own])).f(U)
+    return found
+
+
+# ---- how large f is, and how certain -------------------------------------------------------------
+
+
+def log_probabilities(rows: ClassRows, f: Tensor) -> Tensor:
+    """Return log p of the classes where their functions are f, (N*, C).
+
+    With the shares of the classes, for which a row speaks: few rows may agree by chance, and the
+    mode is certain of itself. *Measured* on ten tables: .05 nats at 5 rows, .026 at 10, 0 at 40.
+    """
+    share = rows.share
+    log_p = torch.log_softmax(rows.offset + f, 1) + math.log1p(-share)
+    return torch.logaddexp(log_p, torch.log_softmax(rows.offset, 0) + math.log(share))
+
+
+def best_scale(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> tuple[int, float]:
+    """Return which variance and which factor t of f (N, V, C) suit rows best, given their prior."""
+    own = rows.codes[:, None, None].expand(-1, len(variances), 1)
+    log_variance, std = VARIANCE_PRIOR
+    weight = rows.judges
+    penalty = 0.5 * ((np.log(variances) - log_variance) / std) ** 2  # (V,)
+
+    def score(log_t: float) -> np.ndarray:
+        log_p = torch.log_softmax(rows.offset + math.exp(log_t) * f, 2).gather(2, own)[..., 0]
+        return (weight @ log_p).cpu().numpy() - 0.5 * (log_t / CONFIDENCE_PRIOR) ** 2 - penalty
+
+    scores = np.stack([score(log_t) for log_t in LOG_CONFIDENCES])
+    t, v = np.unravel_index(scores.argmax(), scores.shape)
+    return int(v), math.exp(LOG_CONFIDENCES[t])
+
+
+def left_out_log_p(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> Tensor:
+    """Return log p (N, C) of f (N, V, C) without folds, scaled as suits the other folds best."""
+    log_p = f.new_empty(len(f), f.shape[2])
+    for fold in rows.folds:
+        own = rows.fold == fold
+        v, t = best_scale(rows.unweighted(own), f, variances)
+        log_p[own] = log_probabilities(rows, t * f[own, v])
+    return log_p
+
+
+# ---- several kernels -----------------------------------------------------------------------------
+
+
+class Mixing(NamedTuple):
+    """Weights of kernels (K,), and τ: mixtures of calibrated parts are too even."""
+
+    weights: np.ndarray
+    confidence: float
+
+    @classmethod
+    def of(cls, rows: ClassRows, log_p: np.ndarray) -> Mixing:
+        """Return what suits rows best, given log p (K, N, C) of each without its fold."""
+        codes, weight = rows.codes.cpu().numpy(), rows.weight.cpu().numpy()
+        weights = stacking_weights(log_p[:, np.arange(len(codes)), codes].T, weight, KERNEL_ROWS)
+        if len(weights) == 1:
+            return cls(weights, 1.0)
+        f = torch.from_numpy(log_mixture(log_p, weights, 1.0)).to(rows.weight.device)
+        all_judge = torch.arange(len(rows.X), device=rows.X.device)
+        unscaled = rows._replace(offset=torch.zeros_like(rows.offset), points=all_judge)
+        return cls(weights, best_scale(unscaled, f[:, None], (1.0,))[1])
+
+
+def left_out_mixture(rows: ClassRows, log_p: np.ndarray) -> np.ndarray:
+    """Return log p (N, C) of the mixture that suits the other folds best, of log p (K, N, C)."""
+    mixed, fold = np.empty_like(log_p[0]), rows.fold.cpu().numpy()
+    for k in rows.folds:
+        weights, confidence = Mixing.of(rows.without(k), log_p[:, fold != k])
+        mixed[fold == k] = log_mixture(log_p[:, fold == k], weights, confidence)
+    return mixed

@@ -1,0 +1,202 @@
+"""Estimators in files without pickle: one safetensors file, from which nothing is executed.
+
+The header says what is in it: `format`, `class`, `versions`, `parameters` (for people to read),
+`structure` (:mod:`.state`), and `sha256` over all of this and the tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from .forms import DAMAGE, Function
+from .registry import PACKAGE
+from .soundness import check_sound
+from .state import Names, PackedState, Packer, Unpacker
+from .strict_json import MOST_TIMES, check_size
+from .tensor_file import read, table_of, write
+
+FILE_FORMAT = "1"
+FREE_BYTES = 2**24  # that objects may take however small a file is; five thousand modules
+OWN = "own."  # begins names of classes and functions of the user's
+ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
+
+
+class FileNames(Names):
+    """Names of our own, and of what users bring along.
+
+    Parameters
+    ----------
+    objects : mapping of str to type or function, default={}
+        Classes and functions of the user's.
+    """
+
+    def __init__(self, objects: Mapping[str, Any] | None = None) -> None:
+        self.objects = dict(objects or {})
+        self.asked: dict[str, Any] = {}
+
+    def name(self, value: type | Function) -> str | None:
+        known = super().name(value)
+        if known is not None or not can_be_asked_for(value):
+            return known
+        name = value.__name__
+        if self.asked.setdefault(name, value) is not value:
+            raise ValueError(
+                f"{value!r} and {self.asked[name]!r} cannot be in one file, as both are called "
+                f"{name!r}: rename one of them."
+            )
+        return OWN + name
+
+    def value(self, name: str, is_type: bool) -> Any:
+        if not str(name).startswith(OWN):
+            return super().value(name, is_type)
+        short = name.removeprefix(OWN)
+        if short not in self.objects:
+            raise ValueError(
+                f"the model has objects of your own, {short}, which no file can bring along: give "
+                f"the {'class' if is_type else 'function'} as objects={{{short!r}: {short}}}"
+            )
+        if not isinstance(self.objects[short], type if is_type else Function):
+            raise ValueError(f"objects[{short!r}] is no {'class' if is_type else 'function'}")
+        return self.objects[short]
+
+    def keep(self, value: Any, path: str) -> None:
+        raise ValueError(
+            f"{path} is {value!r:.60}, of {type(value).__module__}.{type(value).__qualname__}, "
+            "which a file without pickle cannot hold: use joblib.dump, or skops.io.dump."
+        )
+
+
+def can_be_asked_for(value: type | Function) -> bool:
+    """Tell whether there is a name to ask for, and, of a class, whether attributes say it all."""
+    if isinstance(value, Function):
+        return value.__name__.isidentifier()
+    has_attributes = value.__dictoffset__ != 0
+    pickled_by = {definer(value, m) for m in ("__getstate__", "__reduce__", "__reduce_ex__")}
+    return has_attributes and all(is_usual(cls) for cls in pickled_by)
+
+
+def definer(cls: type, method: str) -> type:
+    """Return the class that a class has a method from."""
+    return next(base for base in cls.__mro__ if method in vars(base))
+
+
+def is_usual(cls: type) -> bool:
+    """Tell whether a class pickles objects by nothing but their attributes."""
+    return cls in (object, nn.Module, BaseEstimator) or cls.__module__.startswith(f"{PACKAGE}.")
+
+
+def save(estimator: Any, path: str | os.PathLike) -> None:
+    """Write an estimator to a file."""
+    packer = Packer(FileNames())
+    state = packer.state(estimator)
+    for _, value in packer.found.values():
+        check_sound(value)
+    params = estimator.get_params(deep=False)
+    metadata = {
+        "format": FILE_FORMAT,
+        "class": type(estimator).__name__,
+        "versions": json.dumps(versions()),
+        "parameters": json.dumps({name: f"{value!r:.200}" for name, value in params.items()}),
+        "structure": state.structure,
+    }
+    metadata["sha256"] = digest(metadata, state.arrays)
+    write(Path(path), state.arrays, metadata)
+
+
+def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
+    """Read an estimator that its method `save` has written.
+
+    Nothing in the file is executed, and nothing is imported by a name in it. It may come from
+    anybody, but for what `objects` do, and predictions may be wrong by intent, of course.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+    objects : mapping of str to type or function, or None, default=None
+        Classes of your own that the model has objects of (likelihoods, networks, estimators inside
+        it), and functions, by their names.
+
+    Returns
+    -------
+    estimator : object
+        As it was saved; fitted, if it was. It predicts the same, to the last bit on the same
+        machine.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, has been altered, is of a later format, or needs `objects`.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np, skgpstoch
+    >>> X = np.linspace(0.0, 1.0, 20)[:, None]
+    >>> model = skgpstoch.GaussianProcessRegressor().fit(X, X[:, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "model.safetensors"
+    ...     model.save(path)
+    ...     again = skgpstoch.load(path)
+    >>> bool(np.all(again.predict(X) == model.predict(X)))
+    True
+    """
+    with open(Path(path), "rb") as file:
+        try:
+            return loaded(file, FileNames(objects))
+        except DAMAGE as error:
+            raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
+
+
+def loaded(file: Any, names: Names) -> Any:
+    """Return the estimator of an open file."""
+    metadata, arrays = read(file)
+    if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
+        raise ValueError(
+            f"it is no file of this version's, {versions()[PACKAGE]}: its format is "
+            f"{metadata.get('format')!r:.20}, written by {metadata.get('versions')!r:.200}"
+        )
+    if digest(metadata, arrays) != metadata["sha256"]:
+        raise ValueError("it is damaged, or was altered: its contents have another digest")
+    check_size(metadata["structure"], file.tell())
+    unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)
+    made = unpacker.objects(PackedState(metadata["structure"], arrays, []))
+    estimator = made[-1]
+    if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
+        raise ValueError(f"it holds no {metadata['class']!r:.60}")
+    for value in made:
+        check_sound(value)
+    return estimator
+
+
+def versions() -> dict[str, str]:
+    """Return what a file is written with."""
+    own = sys.modules[PACKAGE].__version__
+    return {
+        PACKAGE: own,
+        "scikit-learn": sklearn.__version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def digest(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
+    """Return a digest of all that a file says."""
+    said = {name: text for name, text in metadata.items() if name != "sha256"}
+    found = hashlib.sha256(json.dumps([said, table_of(arrays)], sort_keys=True).encode())
+    for a in arrays:
+        found.update(a.data if a.size else b"")
+    return found.hexdigest()

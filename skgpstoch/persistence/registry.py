@@ -1,0 +1,136 @@
+"""What may be in a file: names of our own classes, and lists of scikit-learn's and torch's.
+
+Nothing is imported by name. Our own classes are those of modules that are loaded already, in rooms
+whose objects fitted models are made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+
+from sklearn import exceptions
+from sklearn import multiclass as sk_multiclass
+from sklearn.base import BaseEstimator
+from sklearn.gaussian_process import kernels as sk
+from sklearn.preprocessing import LabelBinarizer, LabelEncoder
+from sklearn.utils import Bunch, _metadata_requests
+from torch import nn
+
+PACKAGE = __name__.partition(".")[0]
+ROOMS = (
+    "calibration",
+    "data",
+    "drop_in",
+    "ensembles",
+    "estimators",
+    "features",
+    "kernels",
+    "likelihoods",
+    "losses",
+    "maths",
+    "methods",
+    "models",
+    "objectives",
+    "posteriors",
+)
+FUNCTIONS_OF = "kernels"  # a profile is a function
+
+SKLEARN_KERNELS: tuple[type, ...] = (
+    sk.CompoundKernel,
+    sk.ConstantKernel,
+    sk.DotProduct,
+    sk.ExpSineSquared,
+    sk.Exponentiation,
+    sk.Matern,
+    sk.PairwiseKernel,
+    sk.Product,
+    sk.RBF,
+    sk.RationalQuadratic,
+    sk.Sum,
+    sk.WhiteKernel,
+)
+REQUESTS = (_metadata_requests.MetadataRequest, _metadata_requests.MethodMetadataRequest)
+OF_SKLEARN: tuple[type, ...] = (
+    *SKLEARN_KERNELS,
+    Bunch,
+    LabelBinarizer,
+    LabelEncoder,
+    sk_multiclass.OneVsOneClassifier,
+    sk_multiclass.OneVsRestClassifier,
+    sk_multiclass._ConstantPredictor,
+    *REQUESTS,
+)
+TORCH_LAYERS = """
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
+    BatchNorm1d BatchNorm2d Bilinear CELU Conv1d Conv2d Dropout Dropout1d Dropout2d ELU Embedding
+    Flatten GELU GLU GroupNorm Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d
+    LayerNorm LeakyReLU Linear LogSigmoid LogSoftmax MaxPool1d MaxPool2d Mish ModuleDict ModuleList
+    PReLU ParameterDict ParameterList ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
+    Softsign Tanh Tanhshrink Threshold Unflatten Upsample
+"""
+PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
+WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
+
+
+@functools.cache
+def known_classes() -> dict[str, type]:
+    """Return all classes that a file may name, by their names."""
+    of_torch = {f"nn.{name}": getattr(nn, name) for name in TORCH_LAYERS.split()}
+    of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
+    return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
+
+
+@functools.cache
+def known_functions() -> dict[str, Callable]:
+    """Return all functions that a file may name, by their names."""
+    found = _found(inspect.isfunction)
+    ours = [f for f in found if f.__module__.startswith(f"{PACKAGE}.{FUNCTIONS_OF}.")]
+    return {f"{f.__module__.rpartition('.')[2]}.{f.__name__}": f for f in ours}
+
+
+@functools.cache
+def known_types() -> dict[str, type]:
+    """Return what a file may name that is a type itself, not an object of it."""
+    plain = (bool, int, float, str, *WARNINGS)
+    return {cls.__name__: cls for cls in plain} | known_classes()
+
+
+def _found(kind: Callable[[object], bool]) -> Iterator:
+    """Look through our rooms for classes, or functions, of our own."""
+    for name, module in sorted(sys.modules.items()):
+        if is_room(name):
+            for value in vars(module).values():
+                if kind(value) and (is_room(value.__module__) or value.__module__ == PACKAGE):
+                    yield value
+
+
+def is_room(module: str) -> bool:
+    """Tell whether a module has classes of what fitted models are made of."""
+    package, _, rest = module.partition(".")
+    return package == PACKAGE and rest.partition(".")[0] in ROOMS
+
+
+def name_of(value: type | Callable, known: dict) -> str | None:
+    """Return the name that a class or function has in files; None if it is not known."""
+    package, short = value.__module__.partition(".")[0], value.__name__
+    room = value.__module__.rpartition(".")[2]
+    names = (short, f"{room}.{short}", f"{PREFIXES.get(package)}.{short}")
+    return next((name for name in names if known.get(name) is value), None)
+
+
+def is_estimator(cls: type) -> bool:
+    """Tell whether a class has scikit-learn's parameters."""
+    return issubclass(cls, BaseEstimator)
+
+
+def trusted_types() -> list[str]:
+    """Return the names of what skops may find in files that hold our estimators.
+
+    These are estimators and losses, which describe themselves by arrays and Python's own types, and
+    kernels of scikit-learn, as lists of parameters to search have them.
+    """
+    found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
+    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS))

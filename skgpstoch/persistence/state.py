@@ -1,0 +1,226 @@
+"""An estimator's state as NumPy's and Python's own types, and back.
+
+The state is a list of nodes, written as JSON, and a list of arrays. A node is [form, *parts]; a
+part is a number, a text, true, false, null, or [i], the i-th node. Nodes come after those that they
+refer to, so what is shared stays shared, nothing can refer to itself, and reading is a loop.
+
+Objects of classes that are not in :mod:`.registry` are kept as they are, for pickle to deal with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from . import forms
+from .arrays import Layout, is_plain, kept, restored
+from .registry import known_functions, known_types, name_of
+from .strict_json import parsed
+
+ATOMS = (bool, int, str, type(None))
+
+
+class PackedState(NamedTuple):
+    """What an object is made of.
+
+    Parameters
+    ----------
+    structure : str
+        Nodes, as JSON; the last is the object.
+    arrays : list of ndarray
+        Payloads of arrays.
+    objects : list
+        What is kept as it is.
+    """
+
+    structure: str
+    arrays: list[np.ndarray]
+    objects: list[Any]
+
+
+class Names:
+    """Which classes and functions have names; those of others are kept as they are."""
+
+    def name(self, value: type | forms.Function) -> str | None:
+        """Return the name of a class or a function; None if it has none."""
+        known = known_types() if isinstance(value, type) else known_functions()
+        return name_of(value, known)
+
+    def value(self, name: str, is_type: bool) -> Any:
+        """Return the class or the function of this name, or raise a ValueError."""
+        known = known_types() if is_type else known_functions()
+        if name not in known:
+            raise ValueError(f"{name!r} is no class or function that may be in a file")
+        return known[name]
+
+    def keep(self, value: Any, path: str) -> None:
+        """Raise an error if such objects cannot be kept."""
+
+
+# ---- objects to nodes ----------------------------------------------------------------------------
+
+
+class Packer:
+    """Takes objects apart.
+
+    Parameters
+    ----------
+    names : Names
+        Of classes and functions.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.nodes: list[list] = []
+        self.arrays: list[np.ndarray] = []
+        self.objects: list[Any] = []
+        self.found: dict[Any, tuple[int, Any]] = {}  # nodes of objects, which are kept alive
+
+    def state(self, value: Any) -> PackedState:
+        """Return the state of an object."""
+        self.node(value, type(value).__name__)
+        structure = json.dumps(self.nodes, separators=(",", ":"), allow_nan=False)
+        return PackedState(structure, self.arrays, self.objects)
+
+    def part(self, value: Any, path: str) -> Any:
+        """Return a value as a part of a node."""
+        if type(value) in ATOMS or (type(value) is float and math.isfinite(value)):
+            return value
+        return [self.node(value, path)]
+
+    def node(self, value: Any, path: str) -> int:
+        """Return the number of an object's node."""
+        key = identity(value)
+        if key in self.found:
+            if self.found[key][0] < 0:
+                raise ValueError(f"{path} refers to itself, which cannot be saved.")
+            return self.found[key][0]
+        self.found[key] = -1, value
+        made = self.made(value, path)
+        self.found[key] = len(self.nodes), value
+        self.nodes.append(made)
+        return len(self.nodes) - 1
+
+    def made(self, value: Any, path: str) -> list:
+        """Take an object apart."""
+        if isinstance(value, np.ndarray) and is_plain(value):
+            payload, layout = kept(value)
+            self.arrays.append(payload)
+            return ["array", len(self.arrays) - 1, *map(self.listed, layout)]
+        if isinstance(value, type | forms.Function):
+            name = self.names.name(value)
+            if name is not None:
+                return ["type" if isinstance(value, type) else "function", name]
+        else:
+            form = forms.form_of(value, self.names.name)
+            if form is not None:
+                parts = forms.FORMS[form].apart(value)
+                return [form, *(self.part(p, f"{path}{at}") for at, p in parts)]
+        self.names.keep(value, path)
+        self.objects.append(value)
+        return ["object as it is", len(self.objects) - 1]
+
+    @staticmethod
+    def listed(value: Any) -> Any:
+        """Return a tuple as JSON has it, one text, so that no list is taken for a node."""
+        return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def identity(value: Any) -> Any:
+    """Return what is the same for the same object, and for tensors that show the same memory."""
+    if type(value) is torch.Tensor and value.numel() and not value.requires_grad:
+        return value.data_ptr(), value.dtype, value.shape, value.stride()
+    return id(value)
+
+
+# ---- nodes to objects ----------------------------------------------------------------------------
+
+
+class Unpacker:
+    """Puts objects together.
+
+    Parameters
+    ----------
+    names : Names
+        Of classes and functions.
+    most_bytes : float, default=inf
+        What the objects may take in memory; a few bytes of a structure can ask for many.
+    """
+
+    def __init__(self, names: Names, most_bytes: float = math.inf) -> None:
+        self.names = names
+        self.bytes_left = most_bytes
+        self.made: list[Any] = []
+
+    def objects(self, state: PackedState) -> list[Any]:
+        """Return all objects that a state is made of, the whole as the last.
+
+        Raises
+        ------
+        ValueError
+            If the state is damaged, names what `names` has not, or asks for too much memory.
+        """
+        nodes = parsed(state.structure)
+        if not isinstance(nodes, list) or not nodes:
+            raise ValueError("its structure is no list of nodes")
+        self.payloads: list[np.ndarray | None] = list(state.arrays)
+        self.kept = state.objects
+        for i, node in enumerate(nodes):
+            try:
+                self.made.append(self.rebuilt(*node))
+            except forms.DAMAGE as error:
+                form = node[0] if isinstance(node, list) and node else node
+                raise ValueError(f"node {i} ({form!r:.40}): {error}") from error
+            self.bytes_left -= forms.size_of(self.made[-1])
+            if self.bytes_left < 0:
+                raise ValueError(f"the objects up to node {i} take far more memory than the file")
+        return self.made
+
+    def rebuilt(self, form: str, *parts: Any) -> Any:
+        """Return the object of a node."""
+        values = [self.value(part) for part in parts]
+        if form == "array":
+            number, dtype, shape, axes, half = values
+            layout = Layout(dtype, numbers(shape), numbers(axes), half)
+            return restored(self.payload(number), layout)
+        if form in ("type", "function"):
+            (name,) = values
+            return self.names.value(name, form == "type")
+        if form == "object as it is":
+            (number,) = values
+            return self.kept[place(number)]
+        if form not in forms.FORMS:
+            raise ValueError("there is no such form")
+        return forms.FORMS[form].together(values)
+
+    def value(self, part: Any) -> Any:
+        """Return what a part stands for."""
+        if not isinstance(part, list):
+            if isinstance(part, dict):
+                raise ValueError("a part is neither a value nor a node")
+            return part
+        (number,) = part
+        return self.made[place(number)]
+
+    def payload(self, number: Any) -> np.ndarray:
+        """Return what is kept of an array, once: another array would take memory of its own."""
+        found, self.payloads[number] = self.payloads[place(number)], None
+        if found is None:
+            raise ValueError(f"two arrays are made of tensor {number}")
+        return found
+
+
+def place(number: Any) -> int:
+    """Return a place in a list, counted from the start."""
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is no place in a list")
+    return number
+
+
+def numbers(text: Any) -> tuple[int, ...]:
+    """Return what `Packer.listed` wrote."""
+    return tuple(map(int, text.split(","))) if text else ()

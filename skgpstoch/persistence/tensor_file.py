@@ -1,0 +1,138 @@
+"""Safetensors files: eight bytes that are the header's length, a header in JSON, and numbers.
+
+https://github.com/huggingface/safetensors#format. Written and read here, as strictly as by the
+library of that name, and more: no holes, no tensors that overlap, nothing of which the size is not
+known before it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+import numpy as np
+
+from .strict_json import check_size, parsed
+
+TYPES = {
+    "BOOL": "|b1",
+    "U8": "|u1",
+    "I8": "|i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+}
+NAMES = {dtype: name for name, dtype in TYPES.items()}
+METADATA = "__metadata__"
+LENGTH = 8  # bytes, little-endian
+LONGEST_HEADER = 100_000_000  # as the library has it
+MOST_AXES = 32
+Table = dict[str, dict[str, Any]]
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def table_of(arrays: list[np.ndarray]) -> Table:
+    """Return the header's entries of arrays, which are contiguous and little-endian."""
+    ends = np.cumsum([0, *(a.nbytes for a in arrays)], dtype=np.int64).tolist()
+    return {
+        str(i): {
+            "dtype": NAMES[a.dtype.str],
+            "shape": list(a.shape),
+            "data_offsets": [ends[i], ends[i + 1]],
+        }
+        for i, a in enumerate(arrays)
+    }
+
+
+def write(path: Path, arrays: list[np.ndarray], metadata: dict[str, str]) -> None:
+    """Write a file, or leave the one that is there as it was."""
+    header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % LENGTH)
+    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        with open(partial, "xb") as file:
+            file.write(len(header).to_bytes(LENGTH, "little") + header)
+            for a in arrays:
+                file.write(a.data if a.size else b"")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
+    """Return the metadata of a file, and its arrays, on memory that is only read.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or damaged.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size < LENGTH:
+        raise ValueError(f"it has {size} bytes only")
+    length = int.from_bytes(file.read(LENGTH), "little")
+    if length > min(size - LENGTH, LONGEST_HEADER):
+        raise ValueError(f"its header has {length} bytes, and the file has {size}")
+    text = file.read(length).decode()
+    check_size(text, size)
+    header = parsed(text)
+    metadata = header.pop(METADATA, None) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its header has no metadata")
+    check_table(header, size - LENGTH - length)
+    data = file.read()
+    return metadata, [array_of(data, header[str(i)]) for i in range(len(header))]
+
+
+def check_table(table: Table, n_bytes: int) -> None:
+    """Raise a ValueError unless these tensors, in order, are all the bytes after the header."""
+    end = 0
+    for i in range(len(table)):
+        entry = table.get(str(i))
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise ValueError(f"its header has no tensor {i}, or says something else of it")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in TYPES:
+            raise ValueError(f"tensor {i} has the type {dtype!r:.40}")
+        if not are_counts(shape) or len(shape) > MOST_AXES:
+            raise ValueError(f"tensor {i} has the shape {shape!r:.80}")
+        needed = math.prod(shape) * np.dtype(TYPES[dtype]).itemsize
+        if not are_counts(offsets) or offsets != [end, end + needed] or offsets[1] > n_bytes:
+            raise ValueError(
+                f"tensor {i} needs {needed} bytes from byte {end} on, of {n_bytes}, but is said to "
+                f"be at {offsets!r:.80}"
+            )
+        end = offsets[1]
+    if end != n_bytes:
+        raise ValueError(f"{n_bytes} bytes follow its header, but its tensors are {end}")
+
+
+def are_counts(values: Any) -> bool:
+    """Tell whether these are whole numbers, none of them negative."""
+    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+
+
+def array_of(data: bytes, entry: dict[str, Any]) -> np.ndarray:
+    """Return an array on the file's bytes."""
+    shape, first = entry["shape"], entry["data_offsets"][0]
+    values = np.frombuffer(data, TYPES[entry["dtype"]], math.prod(shape), first)
+    return values.reshape(shape)

@@ -1,0 +1,94 @@
+"""Training of few points that starts at the optimum of the exact evidence of some rows.
+
+An evaluation of that costs as much as one of the bound, but it knows no points: hyper-parameters
+come to their optimum in a tenth of the evaluations. The points follow, where the kernel wants them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..likelihoods.real import Gaussian
+from ..objectives.exact import ExactObjective
+from ..objectives.optimal_q import optimal_q
+from ..objectives.variational import VariationalObjective
+from ..training.loop import train
+from ..training.optimizers import constant, make_optimizer
+from .feature_builder import FeatureBuilder
+from .recipe import Problem
+
+LBFGS_TOL = 1e-6  # nats per row, gained by ten iterations, that are worth ten more
+AUTO_TOL = 1e-3  # the same where nobody asked for L-BFGS, for points that are trained as well
+AUTO_GAIN = 0.1  # nats of all rows, which always are too little: no evidence of anything
+LBFGS_EPOCHS = 20
+RAISE, MOST_RAISES = 4.0, 20  # factors by which noise grows where the bound wants more
+
+
+def auto_tol(n_rows: float, trains_points: bool) -> float:
+    """Return the gain of ten iterations, in nats per row, that is worth ten more.
+
+    *Measured* on two made tables of 700 to 2,000 rows: points that are trained for three times as
+    long gain .006 nats per row of the bound, and none on other rows.
+    """
+    return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
+
+
+def start_at_exact_optimum(
+    objective: VariationalObjective, problem: Problem, builder: FeatureBuilder
+) -> None:
+    """Move a model to where the exact evidence of some rows is largest, and its points with it."""
+    learn_from_some_rows(objective, problem)
+    builder.place(objective.model.features, problem)
+    raise_noise(objective, problem.X, problem.rows)
+
+
+def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> None:
+    """Maximise the exact evidence of some rows over hyper-parameters."""
+    some = slice(problem.plan.start_rows)
+    X, rows = problem.X[some], problem.rows[some]
+    exact = ExactObjective(objective.model, rows.n_effective)
+    exact.log_noise_bounds = objective.log_noise_bounds
+    if exact.is_closed():
+        return
+    train(
+        exact,
+        X,
+        rows,
+        optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
+        max_iter=LBFGS_EPOCHS,
+        batch_size=len(X),
+        schedule=constant,
+        generator=problem.generator,
+        n_iter_no_change=1,
+        tol=auto_tol(rows.n_effective, trains_points=False),
+        evaluate=lambda: exact.evaluate(X, rows),
+    )
+
+
+@torch.no_grad()
+def raise_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
+    """Count as noise what the points leave unexplained, and more, as long as the bound grows.
+
+    Where the exact noise is none, and points are few, the bound has no bottom. Nor has it with
+    points of two kinds, however many, as q(w) knows nothing of what they have in common.
+    """
+    model = objective.model
+    log_noise = cast(Gaussian, model.likelihood).log_noise
+    if not log_noise.requires_grad:
+        return
+    best, bound = log_noise.clone(), optimal_q(model, X, rows).value
+    residual = rows.mean(model.features.basis(X).residual()[:, None])
+    raised = (best.exp() + residual).log()
+    for _ in range(MOST_RAISES):
+        log_noise.copy_(raised)
+        objective.step_end()
+        reached = optimal_q(model, X, rows).value
+        if not reached > bound:
+            break
+        best, bound, raised = log_noise.clone(), reached, log_noise + math.log(RAISE)
+    log_noise.copy_(best)

@@ -1,0 +1,91 @@
+"""Which likelihood, loss and solver go together, and which solver "auto" is."""
+
+from __future__ import annotations
+
+from sklearn.gaussian_process import kernels as sk
+
+from ..likelihoods.base import Likelihood
+from ..likelihoods.real import AdditiveNoise, Gaussian
+from ..losses import Loss
+
+FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
+
+
+def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | None) -> None:
+    """Raise a ValueError where likelihood, loss and noise do not agree."""
+    loss.check(likelihood)
+    if loss.bounds_evidence and not likelihood.has_bound:
+        raise ValueError(f"likelihood={likelihood!r} has no bound on the evidence; use loss='log'.")
+    if white is not None and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
+            f"is {likelihood!r}."
+        )
+    follows = loss.covariance(likelihood) == "prior"
+    if white is not None and follows and white.hyperparameter_noise_level.fixed:
+        raise ValueError(
+            "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
+            "from beta."
+        )
+
+
+def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
+    """Raise a ValueError where noise cannot depend on the inputs."""
+    if not isinstance(likelihood, AdditiveNoise) or loss.covariance(likelihood) == "prior":
+        raise ValueError(
+            "noise='input' needs additive noise, and a loss that depends on it, got "
+            f"{likelihood!r} and {loss!r}."
+        )
+    if not likelihood.scales_by_row:
+        raise ValueError(
+            f"noise='input' needs noise whose scale differs between rows, but {likelihood!r} does "
+            "not multiply its own by `times_ratio`."
+        )
+    if loss.is_noisy() and loss.get_params().get("gradient") == "product":
+        raise ValueError("noise='input' needs another gradient than 'product'.")
+
+
+def choose_solver(
+    asked: str,
+    n_rows: float,
+    likelihood: Likelihood,
+    loss: Loss,
+    shares_noise: bool,
+    needs_minibatches: bool,
+) -> str:
+    """Return the solver, chosen if it is "auto".
+
+    Raises
+    ------
+    ValueError
+        If the one that is asked for has no use for the loss.
+    """
+    collapses = asked in ("auto", "collapsed") and loss.site_noise(likelihood) is not None
+    if asked == "collapsed" and not collapses:
+        raise ValueError(
+            "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or additive "
+            f"noise and the loss 'square', got {likelihood!r} and {loss!r}; solver='natural' "
+            "is its counterpart."
+        )
+    if asked == "collapsed" and not shares_noise:
+        raise ValueError(
+            "solver='collapsed' needs rows that have the same noise, but y_std is given, or "
+            "noise='input'; solver='natural' is its counterpart."
+        )
+    if asked == "lbfgs" and loss.covariance(likelihood) == "gradient":
+        raise ValueError(
+            f"solver='lbfgs' needs a loss with a closed form for the best covariance, which "
+            f"{loss!r} has not with {likelihood!r}; use 'natural' or 'adam'."
+        )
+    if asked == "lbfgs" and needs_minibatches:
+        raise ValueError(
+            "solver='lbfgs' is not for hidden_channels, nor for posterior='odvgp' with "
+            "whiten=False: their bounds are known from random draws alone."
+        )
+    if asked != "auto":
+        return asked
+    if loss.is_noisy():
+        return "adam"  # Newton's steps need curvatures
+    if loss.is_conjugate(likelihood) and n_rows <= FULL_BATCH_ROWS and not needs_minibatches:
+        return "lbfgs"
+    return "collapsed" if collapses and shares_noise else "natural"

@@ -1,0 +1,194 @@
+"""Predictive distributions through scikit-learn's wrappers.
+
+A pipeline, a search, a frozen estimator or a transformed target hands on `predict` and no more.
+These functions take any of them, one inside another, and ask the regressor inside:
+
+- :class:`~sklearn.pipeline.Pipeline`: the last step, of X as the steps before transform it;
+- searches (``GridSearchCV`` and the like): their ``best_estimator_``;
+- ``FrozenEstimator``: the estimator in it;
+- :class:`~sklearn.compose.TransformedTargetRegressor`: the regressor in it, whose distributions are
+  transformed to those of the target, the density by the slope of the transformer (its Jacobian).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from .distributions.normal import NormalLaw
+from .distributions.predictive import PredictiveDistribution, targets_of
+from .distributions.transformed import transformed, transformed_draws
+from .docstrings import documented
+from .estimators.validation import check_coverage, check_n_samples
+
+__all__ = [
+    "log_predictive_density",
+    "predict_distribution",
+    "predict_interval",
+    "predict_std",
+    "sample_y",
+]
+
+
+def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDistribution:
+    """Predict the distribution of y at each row.
+
+    Parameters
+    ----------
+    estimator : object
+        A fitted regressor with `predict_distribution`, scikit-learn's own
+        ``GaussianProcessRegressor``, or wrappers of one of them.
+    X : array-like of shape (n_samples, n_features)
+        Inputs, as the outermost wrapper takes them.
+    **of_rows : dict
+        What the regressor takes besides X: `exposure`, `y_std`.
+
+    Returns
+    -------
+    distribution : PredictiveDistribution
+        Of y as the outermost wrapper was fitted to it.
+
+    Raises
+    ------
+    TypeError
+        If there is no regressor inside that predicts distributions.
+    ValueError
+        If a target's transformer is not monotone, or transforms counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skgpstoch import SVGPRegressor, predict_distribution
+    >>> X = np.linspace(-3, 3, 50)[:, None]
+    >>> model = make_pipeline(StandardScaler(), SVGPRegressor(n_inducing=10, random_state=0))
+    >>> predict_distribution(model.fit(X, np.sin(X[:, 0])), X)
+    PredictiveDistribution(n_samples=50)
+    """
+    inner = inside(estimator)
+    if inner is not None:
+        return predict_distribution(inner, X, **of_rows)
+    if isinstance(estimator, Pipeline):
+        return predict_distribution(estimator[-1], before_last(estimator, X), **of_rows)
+    if isinstance(estimator, TransformedTargetRegressor):
+        check_is_fitted(estimator)
+        given = predict_distribution(estimator.regressor_, X, **of_rows)
+        law = transformed(given.law, estimator.transformer_)
+        return PredictiveDistribution(law, (law.shape[1],) if estimator._training_dim > 1 else ())
+    if isinstance(estimator, SklearnProcess):
+        mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True))
+        columns = (part.reshape(len(part), -1) for part in (mean, std))
+        return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
+    if not hasattr(estimator, "predict_distribution"):
+        raise TypeError(
+            f"Predictive distributions need a regressor with predict_distribution, which "
+            f"{estimator!r} lacks. ConstantVarianceRegressor gives any regressor one variance."
+        )
+    return estimator.predict_distribution(X, **of_rows)
+
+
+@documented(predict_distribution)
+def predict_std(estimator: Any, X: Any, **of_rows: Any) -> np.ndarray:
+    """Predict the standard deviation of y at each row.
+
+    Returns
+    -------
+    y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        In the units of y.
+    """
+    return predict_distribution(estimator, X, **of_rows).std()
+
+
+@documented(predict_distribution)
+def predict_interval(estimator: Any, X: Any, coverage: float = 0.95, **of_rows: Any) -> np.ndarray:
+    """Predict the central interval that y is in with the given probability.
+
+    Parameters
+    ----------
+    coverage : float, default=0.95
+        Probability, between 0 and 1.
+
+    Returns
+    -------
+    interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
+        Lower and upper end, in the units of y.
+    """
+    coverage = check_coverage(coverage)
+    return np.stack(predict_distribution(estimator, X, **of_rows).interval(coverage), 1)
+
+
+@documented(predict_distribution)
+def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np.ndarray:
+    """Return the log density log p(y | x, data) of each row, summed over outputs.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+
+    Returns
+    -------
+    log_density : ndarray of shape (n_samples,)
+        Nats, for y in its own units; of counts, the log probability.
+    """
+    distribution = predict_distribution(estimator, X, **of_rows)
+    return distribution.joint_logpdf(targets_of(distribution, y))
+
+
+@documented(predict_distribution)
+def sample_y(
+    estimator: Any, X: Any, n_samples: int = 1, random_state: Any = 0, **of_rows: Any
+) -> np.ndarray:
+    """Draw y jointly at the rows of X.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples_X, n_features)
+        Inputs.
+    n_samples : int, default=1
+        Number of draws.
+    random_state : int, RandomState instance or None, default=0
+        Seed.
+
+    Returns
+    -------
+    y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+        Draws, in the units of y.
+    """
+    n_samples = check_n_samples(n_samples)
+    inner = inside(estimator)
+    if inner is not None:
+        return sample_y(inner, X, n_samples, random_state, **of_rows)
+    if isinstance(estimator, Pipeline):
+        X = before_last(estimator, X)
+        return sample_y(estimator[-1], X, n_samples, random_state, **of_rows)
+    if isinstance(estimator, TransformedTargetRegressor):
+        check_is_fitted(estimator)
+        draws = sample_y(estimator.regressor_, X, n_samples, random_state, **of_rows)
+        if draws.ndim == 2 or estimator._training_dim > 1:
+            return transformed_draws(draws, estimator.transformer_)
+        return transformed_draws(draws[:, 0], estimator.transformer_)
+    if not hasattr(estimator, "sample_y"):
+        raise TypeError(f"Draws need a regressor with sample_y, which {estimator!r} lacks.")
+    return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
+
+
+def inside(estimator: Any) -> Any:
+    """Return what a search has chosen, or what is frozen; None if it is neither."""
+    if hasattr(estimator, "best_estimator_"):
+        return estimator.best_estimator_
+    if hasattr(estimator, "refit"):
+        raise TypeError(f"{estimator!r} has no best_estimator_: fit the search, with refit.")
+    return estimator.estimator if isinstance(estimator, FrozenEstimator) else None
+
+
+def before_last(pipeline: Pipeline, X: Any) -> Any:
+    """Return X as the last step of a pipeline sees it."""
+    return pipeline[:-1].transform(X) if len(pipeline) > 1 else X

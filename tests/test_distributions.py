@@ -1,0 +1,476 @@
+"""Predictive distributions: of every family, and under monotone maps of the target."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import lognorm, norm, t
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    PowerTransformer,
+    StandardScaler,
+)
+
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    DeepGPRegressor,
+    DeepKernelEnsembleRegressor,
+    GaussianProcessRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.data.arrays import Scaling
+from skgpstoch.data.target_transforms import YeoJohnsonTarget
+from skgpstoch.distributions import PredictiveDistribution
+from skgpstoch.distributions.mixed import MixedLaw
+from skgpstoch.distributions.normal import NormalLaw
+from skgpstoch.distributions.transformed import TRIMMED, transformed
+from skgpstoch.ensembles.lattice import Lattice, LatticeLaw
+from skgpstoch.ensembles.student_mixture import StudentMixture
+from skgpstoch.estimators.predicted import PredictedLaw
+from skgpstoch.likelihoods import Gaussian, Laplace, Poisson, SharedStudentT, StudentT
+from skgpstoch.likelihoods.real import Noiseless
+from skgpstoch.likelihoods.skewed import Skewed
+from skgpstoch.maths.gaussian import Marginals
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
+N_LAWS = 50  # of each family, in the slow test: of four rows each, 200 distributions
+
+
+def posterior(rng, S, n, P):
+    mean, var = rng.standard_normal((S, n, P)), rng.uniform(0.02, 1.0, (S, n, P)) ** 2
+    return Marginals(torch.from_numpy(mean), torch.from_numpy(var))
+
+
+def predicted(likelihood, S, rng, n=4, P=1, scaling=None):
+    scaling = scaling or Scaling(rng.normal(size=P), rng.uniform(0.1, 10.0, P))
+    return PredictedLaw(posterior(rng, S, n, P), likelihood, scaling)
+
+
+def student(rng, K=2, S=3, n=4, P=1):
+    shape = (K, S, n, P)
+    df = rng.uniform(3.0, 30.0, (K, 1, 1, P))
+    weight = rng.dirichlet(np.ones(K))
+    return StudentMixture(weight, rng.standard_normal(shape), rng.uniform(0.05, 2.0, shape), df)
+
+
+def normal(rng, n=4, P=1):
+    return NormalLaw(rng.standard_normal((n, P)), rng.uniform(0.01, 2.0, (n, P)))
+
+
+def of_outliers(rng):
+    likelihood = SharedStudentT(rng.uniform(0.1, 1.0), rng.uniform(2.5, 9.0))
+    likelihood.outliers = (0.05, 6.0)
+    return likelihood
+
+
+def skewed(rng):
+    symmetric = SharedStudentT(torch.full((1,), rng.uniform(0.1, 1.0)), torch.full((1,), 5.0))
+    return Skewed(symmetric.double(), torch.from_numpy(rng.uniform(-0.5, 0.5, 1)))
+
+
+def input_noise(rng):
+    ratio = torch.from_numpy(rng.uniform(0.2, 3.0, (2, 4, 1)))
+    return Gaussian(rng.uniform(0.01, 1.0)).scaled(ratio)
+
+
+LAWS = {
+    "normal": normal,
+    "gaussian": lambda rng: predicted(Gaussian(rng.uniform(0.01, 1.0)), 1, rng),
+    "deep": lambda rng: predicted(Gaussian(rng.uniform(0.01, 1.0)), 5, rng),
+    "latent": lambda rng: predicted(Noiseless(), 3, rng),
+    "noise by input": lambda rng: predicted(input_noise(rng), 2, rng),
+    "laplace": lambda rng: predicted(Laplace(rng.uniform(0.1, 1.0)), 2, rng),
+    "student": lambda rng: predicted(
+        StudentT(rng.uniform(0.1, 1.0), rng.uniform(2.5, 9.0)), 2, rng
+    ),
+    "shared student": lambda rng: predicted(SharedStudentT(0.5, rng.uniform(2.5, 9.0)), 1, rng),
+    "outliers": lambda rng: predicted(of_outliers(rng), 3, rng),
+    "skewed": lambda rng: predicted(skewed(rng), 3, rng),
+    "process": student,
+    "one process": lambda rng: student(rng, 1, 1),
+    "mixture": lambda rng: MixedLaw(np.array([0.3, 0.7]), [student(rng), normal(rng)]),
+}
+POSITIVE = np.random.default_rng(0).gamma(2.0, size=(300, 1)) + 0.05
+MAPS = {
+    "log": FunctionTransformer(np.log, np.exp),
+    "decreasing": FunctionTransformer(lambda y: -np.log(y), lambda z: np.exp(-z)),
+    "arcsinh": FunctionTransformer(np.arcsinh, np.sinh),
+    "standard": StandardScaler().fit(5.0 * POSITIVE + 3.0),
+    "range": MinMaxScaler().fit(POSITIVE),
+    "yeo-johnson": PowerTransformer().fit(POSITIVE),
+    "bounded": PowerTransformer().fit(1.0 / POSITIVE**2),
+    "box-cox": PowerTransformer("box-cox").fit(POSITIVE),
+}
+
+
+def of_moderate_size(name, rng):
+    """A law whose exponential is no astronomical number."""
+    law = LAWS[name](rng)
+    if isinstance(law, PredictedLaw):
+        return replace(law, y_scaling=Scaling(np.zeros(1), np.full(1, 0.5)))
+    return law
+
+
+def pieces(distribution, y, least):
+    """Ends of intervals, (n, K), that hold nearly all probability: quantiles, and y."""
+    levels = np.concatenate([np.geomspace(least, 0.02, 60), np.linspace(0.02, 0.5, 40)[1:]])
+    levels = np.concatenate([levels, 1.0 - levels[:-1][::-1]])
+    ends = distribution.ppf(np.broadcast_to(levels, (len(distribution), len(levels))))
+    return np.sort(np.column_stack([ends, y]), axis=1)
+
+
+def integral(function, ends):
+    """By Gauss and Legendre's rule on each interval, (n,)."""
+    low, high = ends[:, :-1, None], ends[:, 1:, None]
+    at = 0.5 * (low + high) + 0.5 * (high - low) * NODES
+    values = function(at.reshape(len(ends), -1)).reshape(at.shape)
+    return (0.5 * (high - low) * values * WEIGHTS).sum((1, 2))
+
+
+def check_law(law, rng, least=1e-12, rtol=1e-6):
+    """Density, distribution function, quantiles, moments and score agree."""
+    distribution = PredictiveDistribution(law)
+    q = rng.uniform(1e-4, 1.0 - 1e-4, (len(distribution), 5))
+    y = distribution.ppf(q)
+    assert_allclose(distribution.cdf(y), q, rtol=1e-8, atol=1e-10)
+    assert_allclose(distribution.cdf(y) + distribution.sf(y), 1.0, rtol=1e-12)
+    unit = distribution.ppf(0.84) - distribution.ppf(0.16)
+    again = distribution.ppf(distribution.cdf(y))
+    assert_allclose((again - y) / unit[:, None], 0.0, atol=1e-6)
+    at = distribution.ppf(rng.uniform(0.002, 0.998, len(distribution)))
+    ends = pieces(distribution, at, least)
+    inside = distribution.cdf(ends[:, -1]) - distribution.cdf(ends[:, 0])
+    assert_allclose(integral(distribution.pdf, ends), inside, atol=rtol)
+    score = integral(lambda t: (distribution.cdf(t) - (t >= at[:, None])) ** 2, ends)
+    assert_allclose((distribution.crps(at) - score) / unit, 0.0, atol=3.0 * rtol)
+    return distribution, ends
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_density_quantiles_and_score_of_a_family_agree(name):
+    rng = np.random.default_rng(0)
+    distribution, _ = check_law(LAWS[name](rng), rng)
+    draws = distribution.sample(20_000, random_state=0)
+    mean, std = distribution.mean(), distribution.std()
+    assert_allclose((draws.mean(-1) - mean) / std, 0.0, atol=6.0 / np.sqrt(20_000))
+    below = (draws <= distribution.ppf(0.9)[:, None]).mean(-1)
+    assert_allclose(below, 0.9, atol=0.015)
+
+
+@pytest.mark.parametrize(
+    ("name", "map_name"),
+    [
+        *((name, map_name) for name in ("normal", "deep") for map_name in MAPS),
+        *(("skewed", "log"), ("process", "arcsinh"), ("process", "bounded")),
+    ],
+)
+def test_maps_of_targets_agree(name, map_name):
+    rng = np.random.default_rng(1)
+    law = transformed(of_moderate_size(name, rng), MAPS[map_name])
+    is_whole = law.map.is_affine or np.all(law.law.has_light_tails)
+    distribution, ends = check_law(law, rng, 1e-12 if is_whole else TRIMMED)
+    mean = ends[:, 0] + integral(distribution.sf, ends)
+    assert_allclose((distribution.mean() - mean) / distribution.std(), 0.0, atol=3e-6)
+    if map_name == "decreasing":
+        assert (law.map.sign < 0.0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWS)
+def test_two_hundred_distributions_of_a_family_agree(name):
+    rng = np.random.default_rng(2)
+    for _ in range(N_LAWS):
+        check_law(LAWS[name](rng), rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("map_name", MAPS)
+def test_two_hundred_distributions_agree_under_a_map(map_name):
+    rng = np.random.default_rng(3)
+    for i in range(N_LAWS):
+        law = transformed(of_moderate_size(list(LAWS)[i % len(LAWS)], rng), MAPS[map_name])
+        is_whole = law.map.is_affine or np.all(law.law.has_light_tails)
+        check_law(law, rng, 1e-12 if is_whole else TRIMMED)
+
+
+# ---- counts and lattices -----------------------------------------------------------------------
+
+
+def counts(rng, mean, std, S=1, n=3):
+    q = Marginals(*(torch.full((S, n, 1), a, dtype=torch.float64) for a in (mean, std**2)))
+    q = q._replace(mean=q.mean + 0.3 * torch.from_numpy(rng.standard_normal((S, n, 1))))
+    exposure = torch.from_numpy(rng.uniform(0.5, 2.0, (n, 1)))
+    return PredictedLaw(q, Poisson().given(exposure), Scaling.identity(1))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(-3.0, 0.5), (0.0, 0.1), (2.0, 1.0), (5.0, 0.01), (6.5, 0.1), (7.4, 0.02)]
+)
+@pytest.mark.parametrize("S", [1, 2])
+def test_counts_agree(mean, std, S):
+    rng = np.random.default_rng(0)
+    distribution = PredictiveDistribution(counts(rng, mean, std, S))
+    top = distribution.ppf(1.0 - 1e-12).max()
+    every = np.arange(min(top, 5_000.0) + 1.0)[None]
+    below = distribution.cdf(every)
+    assert_allclose(np.diff(below, prepend=0.0), distribution.pmf(every), atol=1e-9)
+    assert_allclose(below[:, -1], 1.0, atol=1e-8)
+    y = distribution.ppf(rng.uniform(0.01, 0.99, 3))
+    assert_array_equal(distribution.ppf(distribution.cdf(y) - 1e-9), y)
+    score = ((below - (every >= y[:, None])) ** 2).sum(1)
+    assert_allclose(distribution.crps(y), score, rtol=1e-6, atol=1e-8)
+    assert_allclose((every * distribution.pmf(every)).sum(1), distribution.mean(), rtol=1e-5)
+    draws = distribution.sample(4000, random_state=0)
+    z = (draws.mean(1) - distribution.mean()) / distribution.std() * np.sqrt(4000)
+    assert (np.abs(z) < 5.0).all()
+
+
+def test_counts_have_probabilities_and_no_density():
+    distribution = PredictiveDistribution(counts(np.random.default_rng(0), 1.0, 0.1))
+    assert hasattr(distribution, "pmf")
+    assert not hasattr(distribution, "pdf")
+    assert_array_equal(distribution.logpmf([-1.0, 0.5, np.inf]), -np.inf)
+    assert_array_equal(distribution.ppf(0.0), 0.0)
+    assert_array_equal(distribution.ppf(1.0), np.inf)
+    far = PredictiveDistribution(counts(np.random.default_rng(0), -3.0, 0.1))
+    assert np.isfinite(far.logpmf(300.0)).all()
+    assert (far.logpmf(300.0) < -700.0).all()  # of which the exponential is 0
+
+
+def test_a_lattice_has_atoms_and_a_density():
+    law, lattice = normal(np.random.default_rng(0)), Lattice(np.arange(-60.0, 61.0) / 10.0, 0.9)
+    distribution = PredictiveDistribution(LatticeLaw(law, lattice))
+    atoms = distribution.pmf(lattice.atoms[None])
+    assert_allclose(atoms.sum(1), 0.9, atol=1e-6)
+    assert_array_equal(distribution.logpmf(0.123), -np.inf)
+    assert_allclose(distribution.pdf(0.1), norm.pdf(0.1, law.mean_[:, 0], law.std[:, 0]))
+    draws = distribution.sample(20_000, random_state=0)
+    assert_allclose(draws.mean(1), distribution.mean(), atol=0.06)
+    assert_allclose(draws.std(1), distribution.std(), rtol=0.03)
+
+
+# ---- closed forms, shapes, and what is asked wrongly -------------------------------------------
+
+
+def test_closed_forms_are_scipys():
+    rng = np.random.default_rng(0)
+    law = normal(rng)
+    (mean, std), y = (a[:, 0] for a in law.moments()), rng.standard_normal(4)
+    distribution, expected = PredictiveDistribution(law), norm(mean, std)
+    assert_allclose(distribution.logpdf(y), expected.logpdf(y))
+    assert_allclose(distribution.interval(0.8), expected.interval(0.8))
+    logs = PredictiveDistribution(transformed(law, MAPS["log"]))
+    expected = lognorm(std, scale=np.exp(mean))
+    assert_allclose(logs.pdf(np.exp(y)), expected.pdf(np.exp(y)), rtol=1e-9)
+    assert_allclose(logs.mean(), expected.mean(), rtol=1e-9)
+    assert_allclose(logs.std(), expected.std(), rtol=1e-7)
+    one = student(rng, 1, 1)
+    expected = t(one.df[0, 0, 0, 0], one.centre[0, 0, :, 0], one.scale[0, 0, :, 0])
+    assert_allclose(PredictiveDistribution(one).sf(50.0), expected.sf(50.0))
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_far_tails_are_finite(name):
+    distribution = PredictiveDistribution(LAWS[name](np.random.default_rng(0)))
+    far = np.array([[-1e6, -1e3, 1e3, 1e6]])
+    assert np.isfinite(distribution.logpdf(far)).all()
+    assert np.isfinite(distribution.crps(far)).all()
+    assert_allclose(distribution.crps(1e6), 1e6, rtol=1e-3)
+    assert ((distribution.cdf(far) >= 0.0) & (distribution.cdf(far) <= 1.0)).all()
+
+
+@pytest.mark.parametrize("name", ["normal", "process", "mixture"])
+def test_rows_grids_and_outputs(name):
+    rng = np.random.default_rng(0)
+    makers = {"normal": normal, "process": lambda rng, **k: student(rng, **k)}
+    if name == "mixture":
+        law = MixedLaw(np.array([0.5, 0.5]), [student(rng, n=7, P=2), normal(rng, n=7, P=2)])
+    else:
+        law = makers[name](rng, n=7, P=2)
+    distribution = PredictiveDistribution(law, (2,))
+    assert repr(distribution) == "PredictiveDistribution(n_samples=7, n_outputs=2)"
+    assert distribution.shape == distribution.mean().shape == distribution.cdf(0.0).shape == (7, 2)
+    grid = rng.standard_normal((7, 3, 2))
+    assert_array_equal(distribution.cdf(grid)[:, 1], distribution.cdf(grid[:, 1]))
+    assert distribution.pdf(grid[:1]).shape == (7, 3, 2)
+    assert distribution.sample(5, 0).shape == (7, 2, 5)
+    assert distribution.joint_logpdf(grid[:, 0]).shape == (7,)
+    some = distribution[[5, 2, 2]]
+    assert_array_equal(some.cdf(grid[[5, 2, 2]]), distribution.cdf(grid)[[5, 2, 2]])
+    mask = np.arange(7) > 4
+    assert len(distribution[mask]) == len(distribution[-2:]) == 2
+    assert len(distribution[-1]) == 1
+    again = pickle.loads(pickle.dumps(distribution))
+    assert_array_equal(again.crps(grid[:, 0]), distribution.crps(grid[:, 0]))
+    assert_allclose(some.crps(grid[[5, 2, 2], 0]), distribution.crps(grid[:, 0])[[5, 2, 2]])
+
+
+def test_outputs_that_share_a_mixture_are_not_independent():
+    law = student(np.random.default_rng(0), P=2)
+    distribution = PredictiveDistribution(law, (2,))
+    y = law.moments()[0]
+    apart = distribution.joint_logpdf(y) - distribution.logpdf(y).sum(1)
+    assert (np.abs(apart) > 1e-3).any()
+    assert_allclose(distribution.joint_logpdf(y), law.joint_log_density(y))
+
+
+def test_wrong_numbers_are_named():
+    distribution = PredictiveDistribution(normal(np.random.default_rng(0)))
+    with pytest.raises(ValueError, match=r"y must have the shape \(4,\)"):
+        distribution.cdf(np.zeros(3))
+    with pytest.raises(ValueError, match="y must not contain NaN"):
+        distribution.crps(np.full(4, np.nan))
+    with pytest.raises(ValueError, match="q must be probabilities"):
+        distribution.ppf(1.5)
+    with pytest.raises(ValueError, match="coverage"):
+        distribution.interval(0.0)
+    with pytest.raises(IndexError):
+        distribution[4]
+    assert not hasattr(distribution, "pmf")
+
+
+def test_a_point_is_a_step():
+    distribution = PredictiveDistribution(NormalLaw(np.zeros((2, 1)), np.zeros((2, 1))))
+    assert_array_equal(distribution.cdf([[-1.0, 0.0, 1.0]]), [[0.0, 1.0, 1.0]] * 2)
+    assert_array_equal(distribution.crps([2.0, -3.0]), [2.0, 3.0])
+    assert_array_equal(distribution.joint_logpdf([1.0, 0.0]), [-np.inf, np.inf])
+
+
+# ---- estimators --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (60, 2))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(60)
+
+
+QUICK = {"n_inducing": 10, "max_iter": 2, "random_state": 0}
+MODELS = {
+    "sparse": lambda: SVGPRegressor(**QUICK),
+    "noise by input": lambda: SVGPRegressor(noise="input", **QUICK),
+    "student": lambda: SVGPRegressor(likelihood="student_t", **QUICK),
+    "deep": lambda: DeepGPRegressor(**QUICK),
+    "networks": lambda: DeepKernelEnsembleRegressor(max_iter=2, n_estimators=2, random_state=0),
+    "drop-in": lambda: GaussianProcessRegressor(alpha=0.01),
+    "constant": lambda: ConstantVarianceRegressor(GaussianProcessRegressor(alpha=0.01), cv=2),
+    "default": lambda: AutoGaussianProcessRegressor(random_state=0),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_other_predictions_are_views(name, table):
+    X, y = table
+    model = MODELS[name]().fit(X, y)
+    distribution = model.predict_distribution(X)
+    assert_allclose(distribution.mean(), model.predict(X), rtol=1e-10, atol=1e-12)
+    assert_allclose(distribution.std(), model.predict_std(X), rtol=1e-10)
+    interval = np.stack(distribution.interval(0.9), 1)
+    assert_allclose(interval, model.predict_interval(X, 0.9), rtol=1e-10, atol=1e-12)
+    assert_allclose(distribution.joint_logpdf(y), model.log_predictive_density(X, y), rtol=1e-10)
+    assert_allclose(distribution.logpdf(y), model.log_predictive_density(X, y), rtol=1e-10)
+    assert_allclose(distribution.cdf(y), model.predictive_cdf(X, y), rtol=1e-10)
+    check_law(distribution[:3].law, np.random.default_rng(0))
+
+
+def test_blocks_of_rows_are_the_whole(table, monkeypatch):
+    X, y = table
+    model = SVGPRegressor(likelihood="laplace", noise="input", **QUICK).fit(X, y)
+    whole = model.predict_distribution(X)
+    monkeypatch.setattr(type(model.posterior_), "block_rows", 7)
+    parts = model.predict_distribution(X)
+    assert_allclose(parts.logpdf(y), whole.logpdf(y), rtol=1e-12)
+    assert_allclose(parts[::-1].ppf(0.2), whole.ppf(0.2)[::-1], rtol=1e-9)
+
+
+def test_latent_functions_and_known_errors(table):
+    X, y = table
+    model = SVGPRegressor(**QUICK).fit(X, y)
+    latent = model.predict_distribution(X, latent=True)
+    assert_allclose(latent.std(), model.predict_std(X, latent=True))
+    known = model.predict_distribution(X, y_std=0.5)
+    assert_allclose(known[5:9].std(), model.predict_std(X, y_std=0.5)[5:9])
+    assert_allclose(known[5:9].crps(0.0), known.crps(0.0)[5:9])
+
+
+# ---- target_transform of the default -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+def test_the_default_predicts_what_it_was_given(transform, table):
+    X, y = table
+    X, y, rows = X[:40], np.exp(2.0 * y[:40]), slice(0, 3)
+    model = AutoGaussianProcessRegressor(target_transform=transform, random_state=0).fit(X, y)
+    distribution = model.predict_distribution(X[rows])
+    check_law(distribution.law, np.random.default_rng(0), TRIMMED)
+    assert_allclose(model.predict(X[rows]), distribution.mean())
+    assert_allclose(model.predict_interval(X[rows]), np.stack(distribution.interval(), 1))
+    density = model.log_predictive_density(X, y)
+    assert_allclose(density[rows], distribution.logpdf(y[rows]))
+    assert_allclose(model.predictive_cdf(X, y)[rows], distribution.cdf(y[rows]))
+    assert model.sample_y(X[rows], 2).shape == (3, 2)
+    assert model.score(X, y) > 0.9
+    assert abs(model.scores_["score"][0] - density.mean()) < 1.5  # of rows left out, and of all
+    inner, transformer = model._model.model, model.target_transformer_
+    z = transformer.transform(y[:, None])[:, 0]
+    h = 1e-5 * y
+    slope = np.log((transformer.transform((y + h)[:, None])[:, 0] - z) / h)
+    assert_allclose(density, inner.log_predictive_density(model._query(X), z) + slope, atol=1e-3)
+
+
+def test_logarithms_of_what_has_none(table):
+    X, y = table
+    model = AutoGaussianProcessRegressor(target_transform="log")
+    with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
+        model.fit(X, y)
+    with pytest.raises(ValueError, match="target_transform must be None where target='count'"):
+        model.set_params(target="count").fit(X, np.floor(np.abs(y)))
+    with pytest.raises(ValueError, match="target_transform"):
+        AutoGaussianProcessRegressor(target_transform="exp").fit(X, y)
+
+
+def test_powers_do_not_see_units_or_how_rows_are_repeated():
+    rng = np.random.default_rng(0)
+    y, weight = rng.gamma(2.0, size=(50, 1)), rng.integers(0, 3, 50)
+    one = YeoJohnsonTarget().fit(y, weight.astype(float))
+    twice = YeoJohnsonTarget().fit(np.repeat(y, weight, axis=0))
+    assert_allclose(one.powers_, twice.powers_, atol=1e-6)
+    scaled = YeoJohnsonTarget().fit(1000.0 * y - 7.0, weight.astype(float))
+    assert_allclose(scaled.transform(1000.0 * y - 7.0), one.transform(y), atol=1e-5)
+    assert_allclose(one.inverse_transform(one.transform(y)), y)
+    assert np.isfinite(one.inverse_transform(np.array([[-50.0], [50.0]]))).all()
+
+
+def test_moments_of_exponentials_that_there_are_not():
+    """Laplace tails of z: exp(z) has a variance if they are narrow, and then it is exact."""
+    q = Marginals(torch.zeros(1, 2, 1).double(), torch.full((1, 2, 1), 1e-12).double())
+    ratio = torch.tensor([[1.0], [10.0]]).double()
+    law = PredictedLaw(q, Laplace(0.2).scaled(ratio), Scaling.identity(1))
+    distribution = PredictiveDistribution(transformed(law, MAPS["log"]))
+    assert_array_equal(law.has_light_tails[:, 0], [True, False])
+    mean, std = distribution.mean(), distribution.std()
+    assert_allclose(mean[0], 1.0 / (1.0 - 0.2**2), rtol=1e-6)
+    assert_allclose(mean[0] ** 2 + std[0] ** 2, 1.0 / (1.0 - 0.4**2), rtol=1e-5)
+    ends = distribution.ppf([[TRIMMED, 1.0 - TRIMMED]])[1]
+    assert ends[0] < mean[1] < ends[1] < 1e8
+    assert_allclose(distribution[1:].mean(), mean[1:])
+
+
+def test_a_row_does_not_depend_on_others():
+    """Not even where the map of some has an end, and that of others none within reach."""
+    law = NormalLaw(np.array([[-0.5], [0.3], [2.0]]), np.array([[0.01], [0.1], [0.8]]))
+    all_rows = PredictiveDistribution(transformed(law, MAPS["bounded"]))
+    for i in range(3):
+        alone = PredictiveDistribution(transformed(law.of([i]), MAPS["bounded"]))
+        for name in ("mean", "std", "median"):
+            both = getattr(alone, name)(), getattr(all_rows, name)()[[i]]
+            assert_allclose(*both, rtol=1e-6)
+        assert_allclose(alone.crps(0.5), all_rows[i].crps(0.5), rtol=1e-6)
+        assert_allclose(alone.logpdf(0.5), all_rows[i].logpdf(0.5), rtol=1e-6)

@@ -1,0 +1,104 @@
+"""Dates, durations and objects as data: refused with what to do, wherever numbers are needed."""
+
+import warnings
+from datetime import timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import Ridge
+
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    StackedDensityRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.data.kinds import real_target
+
+N = 24
+DAYS = np.datetime64("2020-01-01") + np.arange(N).astype("timedelta64[D]")
+NUMBERS = np.arange(N, dtype=np.float64)
+QUICK = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+EVERY = {
+    "sparse": QUICK,
+    "finite": SCGDGaussianProcessRegressor(max_iter=1, hidden_layer_sizes=(4,)),
+    "drop_in": GaussianProcessRegressor(RBF(), optimizer=None),
+    "default": AutoGaussianProcessRegressor(),
+    "constant variance": ConstantVarianceRegressor(Ridge()),
+    "stacked": StackedDensityRegressor([("a", QUICK), ("b", QUICK)]),
+}
+TIMES = {
+    "dates": DAYS,
+    "durations": DAYS - DAYS[0],
+    "a frame": pd.DataFrame({"y": DAYS}),
+    "a zone": pd.Series(pd.DatetimeIndex(DAYS, tz="UTC")),
+    "periods": pd.Series(pd.period_range("2020-01-01", periods=N, freq="D")),
+    "polars": pl.Series(DAYS),
+}
+OBJECTS = {
+    "stamps": (list(pd.Series(DAYS)), "of type Timestamp"),
+    "deltas": ([timedelta(days=int(i)) for i in range(N)], "of type timedelta"),
+    "intervals": (pd.Series(pd.interval_range(0, N, N)), "of type Interval"),
+    "words": (np.array(["much"] * N, object), "'much', of type str"),
+    "texts": (NUMBERS.astype(str), "array of dtype <U"),
+    "none": (np.array([None, *NUMBERS[1:]], object), "y contains NaN"),
+    "pandas' missing": (pd.Series([pd.NA, *NUMBERS[1:]], dtype="Float64"), "y contains NaN"),
+    "complex objects": (np.array([*NUMBERS[1:], 1j], object), "of type complex"),
+    "complex": (NUMBERS + 0j, "Complex data not supported"),
+}
+
+
+@pytest.fixture
+def X():
+    return np.random.default_rng(0).normal(size=(N, 2))
+
+
+@pytest.mark.parametrize("y", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("model", EVERY.values(), ids=EVERY)
+def test_dates_are_no_targets(model, y, X):
+    with pytest.raises(ValueError, match=r"y must be numeric, got dates .* numpy.timedelta64"):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize(("y", "message"), OBJECTS.values(), ids=OBJECTS)
+@pytest.mark.parametrize("model", EVERY.values(), ids=EVERY)
+def test_other_objects_are_no_targets(model, y, message, X):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
+
+
+def test_dates_among_inputs_are_named(X):
+    frame = pd.DataFrame({"a": X[:, 0], "day": DAYS})
+    models = [QUICK, EVERY["drop_in"], EVERY["constant variance"], SVGPClassifier()]
+    for model in models:
+        for given in (frame, DAYS[:, None], pl.DataFrame({"a": X[:, 0], "day": DAYS})):
+            with pytest.raises(ValueError, match=r"X must be numeric, got dates .*[Dd]ate.*Auto"):
+                model.fit(given, NUMBERS > 9)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        pd.Series(NUMBERS, dtype="Float64"),
+        pd.Series(NUMBERS, dtype="Int64"),
+        NUMBERS.astype(object),
+        NUMBERS.tolist(),
+        pl.Series(NUMBERS),
+    ],
+    ids=lambda y: f"{type(y).__name__} {getattr(y, 'dtype', '')}",
+)
+def test_numbers_of_any_kind_are_targets(y, X):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fit of one step
+        expected = QUICK.fit(X, NUMBERS).predict(X)
+        np.testing.assert_array_equal(QUICK.fit(X, y).predict(X), expected)
+
+
+def test_truth_values_are_targets():
+    np.testing.assert_array_equal(real_target([True, False]), [True, False])

@@ -1,0 +1,258 @@
+"""Predictive distributions through scikit-learn's wrappers."""
+
+import pickle
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import lognorm
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PowerTransformer, StandardScaler
+
+import skgpstoch as gp
+from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor
+
+DOC = Path(__file__).parents[1] / "doc"
+PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
+CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
+
+
+def sparse(**params):
+    return SVGPRegressor(n_inducing=10, max_iter=2, random_state=0, **params)
+
+
+def logged(regressor):
+    return TransformedTargetRegressor(regressor, func=np.log, inverse_func=np.exp)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (60, 2))
+    return X, np.exp(np.sin(X[:, 0]) + 0.2 * rng.standard_normal(60))
+
+
+@pytest.fixture(scope="module")
+def alone(rows):
+    """The regressor inside, fitted to what it sees."""
+    X, y = rows
+    return sparse().fit(StandardScaler().fit_transform(X), np.log(y))
+
+
+WRAPPED = {
+    "target of a pipeline": lambda: logged(make_pipeline(StandardScaler(), sparse())),
+    "pipeline of a target": lambda: make_pipeline(StandardScaler(), logged(sparse())),
+    "search": lambda: GridSearchCV(
+        make_pipeline(StandardScaler(), logged(sparse())),
+        {"transformedtargetregressor__regressor__max_iter": [2]},
+        cv=2,
+    ),
+    "target of a search": lambda: logged(
+        GridSearchCV(
+            make_pipeline(StandardScaler(), sparse()), {"svgpregressor__max_iter": [2]}, cv=2
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_is_inside_predicts_the_original_target(name, rows, alone):
+    X, y = rows
+    model = FrozenEstimator(WRAPPED[name]().fit(X, y))
+    mean, std = alone.predict(StandardScaler().fit_transform(X), return_std=True)
+    expected = lognorm(std, scale=np.exp(mean))
+    found = gp.predict_distribution(model, X)
+    assert_allclose(found.mean(), expected.mean(), rtol=1e-7)
+    assert_allclose(gp.predict_std(model, X), expected.std(), rtol=1e-6)
+    assert_allclose(found.pdf(y), expected.pdf(y), rtol=1e-8)
+    assert_allclose(gp.log_predictive_density(model, X, y), expected.logpdf(y), rtol=1e-8)
+    interval = np.stack(expected.interval(0.9), 1)
+    assert_allclose(gp.predict_interval(model, X, 0.9), interval, rtol=1e-8)
+    assert_allclose(found.cdf(y[:, None] * [0.5, 1.0]), expected.cdf(np.stack([0.5 * y, y])).T)
+    draws = gp.sample_y(model, X, 3, random_state=1)
+    inner = alone.sample_y(StandardScaler().fit_transform(X), 3, random_state=1)
+    assert_allclose(draws, np.exp(inner))
+
+
+def test_targets_below_all_that_can_be(rows):
+    X, y = rows
+    model = logged(sparse()).fit(X, y)
+    found = gp.predict_distribution(model, X[:3])
+    assert_array_equal(found.cdf([-1.0, 0.0, np.inf]), [0.0, 0.0, 1.0])
+    assert_array_equal(found.logpdf([-1.0, 0.0, -5.0]), -np.inf)
+    score = found.crps(1e-12)
+    assert_allclose(found.crps([-1.0, -2.0, -3.0]), np.add(score, [1.0, 2.0, 3.0]), rtol=1e-6)
+
+
+def test_several_targets_and_decreasing_maps(rows):
+    X, y = rows
+    Y = np.column_stack([y, 1.0 + y**2])
+    down = TransformedTargetRegressor(
+        sparse(), func=lambda y: -np.log(y), inverse_func=lambda z: np.exp(-z)
+    )
+    down, up = down.fit(X, Y), logged(sparse()).fit(X, Y)
+    one, other = (gp.predict_distribution(model, X) for model in (down, up))
+    assert one.shape == one.mean().shape == (60, 2)
+    assert_allclose(one.mean(), other.mean(), rtol=1e-6)
+    assert_allclose(one.cdf(Y), other.cdf(Y), rtol=1e-6)
+    assert_allclose(gp.predict_interval(down, X), gp.predict_interval(up, X), rtol=1e-6)
+    assert gp.predict_interval(up, X).shape == (60, 2, 2)
+    assert gp.sample_y(up, X, 4).shape == (60, 2, 4)
+
+
+def test_every_output_has_a_map_of_its_own(rows):
+    X, y = rows
+    mixing = FunctionTransformer(lambda Y: Y[:, ::-1], lambda Z: Z[:, ::-1], check_inverse=False)
+    model = TransformedTargetRegressor(sparse(), transformer=mixing)
+    model.fit(X, np.column_stack([y, X[:, 0]]))
+    with pytest.raises(ValueError, match="each output by itself"):
+        gp.predict_distribution(model, X)
+
+
+def test_a_map_may_turn_where_no_target_is(rows):
+    X, y = rows
+    model = TransformedTargetRegressor(sparse(), func=np.sqrt, inverse_func=np.square)
+    found = gp.predict_distribution(model.fit(X, (5.0 + np.log(y)) ** 2), X)
+    inner = model.regressor_.predict_distribution(X)
+    assert_allclose(found.mean(), inner.mean() ** 2 + inner.var(), rtol=1e-6)
+    assert_allclose(found.ppf(0.3), inner.ppf(0.3) ** 2)
+
+
+def test_maps_must_be_monotone_and_targets_no_counts(rows):
+    X, y = rows
+    model = TransformedTargetRegressor(sparse(), func=np.sqrt, inverse_func=np.square)
+    model.fit(X, 0.1 * y - 0.1 * y.min())
+    with pytest.raises(ValueError, match="must be monotone"):
+        gp.predict_distribution(model, X)
+    halves = {"func": lambda y: y - 1.0, "inverse_func": lambda z: z + 1.0, "check_inverse": False}
+    counts = TransformedTargetRegressor(sparse(likelihood="poisson"), **halves)
+    counts.fit(X, 1.0 + np.floor(y))
+    with pytest.raises(ValueError, match="Counts have no transformer"):
+        gp.predict_distribution(counts, X)
+
+
+def test_counts_and_exposures_through_a_pipeline(rows):
+    X, y = rows
+    model = make_pipeline(StandardScaler(), sparse(likelihood="poisson"))
+    model.fit(X, np.floor(5.0 * y))
+    found = gp.predict_distribution(model, X, exposure=2.0)
+    assert_allclose(found.mean(), 2.0 * gp.predict_distribution(model, X).mean())
+    assert_allclose(found.pmf(np.arange(400.0)[None]).sum(1), 1.0, atol=1e-6)
+
+
+def test_what_lacks_distributions_is_named(rows):
+    X, y = rows
+    for model in (Ridge(), make_pipeline(StandardScaler(), Ridge()), logged(Ridge())):
+        with pytest.raises(TypeError, match=r"predict_distribution, which Ridge\(\) lacks"):
+            gp.predict_interval(model.fit(X, y), X)
+    with pytest.raises(TypeError, match=r"sample_y, which Ridge\(\) lacks"):
+        gp.sample_y(Ridge().fit(X, y), X)
+    with pytest.raises(TypeError, match="fit the search"):
+        gp.predict_std(GridSearchCV(sparse(), {"max_iter": [1]}), X)
+    with pytest.raises(ValueError, match="coverage"):
+        gp.predict_interval(sparse().fit(X, y), X, coverage=2.0)
+
+
+def test_scikit_learns_own_process_is_normal(rows):
+    X, y = rows
+    model = make_pipeline(StandardScaler(), SklearnProcess(RBF() + WhiteKernel()))
+    mean, std = model.fit(X, y).predict(X, return_std=True)
+    assert_allclose(gp.predict_std(model, X), std)
+    assert_allclose(gp.predict_distribution(model, X).mean(), mean)
+
+
+def test_a_transformer_with_an_end(rows):
+    """Powers below 0 come to infinity at a number; predictions stay below it."""
+    X, y = rows
+    model = TransformedTargetRegressor(sparse(), transformer=PowerTransformer())
+    model.fit(X, y**3)
+    found = gp.predict_distribution(model, X)
+    assert_allclose(found.cdf(found.ppf(0.99)), 0.99)
+    assert np.isfinite(found.mean()).all()
+    assert_allclose(found.logpdf(y**3), gp.log_predictive_density(model, X, y**3))
+
+
+def test_the_page_is_true():
+    """But for what needs skpro: tests/clients runs all of it."""
+    blocks = [textwrap.dedent(block) for block in re.findall(CODE, PAGE.read_text())]
+    own = [block for block in blocks if "skpro" not in block]
+    assert len(own) == len(blocks) - 1
+    exec("".join(own), {"__name__": "page"})
+
+
+# ---- target_transform of estimators ------------------------------------------------------------
+
+FINITE = SCGDGaussianProcessRegressor(hidden_layer_sizes=(), max_iter=2, random_state=0)
+OURS = {"sparse": sparse(), "finite": FINITE, "robust": sparse(likelihood="student_t")}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", OURS)
+def test_a_transformed_target_is_that_of_scikit_learn(name, rows):
+    X, y = rows
+    inner = OURS[name]
+    model = clone(inner).set_params(target_transform="log").fit(X, y)
+    around = logged(clone(inner)).fit(X, y)
+    assert_array_equal(model.predict(X), gp.predict_distribution(around, X).mean())
+    assert_array_equal(model.predict_std(X), gp.predict_std(around, X))
+    assert_array_equal(model.predict_interval(X), gp.predict_interval(around, X))
+    density = model.log_predictive_density(X, y)
+    assert_allclose(density, gp.log_predictive_density(around, X, y))
+    assert_allclose(density, model.predict_distribution(X).logpdf(y))
+    assert_allclose(model.predictive_cdf(X, y), model.predict_distribution(X).cdf(y))
+    assert_array_equal(model.sample_y(X, 2), gp.sample_y(around, X, 2))
+    assert_array_equal(model.predict(X, latent=True), around.regressor_.predict(X, latent=True))
+
+
+def test_several_transformed_targets_and_weights(rows):
+    X, y = rows
+    Y, weight = np.column_stack([y, y**2]), np.arange(60.0) % 3
+    model = sparse(target_transform="yeo-johnson").fit(X, Y, sample_weight=weight)
+    kept = weight > 0.0
+    twice = np.repeat(np.flatnonzero(kept), weight[kept].astype(int))
+    again = sparse(target_transform="yeo-johnson").fit(X[twice], Y[twice])
+    assert_allclose(model.predict(X), again.predict(X), rtol=1e-5)
+    assert model.predict_interval(X).shape == (60, 2, 2)
+    assert model.sample_y(X, 3).shape == (60, 2, 3)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+    assert np.isfinite(model.score(X, Y))
+
+
+def test_what_cannot_be_transformed_is_named(rows):
+    X, y = rows
+    model = sparse(target_transform="log")
+    with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
+        model.fit(X, y - 1.0)
+    with pytest.raises(ValueError, match="y_std must be None with target_transform"):
+        model.fit(X, y, y_std=0.1)
+    with pytest.raises(ValueError, match="target_transform must be None where y are counts"):
+        clone(model).set_params(likelihood="poisson").fit(X, np.ceil(y))
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="y_std must be None with target_transform"):
+        model.predict(X, y_std=0.1)
+    with pytest.raises(ValueError, match="return_cov=True needs latent=True"):
+        model.predict(X, return_cov=True)
+    with pytest.raises(ValueError, match=r"y must be where target_transform='log' is finite"):
+        model.log_predictive_density(X, -y)
+    assert model.partial_fit(X, y).target_transformer_ is not None
+    with pytest.raises(ValueError, match="target_transform"):
+        model.set_params(target_transform=None).partial_fit(X, y)
+
+
+def test_a_transformer_of_scikit_learn_is_left_alone(rows):
+    X, y = rows
+    transformer = PowerTransformer()
+    model = sparse(target_transform=transformer).fit(X, y)
+    assert not hasattr(transformer, "lambdas_")
+    around = TransformedTargetRegressor(sparse(), transformer=PowerTransformer()).fit(X, y)
+    assert_allclose(model.predict_interval(X), gp.predict_interval(around, X), rtol=1e-6)

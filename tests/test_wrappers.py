@@ -17,7 +17,14 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, PowerTransformer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MinMaxScaler,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
 
 import skgpstoch as gp
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor
@@ -180,6 +187,74 @@ def test_a_transformer_with_an_end(rows):
     assert_allclose(found.cdf(found.ppf(0.99)), 0.99)
     assert np.isfinite(found.mean()).all()
     assert_allclose(found.logpdf(y**3), gp.log_predictive_density(model, X, y**3))
+
+
+@pytest.mark.parametrize(
+    "transformer", [QuantileTransformer(n_quantiles=20), MinMaxScaler(clip=True)], ids=str
+)
+def test_targets_are_within_what_a_transformer_clips(transformer, rows):
+    X, y = rows
+    model = TransformedTargetRegressor(sparse(), transformer=transformer).fit(X, y)
+    found = gp.predict_distribution(model, X[[y.argmax()]])
+    outside = np.array([[y.min() - 1.0, y.max() + 1e-3, 1e6]])
+    assert_allclose(found.cdf(outside), [[0.0, 1.0, 1.0]])
+    assert_allclose(found.sf(outside), [[1.0, 0.0, 0.0]])
+    assert_array_equal(found.pdf(outside), 0.0)
+    assert np.isfinite(found.logpdf(y.max()))
+    numbers = np.linspace(y.min(), y.max(), 5001)
+    density = found.pdf(numbers[None])[0]
+    assert_allclose(np.trapezoid(density, numbers), 1.0, atol=1e-3)
+    assert_allclose(found.mean(), np.trapezoid(numbers * density, numbers), rtol=1e-3)
+
+
+@pytest.mark.parametrize("forward", [np.floor, np.abs, np.square])
+def test_targets_return_from_their_map(forward, rows):
+    X, y = rows
+    maps = {"func": forward, "inverse_func": lambda z: z, "check_inverse": False}
+    model = TransformedTargetRegressor(sparse(), **maps).fit(X, np.log(y))
+    for some in (slice(0, 1), slice(None)):
+        with pytest.raises(ValueError, match=r"inverse_transform\(transform\(y\)\) == y"):
+            gp.predict_distribution(model, X[some])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "transformer",
+    [
+        FunctionTransformer(np.log),
+        FunctionTransformer(np.square),
+        KBinsDiscretizer(5, encode="ordinal"),
+    ],
+    ids=str,
+)
+def test_a_target_transform_must_give_targets_back(transformer, rows):
+    X, y = rows
+    with pytest.raises(ValueError, match="target_transform must give targets back"):
+        sparse(target_transform=transformer).fit(X, y)
+
+
+def test_a_target_transform_must_be_monotone(rows):
+    X, y = rows
+    turned = FunctionTransformer(lambda y: 1.0 / y, lambda z: 1.0 / z)
+    with pytest.raises(ValueError, match="target_transform must be monotone"):
+        sparse(target_transform=turned).fit(X, np.log(y))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_steps_are_no_map_of_distributions(rows):
+    X, y = rows
+    bins = KBinsDiscretizer(5, encode="ordinal")
+    model = TransformedTargetRegressor(sparse(), transformer=bins, check_inverse=False)
+    with pytest.raises(ValueError, match="must be monotone"):
+        gp.predict_interval(model.fit(X, y), X)
+
+
+def test_what_a_chain_of_transformers_refuses_has_no_density(rows):
+    X, y = rows
+    chain = make_pipeline(FunctionTransformer(np.log, np.exp), StandardScaler())
+    model = TransformedTargetRegressor(sparse(), transformer=chain).fit(X, y)
+    found = gp.log_predictive_density(model, X[:3], [0.0, y[1], 0.0])
+    assert_array_equal(np.isfinite(found), [False, True, False])
 
 
 def test_the_page_is_true():

@@ -13,6 +13,7 @@ from .arrays import Scaling
 
 POWERS = (0.0, 2.0)  # between which Yeo and Johnson's map is of the whole line to the whole line
 POWER_PRECISION = 1e-8
+GIVEN_BACK = 1e-6  # of a target and of their range, by which what returns may differ
 
 
 class LogTarget:
@@ -115,7 +116,25 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
             f"target_transform must have a finite value for each target, which {transform!r} has "
             "not."
         )
+    check_returns(transform, fitted, y, z)
     return fitted
+
+
+def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:
+    """Raise a ValueError unless targets (n, P) come back from z, and z are in their order."""
+    with np.errstate(all="ignore"):
+        back = np.asarray(fitted.inverse_transform(z), dtype=np.float64).reshape(y.shape)
+    if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
+        raise ValueError(
+            "target_transform must give targets back, inverse_transform(transform(y)) == y, which "
+            f"{transform!r} does not. FunctionTransformer needs inverse_func; what rounds, bins or "
+            "clips targets cannot be used: 'yeo-johnson' or PowerTransformer() can."
+        )
+    steps = np.diff(np.take_along_axis(z, np.argsort(y, axis=0, kind="stable"), 0), axis=0)
+    if not ((steps >= 0.0).all(0) | (steps <= 0.0).all(0)).all():
+        raise ValueError(
+            f"target_transform must be monotone in each output of y, which {transform!r} is not."
+        )
 
 
 def check_positive(y: np.ndarray) -> None:

@@ -22,6 +22,8 @@ AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
 LARGEST = 1e300  # what a map may come to
 BISECTIONS = 60
 LEAST_SLOPE = 1e-300
+GIVEN_BACK = 1e-6  # of a target and of the rise of a map, by which what returns may differ
+LEAST_GAP = 1e-3  # of the distance of probed numbers, below which they may have one y by rounding
 
 
 class TargetMap:
@@ -39,13 +41,16 @@ class TargetMap:
     sign : ndarray of shape (P,)
         1 of an increasing map, −1 of a decreasing one.
     low, high : ndarray of shape (P,)
-        Between which g is known; infinite where it has no end.
+        Between which g is known and rises; infinite where it has no end. Beyond an end g has no
+        number, turns, or is flat, as of a transformer that clips.
+    is_bounded : ndarray of bool, shape (P,)
+        Whether g is flat beyond both ends.
     is_affine : bool
 
     Raises
     ------
     ValueError
-        If it is not monotone, or mixes outputs.
+        If it is not monotone, does not give targets back, or mixes outputs.
     """
 
     def __init__(self, transformer: Any, place: np.ndarray, unit: np.ndarray) -> None:
@@ -53,6 +58,7 @@ class TargetMap:
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
         self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
+        self.is_bounded, self._rise = np.zeros(P, bool), np.zeros(P)
         reach = (
             np.array([[[-FAR_REACH]], [[-NEAR_REACH]], [[NEAR_REACH]], [[FAR_REACH]]]) * unit
             + place
@@ -66,7 +72,13 @@ class TargetMap:
         z = np.unique([*near, *far, self._middle[p]])
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = z
-        y = self.inverse(rows)
+        try:
+            y = self.inverse(rows)
+        except (IndexError, TypeError) as error:
+            raise ValueError(
+                "The target's transformer must be monotone and continuous, for its predictions to "
+                f"be transformed; {self.transformer!r} has no inverse between its values."
+            ) from error
         others = np.delete(y, p, axis=1)
         if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
             raise ValueError(
@@ -75,34 +87,95 @@ class TargetMap:
             )
         y = y[:, p]
         is_known, is_near = np.isfinite(y) & (np.abs(y) < LARGEST), (z >= low) & (z <= high)
-        steps = np.diff(y[is_near & is_known])
-        if not steps.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
-            raise ValueError(
-                "The target's transformer must be monotone, for its predictions to be transformed; "
-                f"{self.transformer!r} is not where targets are predicted."
-            )
-        self.sign[p] = np.sign(steps.sum())
-        first, last = run_about(np.searchsorted(z, self._middle[p]), y, is_known, self.sign[p])
-        if first > 0:
-            self.low[p] = self._end(p, z[first], z[first - 1])
-        if last < len(z) - 1:
-            self.high[p] = self._end(p, z[last], z[last + 1])
+        gap = LEAST_GAP * (high - low) / PROBED
+        rise = np.diff(np.where(is_known, y, np.nan))
+        is_flat = (rise == 0.0) & (np.diff(z) > gap)
+        of_near = is_near[1:] & is_near[:-1]
+        self.sign[p] = self._direction(rise[of_near], is_flat[of_near])
+        self._rise[p] = np.ptp(y[is_near & is_known])
+        before = self.forward(self.inverse(rows))
+        is_lost = is_known & ~self.is_reached(self.inverse(rows), before)[:, p]
+        goes_on = (self.sign[p] * rise >= 0.0) & ~is_flat & ~(is_lost[1:] | is_lost[:-1])
+        first, last = self._run(z, before[:, p], goes_on, of_near, is_lost, p)
+        ends = (first, first - 1), (last, last + 1)
+        stops = np.array([False, False])
+        for side, (inner, outer) in enumerate(ends):
+            if not 0 <= outer < len(z):
+                continue
+            is_level = bool(is_flat[min(inner, outer)])
+            stops[side] = is_level or is_lost[outer]
+            pair = (inner, outer) if not is_level else (2 * inner - outer, inner)
+            end = self._end(p, z[pair[0]], z[pair[1]], is_level, bool(is_lost[outer]))
+            (self.low, self.high)[side][p] = end
+        self.is_bounded[p] = stops.all()
         line = np.polynomial.Polynomial.fit(z[is_known], y[is_known], 1)
-        error, rise = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
-        return bool(is_known.all() and error <= AFFINE * rise)
+        off, whole = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
+        return bool(is_known.all() and not stops.any() and off <= AFFINE * whole)
 
-    def _end(self, p: int, inside: float, outside: float) -> float:
-        """Return the last z at which g is known, and has not turned."""
+    def _direction(self, rise: np.ndarray, is_flat: np.ndarray) -> float:
+        """Return the sign of a map that rises by these: flat, if at all, at its ends only."""
+        rises = np.flatnonzero(~is_flat & (np.abs(rise) > 0.0))
+        steps = rise[~np.isnan(rise)]
+        inner = is_flat[rises[0] : rises[-1]] if len(rises) else np.ones(1, bool)
+        if inner.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
+            raise ValueError(
+                "The target's transformer must be monotone, continuous and without steps, for its "
+                f"predictions to be transformed; {self.transformer!r} is not, over the range of "
+                "predicted targets. PowerTransformer() and target_transform='yeo-johnson' are."
+            )
+        return float(np.sign(steps.sum()))
+
+    def _run(
+        self,
+        z: np.ndarray,
+        before: np.ndarray,
+        goes_on: np.ndarray,
+        of_near: np.ndarray,
+        is_lost: np.ndarray,
+        p: int,
+    ) -> tuple[int, int]:
+        """Return between which numbers (n,) the map rises, and `transform` leads back to them.
+
+        Targets on either side may all be transformed to one number, `before`: these are clipped.
+        """
+        found = run_about(int(np.searchsorted(z, self._middle[p])), goes_on, of_near)
+        if found is not None:
+            below, above = slice(0, found[0]), slice(found[1] + 1, None)
+            clipped = [before[side][is_lost[side]] for side in (below, above)]
+            if all(len(side) == 0 or (side == side[0]).all() for side in clipped):
+                return found
+        raise ValueError(
+            "The target's transformer must give predicted targets back, "
+            "inverse_transform(transform(y)) == y, for their density to be known; "
+            f"{self.transformer!r} does not. Check that inverse_func is the inverse of func."
+        )
+
+    def _end(self, p: int, inside: float, outside: float, is_level: bool, is_lost: bool) -> float:
+        """Return the last z at which g is known, not flat, not lost, and has not turned."""
         step = SHORTEST_STEP * abs(outside - inside)
+        level = self.column(np.array([outside]), p)[0]
         for _ in range(BISECTIONS):
             middle = 0.5 * (inside + outside)
             y, after = self.column(np.array([middle, middle + step]), p)
-            is_known = np.isfinite(y) and abs(y) < LARGEST
-            if is_known and not self.sign[p] * (after - y) < 0.0:
+            goes_on = np.isfinite(y) and abs(y) < LARGEST
+            if is_level:
+                goes_on = goes_on and y != level
+            elif is_lost:
+                goes_on = goes_on and self._returns(middle, p)
+            else:
+                goes_on = goes_on and not self.sign[p] * (after - y) < 0.0
+            if goes_on:
                 inside = middle
             else:
                 outside = middle
-        return inside
+        return outside if is_level else inside
+
+    def _returns(self, z: float, p: int) -> bool:
+        """Tell whether what output p is at z returns from `transform` as it was."""
+        row = self._middle[None].copy()
+        row[0, p] = z
+        y = self.inverse(row)
+        return bool(self.is_reached(y, self.forward(y))[0, p])
 
     def forward(self, y: np.ndarray) -> np.ndarray:
         """z of y (n, P); NaN or infinite where y is nothing that g comes to."""
@@ -110,14 +183,42 @@ class TargetMap:
         if getattr(self.transformer, "method", None) == "box-cox":  # which raises
             given[given <= 0.0] = np.nan
         with quietly():
-            z = self.transformer.transform(given)
+            z = self._transformed(given)
         return np.asarray(z, dtype=np.float64).reshape(y.shape)
+
+    def _transformed(self, y: np.ndarray) -> Any:
+        """`transform` of y (n, P), NaN of the targets that it refuses."""
+        try:
+            return self.transformer.transform(y)
+        except ValueError:
+            if y.size == 1:
+                return np.full(y.shape, np.nan)
+        if len(y) > 1:
+            halves = np.array_split(y, 2)
+            return np.concatenate([np.reshape(self._transformed(h), h.shape) for h in halves])
+        return np.array([[self._refused_or(value, p) for p, value in enumerate(y[0])]])
+
+    def _refused_or(self, y: float, p: int) -> float:
+        """Return z of output p, where other outputs are in the middle of predictions."""
+        row = self.inverse(self._middle[None])
+        row[0, p] = y
+        try:
+            return float(np.reshape(self.transformer.transform(row), -1)[p])
+        except ValueError:
+            return np.nan
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """Y of z (n, P)."""
         with quietly():
             y = self.transformer.inverse_transform(np.array(z, dtype=np.float64))
         return np.asarray(y, dtype=np.float64).reshape(z.shape)
+
+    def is_reached(self, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Tell which y (n, P) are what g comes to, at z = `forward(y)`: others do not return."""
+        is_known = np.isfinite(z)
+        back = self.inverse(np.where(is_known, z, self._middle))
+        allowed = GIVEN_BACK * (np.abs(y) + self._rise)
+        return is_known & ((np.abs(back - y) <= allowed) | ~np.isfinite(back))
 
     def column(self, z: np.ndarray, p: int) -> np.ndarray:
         """Y of output p at z (n,)."""
@@ -139,12 +240,15 @@ class TargetMap:
         return np.log(np.maximum(np.abs(np.stack(each, 1)), LEAST_SLOPE))
 
 
-def run_about(middle: int, y: np.ndarray, is_known: np.ndarray, sign: float) -> tuple[int, int]:
-    """Return the first and the last of the numbers about one, up to where y is known and rises."""
-    goes_on = is_known[1:] & is_known[:-1] & (sign * np.diff(y) >= 0.0)
-    before, after = np.flatnonzero(~goes_on[:middle]), np.flatnonzero(~goes_on[middle:])
+def run_about(middle: int, goes_on: np.ndarray, of_near: np.ndarray) -> tuple[int, int] | None:
+    """Return the first and the last of the numbers that a map rises between, about one of them."""
+    some = np.flatnonzero(goes_on & of_near)
+    if not len(some):
+        return None
+    start = some[np.abs(some - middle).argmin()]
+    before, after = np.flatnonzero(~goes_on[:start]), np.flatnonzero(~goes_on[start:])
     first = before[-1] + 1 if len(before) else 0
-    return int(first), int(middle + after[0] if len(after) else len(y) - 1)
+    return int(first), int(start + after[0] if len(after) else len(goes_on))
 
 
 @contextlib.contextmanager

@@ -140,9 +140,11 @@ class TransformedLaw(Law):
         """Where integrals of output p begin anew, (K, N), and how wide y and z are, (N,)."""
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
-        low = np.maximum(mean - LIGHT_REACH * std, mean + TO_END * (self.map.low[p] - mean))
-        high = np.minimum(mean + LIGHT_REACH * std, mean + TO_END * (self.map.high[p] - mean))
-        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p]
+        is_bounded = self.map.is_bounded[p]
+        to_end = 1.0 if is_bounded else TO_END
+        low = np.maximum(mean - LIGHT_REACH * std, mean + to_end * (self.map.low[p] - mean))
+        high = np.minimum(mean + LIGHT_REACH * std, mean + to_end * (self.map.high[p] - mean))
+        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p] | is_bounded
         if not is_light.all():
             ends = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
             low, high = (np.where(is_light, a, b) for a, b in zip((low, high), ends, strict=True))
@@ -153,7 +155,7 @@ class TransformedLaw(Law):
     def _before(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return z, and where y is: 0 inside what g can be, −1 below, 1 above."""
         z = self.map.forward(y)
-        is_out = ~np.isfinite(z)
+        is_out = ~self.map.is_reached(y, z)
         if not is_out.any():
             return z, np.zeros(z.shape)
         middle = self.law.place()[0]

@@ -16,7 +16,7 @@ NOTHING = 1e-30  # probability outside, below which bounds do not matter to inte
 
 @dataclass(frozen=True)
 class TruncatedLaw(Law):
-    """Distributions of Z given low < Z < high, both (P,)."""
+    """Distributions of Z given low ≤ Z ≤ high, both (P,)."""
 
     law: Law
     low: np.ndarray
@@ -81,7 +81,7 @@ class TruncatedLaw(Law):
         return np.clip(self.law.quantiles(outside), self.low, self.high)
 
     def _is_inside(self, y: np.ndarray) -> np.ndarray:
-        return (y > self.low) & (y < self.high)
+        return (y >= self.low) & (y <= self.high)
 
     def _log_inside(self) -> np.ndarray:
         return np.log(self._shares()[2])

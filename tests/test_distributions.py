@@ -343,6 +343,48 @@ def test_wrong_numbers_are_named():
     assert not hasattr(distribution, "pmf")
 
 
+@pytest.mark.parametrize("name", ["normal", "gaussian", "deep", "laplace", "student", "mixture"])
+def test_scores_far_away_are_distances(name):
+    distribution = PredictiveDistribution(LAWS[name](np.random.default_rng(0)))
+    near, far = distribution.crps(1e10), distribution.crps(1e12)
+    assert_allclose(far - near, 1e12 - 1e10, rtol=1e-12)
+    for y in (1e30, -1e30, 1e308, -1e308):
+        assert_allclose(distribution.crps(y), abs(y))
+    assert_array_equal(distribution.crps([[-np.inf, np.inf]]), np.inf)
+
+
+@pytest.mark.parametrize("name", ["log", "decreasing", "standard", "arcsinh"])
+def test_ends_of_targets_are_those_of_their_map(name):
+    law = normal(np.random.default_rng(0))
+    ends = PredictiveDistribution(transformed(law, MAPS[name])).ppf([[0.0, 1.0]])
+    least = 0.0 if name in ("log", "decreasing") else -np.inf
+    assert_array_equal(ends, [[least, np.inf]] * 4)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "latent"])
+def test_far_tails_are_those_of_a_normal(name):
+    law = LAWS[name](np.random.default_rng(0))
+    if len(law.q.mean) > 1:
+        law = replace(law, q=Marginals(*(part[:1] for part in law.q)))
+    distribution = PredictiveDistribution(law)
+    mean, std = distribution.mean(), distribution.std()
+    for z in (9.0, 20.0):
+        assert_allclose(distribution.sf(mean + z * std), norm.sf(z), rtol=1e-6)
+        assert_allclose(distribution.cdf(mean - z * std), norm.sf(z), rtol=1e-6)
+
+
+def test_quantiles_of_probabilities_of_counts_are_these_counts():
+    rng = np.random.default_rng(0)
+    for mean in (0.3, 2.0, 5.0):
+        distribution = PredictiveDistribution(counts(rng, mean, 0.2))
+        every = np.repeat(np.arange(60.0)[None], 3, 0)
+        below = distribution.cdf(every)
+        assert ((below >= 0.0) & (below <= 1.0)).all()
+        found = distribution.ppf(below)
+        is_resolved = (below > 1e-10) & (below < 1.0 - 1e-10)
+        assert_array_equal(found[is_resolved], every[is_resolved])
+
+
 def test_a_point_is_a_step():
     distribution = PredictiveDistribution(NormalLaw(np.zeros((2, 1)), np.zeros((2, 1))))
     assert_array_equal(distribution.cdf([[-1.0, 0.0, 1.0]]), [[0.0, 1.0, 1.0]] * 2)

@@ -57,6 +57,10 @@ class Law(ABC):
         """Whether exp(Y) has moments: one truth value, or one for each row and output."""
         return True
 
+    def support(self) -> tuple[Any, Any]:
+        """Return the least and the largest number that y can be, of all rows."""
+        return (0.0 if self.is_discrete else -np.inf), np.inf
+
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
         """log p(y) of all outputs of a row, (N,)."""
         return self.log_density(y).sum(1)

@@ -33,6 +33,10 @@ class MixedLaw(Law):
         each = (np.broadcast_to(part.has_light_tails, self.shape) for part in self.parts)
         return np.logical_and.reduce(list(each))
 
+    def support(self) -> tuple[Any, Any]:
+        lows, highs = zip(*(part.support() for part in self.parts), strict=True)
+        return np.minimum.reduce(lows), np.maximum.reduce(highs)
+
     def of(self, rows: Any) -> MixedLaw:
         return MixedLaw(self.weights, [part.of(rows) for part in self.parts])
 

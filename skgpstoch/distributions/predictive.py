@@ -15,6 +15,8 @@ from .law import Law
 
 LARGE_BLOCK = BLOCK_ROWS  # pairs of a row and a number that are computed at a time
 CRPS_ROWS = 512  # whose integrals are computed at a time
+FAR = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
+ROUNDED = 1e-14  # of probabilities of counts
 
 
 def has_density(distribution: PredictiveDistribution) -> bool:
@@ -160,7 +162,7 @@ class PredictiveDistribution:
         if not ((given >= 0.0) & (given <= 1.0)).all():
             raise ValueError(f"q must be probabilities from 0 to 1, got {q!r}.")
         if np.ndim(q) == 0 and 0.0 < q < 1.0:
-            return self._of_rows(lambda law: law.quantile(float(q)))
+            return self._of_rows(lambda law: least_counts(law, law.quantile(float(q)), float(q)))
         return self._at(q, quantiles)
 
     def interval(self, coverage: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +180,7 @@ class PredictiveDistribution:
         In closed form for normal distributions, their mixtures, and a Student-t distribution;
         otherwise by quadrature, to about 10⁻⁶ of a standard deviation.
         """
-        return self._at(y, lambda law, y: law.crps(y), CRPS_ROWS)
+        return self._at(y, far_scores, CRPS_ROWS)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """Draw each row by itself; draws of an estimator's `sample_y` are joint.
@@ -270,18 +272,37 @@ def log_mass(law: Law, y: np.ndarray) -> np.ndarray:
 def below(law: Law, y: np.ndarray) -> np.ndarray:
     """P(Y ≤ y), 0 and 1 at infinities."""
     finite = np.isfinite(y)
-    return np.where(finite, law.cdf(np.where(finite, y, 0.0)), y > 0.0)
+    return np.where(finite, law.cdf(np.where(finite, y, 0.0)).clip(0.0, 1.0), y > 0.0)
 
 
 def above(law: Law, y: np.ndarray) -> np.ndarray:
     """P(Y > y), 1 and 0 at infinities."""
     finite = np.isfinite(y)
-    return np.where(finite, law.sf(np.where(finite, y, 0.0)), y < 0.0)
+    return np.where(finite, law.sf(np.where(finite, y, 0.0)).clip(0.0, 1.0), y < 0.0)
 
 
 def quantiles(law: Law, q: np.ndarray) -> np.ndarray:
     """Quantiles; the ends of where y can be, of 0 and 1."""
     is_inside = (q > 0.0) & (q < 1.0)
     found = law.quantiles(np.where(is_inside, q, 0.5))
-    least = 0.0 if law.is_discrete else -np.inf
-    return np.where(is_inside, found, np.where(q == 0.0, least, np.inf))
+    low, high = law.support()
+    return np.where(is_inside, least_counts(law, found, q), np.where(q == 0.0, low, high))
+
+
+def least_counts(law: Law, found: np.ndarray, q: Any) -> np.ndarray:
+    """Quantiles; of counts the one below, where it has q but for rounding."""
+    if not law.is_discrete:
+        return found
+    enough = law.cdf(found - 1.0) >= q - ROUNDED
+    return np.where(enough & (found > 0.0), found - 1.0, found)
+
+
+def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
+    """CRPS, which is a straight line where y is far from all probability."""
+    mean, std = law.moments()
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = np.clip(y, mean - FAR * std, mean + FAR * std)
+        nearest = np.rint(nearest) if law.is_discrete else nearest
+        is_far = np.abs(y - nearest) >= 1.0 if law.is_discrete else y != nearest
+        beyond = np.where(is_far, np.abs(y - nearest), 0.0)
+    return law.crps(np.where(is_far, nearest, y)) + beyond

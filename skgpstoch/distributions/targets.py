@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..data.target_transforms import GIVEN_BACK
+
 PROBED = 257  # numbers at which a map is looked at
 NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must be monotone
 FAR_REACH = 40.0  # the same, within which its ends are looked for
@@ -20,9 +22,9 @@ SHORTEST_STEP = 1e-9  # where z is a point at 0
 NEAR_END = 0.01  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
 LARGEST = 1e300  # what a map may come to
+UNBOUNDED = 1e100  # what a map comes to that has no end
 BISECTIONS = 60
 LEAST_SLOPE = 1e-300
-GIVEN_BACK = 1e-6  # of a target and of the rise of a map, by which what returns may differ
 LEAST_GAP = 1e-3  # of the distance of probed numbers, below which they may have one y by rounding
 
 
@@ -219,6 +221,17 @@ class TargetMap:
         back = self.inverse(np.where(is_known, z, self._middle))
         allowed = GIVEN_BACK * (np.abs(y) + self._rise)
         return is_known & ((np.abs(back - y) <= allowed) | ~np.isfinite(back))
+
+    def support(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the largest target, both (P,): limits of g."""
+        z = np.array([self.low, self.high])
+        try:
+            ends = self.inverse(z)
+        except ValueError:  # of infinite numbers
+            ends = self.inverse(np.clip(z, -LARGEST, LARGEST))
+        ends = np.where(np.abs(ends) > UNBOUNDED, np.copysign(np.inf, ends), ends)
+        low, high = np.where(self.sign > 0.0, ends, ends[::-1])
+        return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 
     def column(self, z: np.ndarray, p: int) -> np.ndarray:
         """Y of output p at z (n,)."""

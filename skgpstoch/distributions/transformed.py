@@ -45,6 +45,9 @@ class TransformedLaw(Law):
     def of(self, rows: Any) -> TransformedLaw:
         return replace(self, law=self.law.of(rows))
 
+    def support(self) -> tuple[Any, Any]:
+        return self.map.support()
+
     # ---- of quantiles and probabilities ----------------------------------------------------------
 
     def log_density(self, y: np.ndarray) -> np.ndarray:

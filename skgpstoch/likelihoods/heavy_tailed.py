@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, trapezoid_nodes
+from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, ndtr, trapezoid_nodes
 from .base import Gradients, in_type_of, is_learned, named
 from .real import AdditiveNoise, gaussian_draws, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
@@ -78,7 +78,7 @@ class Laplace(AdditiveNoise):
         """Φ((y − μ)/√v) corrected by half of each exponential tail."""
         below, above = self._halves(y, q).exp()
         mean, var = q.resolved()
-        return torch.special.ndtr((y - mean) / var.sqrt()) - 0.5 * (below - above)
+        return ndtr((y - mean) / var.sqrt()) - 0.5 * (below - above)
 
     @torch.no_grad()
     def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
@@ -231,7 +231,7 @@ class StudentT(AdditiveNoise):
         u, log_weights = self._precision_nodes(torch.zeros_like, torch.zeros_like(self.df.double()))
         u, log_weights = (a.reshape(len(a), 1, 1, -1) for a in (u, log_weights))  # (K, 1, 1, P)
         std = (q.var + self.scale.square() * (-u).exp()).sqrt()
-        return (log_weights.exp() * torch.special.ndtr((y - q.mean) / std)).sum(0)
+        return (log_weights.exp() * ndtr((y - q.mean) / std)).sum(0)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
         """By E log(1 + x²/c) = ∫ (1 − E exp(−t·x²/c))·exp(−t)/t dt, x = y − f, c = νs².

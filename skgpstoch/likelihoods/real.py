@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, standard_normal
+from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, ndtr, standard_normal
 from ..maths.ranked_probability import crps_of_normals
 from .base import Gradients, Likelihood, check_probability, component_draws, in_type_of, named
 from .rejection import Draws
@@ -172,7 +172,7 @@ class Gaussian(AdditiveNoise):
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Φ((y − μ)/√(v + σ²))."""
-        return torch.special.ndtr((y - q.mean) / (q.var + self.noise_variance).sqrt())
+        return ndtr((y - q.mean) / (q.var + self.noise_variance).sqrt())
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
@@ -247,7 +247,7 @@ class Noiseless(Likelihood):
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         mean, var = q.resolved()
-        return torch.special.ndtr((y - mean) / var.sqrt())
+        return ndtr((y - mean) / var.sqrt())
 
     def sf(self, y: Tensor, q: Marginals) -> Tensor:
         return self.cdf(2.0 * q.mean - y, q)

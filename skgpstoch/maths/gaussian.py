@@ -43,7 +43,7 @@ class Marginals(NamedTuple):
     def cdf(self, x: Tensor) -> Tensor:
         """P(f ≤ x) of the mixture, (N, P)."""
         mean, var = self.resolved()
-        return torch.special.ndtr((x - mean) / var.sqrt()).mean(0)
+        return ndtr((x - mean) / var.sqrt()).mean(0)
 
     def quantile(self, probability: float) -> Tensor:
         """Of the mixture, (N, P)."""
@@ -142,6 +142,11 @@ def log_mills(t: Tensor) -> Tensor:
     r = t.clamp_min(far).square().reciprocal()
     series = 0.5 * (r.log() - LOG_2PI) + torch.log1p(-r * (1 - r * (3 - r * (15 - 105 * r))))
     return torch.where(t > far, series, near)
+
+
+def ndtr(z: Tensor) -> Tensor:
+    """Φ(z); torch's own is 0 below about −8.3."""
+    return 0.5 * torch.special.erfc(-z / math.sqrt(2.0))
 
 
 def log_ndtr(z: Tensor) -> Tensor:

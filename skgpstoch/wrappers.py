@@ -16,16 +16,18 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from .data.asked import check_coverage, check_n_samples
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
 from .distributions.transformed import transformed, transformed_draws
 from .docstrings import documented
-from .estimators.validation import check_coverage, check_n_samples
 
 __all__ = [
     "log_predictive_density",
@@ -59,6 +61,8 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     ------
     TypeError
         If there is no regressor inside that predicts distributions.
+    NotFittedError
+        If it is not fitted, or a search without refit.
     ValueError
         If a target's transformer is not monotone, or transforms counts.
 
@@ -73,6 +77,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     >>> predict_distribution(model.fit(X, np.sin(X[:, 0])), X)
     PredictiveDistribution(n_samples=50)
     """
+    check_regressor(estimator)
     inner = inside(estimator)
     if inner is not None:
         return predict_distribution(inner, X, **of_rows)
@@ -165,6 +170,7 @@ def sample_y(
         Draws, in the units of y.
     """
     n_samples = check_n_samples(n_samples)
+    check_regressor(estimator)
     inner = inside(estimator)
     if inner is not None:
         return sample_y(inner, X, n_samples, random_state, **of_rows)
@@ -182,12 +188,33 @@ def sample_y(
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
 
 
+def check_regressor(estimator: Any) -> None:
+    """Raise a TypeError unless this is an estimator, and no classifier."""
+    if isinstance(estimator, type):
+        raise TypeError(
+            f"estimator must be a fitted regressor, got the class {estimator.__name__}: fit "
+            f"{estimator.__name__}(...) first."
+        )
+    if not hasattr(estimator, "fit"):
+        raise TypeError(
+            f"estimator must be a fitted regressor, got {type(estimator).__name__}: the estimator "
+            "is the first argument, X the second."
+        )
+    if is_classifier(estimator):
+        raise TypeError(
+            f"estimator must be a regressor, got the classifier {estimator!r}, whose distributions "
+            "are those of predict_proba."
+        )
+
+
 def inside(estimator: Any) -> Any:
     """Return what a search has chosen, or what is frozen; None if it is neither."""
     if hasattr(estimator, "best_estimator_"):
         return estimator.best_estimator_
     if hasattr(estimator, "refit"):
-        raise TypeError(f"{estimator!r} has no best_estimator_: fit the search, with refit.")
+        raise NotFittedError(
+            f"{estimator!r} has no best_estimator_: fit the search first, with refit=True."
+        )
     return estimator.estimator if isinstance(estimator, FrozenEstimator) else None
 
 

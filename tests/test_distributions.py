@@ -336,8 +336,15 @@ def test_wrong_numbers_are_named():
         distribution.crps(np.full(4, np.nan))
     with pytest.raises(ValueError, match="q must be probabilities"):
         distribution.ppf(1.5)
-    with pytest.raises(ValueError, match="coverage"):
-        distribution.interval(0.0)
+    for coverage in (0.0, "0.9", [0.5, 0.9]):
+        with pytest.raises(ValueError, match="coverage must be a number between 0 and 1, got"):
+            distribution.interval(coverage)
+    for n_samples in ((6, 3), 1.5, -1):
+        with pytest.raises(ValueError, match="n_samples must be an integer of at least 1, got"):
+            distribution.rvs(n_samples)
+    two = PredictiveDistribution(normal(np.random.default_rng(0), P=2), (2,))
+    with pytest.raises(ValueError, match=r"\(4, m, 2\), m for each row, or \(1, m, 2\), the same"):
+        two.ppf([[0.1, 0.5, 0.9]])
     with pytest.raises(IndexError):
         distribution[4]
     assert not hasattr(distribution, "pmf")

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import lognorm
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -164,8 +165,14 @@ def test_what_lacks_distributions_is_named(rows):
             gp.predict_interval(model.fit(X, y), X)
     with pytest.raises(TypeError, match=r"sample_y, which Ridge\(\) lacks"):
         gp.sample_y(Ridge().fit(X, y), X)
-    with pytest.raises(TypeError, match="fit the search"):
+    with pytest.raises(NotFittedError, match="fit the search first, with refit=True"):
         gp.predict_std(GridSearchCV(sparse(), {"max_iter": [1]}), X)
+    with pytest.raises(TypeError, match="got the class SVGPRegressor"):
+        gp.predict_distribution(SVGPRegressor, X)
+    with pytest.raises(TypeError, match="got ndarray: the estimator is the first argument"):
+        gp.predict_distribution(X, sparse())
+    with pytest.raises(TypeError, match="predict_proba"):
+        gp.predict_distribution(gp.SVGPClassifier(), X)
     with pytest.raises(ValueError, match="coverage"):
         gp.predict_interval(sparse().fit(X, y), X, coverage=2.0)
 

@@ -10,12 +10,13 @@ from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 
 from ..data.arrays import random_numbers, readable, row_blocks
+from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from .law import Law
 
 LARGE_BLOCK = BLOCK_ROWS  # pairs of a row and a number that are computed at a time
 CRPS_ROWS = 512  # whose integrals are computed at a time
-FAR = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
+FAR_AWAY = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
 ROUNDED = 1e-14  # of probabilities of counts
 
 
@@ -40,6 +41,8 @@ class PredictiveDistribution:
     q, are one for all; one for each row, (n,), or (n, n_outputs) of several outputs; or several for
     each row, (n, m) or (n, m, n_outputs), where a first axis of length 1 serves all rows. What is
     returned has their shape.
+
+    NaN among y or q is an error, where ``scipy.stats`` returns NaN.
 
     ``distribution[rows]`` with a slice, a mask or positions is that of some rows, and
     ``len(distribution)`` is n.
@@ -167,9 +170,7 @@ class PredictiveDistribution:
 
     def interval(self, coverage: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return both ends of the central interval that y is in with this probability."""
-        tail = 0.5 - 0.5 * coverage
-        if not 0.0 < tail < 0.5:
-            raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+        tail = 0.5 - 0.5 * check_coverage(coverage)
         return self.ppf(tail), self.ppf(1.0 - tail)
 
     # ---- scores and draws --------------------------------------------------------------------
@@ -189,7 +190,7 @@ class PredictiveDistribution:
         -------
         draws : ndarray of shape (n, n_samples) or (n, n_outputs, n_samples)
         """
-        rng = random_numbers(random_state)
+        n_samples, rng = check_n_samples(n_samples), random_numbers(random_state)
         draws = np.concatenate([law.sample(n_samples, rng) for law, _ in self._blocks()], 1)
         return np.moveaxis(draws, 0, -1).reshape(*self.shape, n_samples)
 
@@ -240,10 +241,11 @@ class PredictiveDistribution:
         try:
             return np.broadcast_to(given, shape)
         except ValueError as error:
-            several = (len(self), "m", *self.output_shape)
+            n, outputs = len(self), "".join(f", {P}" for P in self.output_shape)
             raise ValueError(
-                f"{name} must have the shape {self.shape}, or {several} for several numbers a row "
-                f"({name}[None] for the same of all rows), got {given.shape}."
+                f"{name} must have the shape {self.shape}, one for each row, "
+                f"({n}, m{outputs}), m for each row, or (1, m{outputs}), the same m for all rows; "
+                f"got {given.shape}."
             ) from error
 
 
@@ -301,7 +303,7 @@ def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
     """CRPS, which is a straight line where y is far from all probability."""
     mean, std = law.moments()
     with np.errstate(over="ignore", invalid="ignore"):
-        nearest = np.clip(y, mean - FAR * std, mean + FAR * std)
+        nearest = np.clip(y, mean - FAR_AWAY * std, mean + FAR_AWAY * std)
         nearest = np.rint(nearest) if law.is_discrete else nearest
         is_far = np.abs(y - nearest) >= 1.0 if law.is_discrete else y != nearest
         beyond = np.where(is_far, np.abs(y - nearest), 0.0)

@@ -10,13 +10,13 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from ..data.arrays import Scaling, random_numbers, readable, resolve_seed
+from ..data.asked import check_coverage, check_n_samples
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.base import predicting
 from ..estimators.functions import SampledFunctions
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_coverage, check_n_samples
 from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 

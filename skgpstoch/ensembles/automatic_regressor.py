@@ -199,7 +199,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         if self.target_transform is None:
             return data
         if self.target == "count":
-            raise ValueError("target_transform must be None where target='count', got another.")
+            raise ValueError(
+                "target_transform must be None where target='count', got "
+                f"{self.target_transform!r}: counts have a distribution of their own. leave it "
+                "out, or set target='auto', which takes them for real numbers."
+            )
         y = data.y.reshape(len(data.y), -1).astype(np.float64)
         self.target_transformer_ = fitted_transform(self.target_transform, y, data.weight)
         z = np.asarray(self.target_transformer_.transform(y)).reshape(data.y.shape)

@@ -11,13 +11,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 
 from ..data.arrays import row_blocks
+from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from ..distributions.mixed import AskedLaw, MixedLaw
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_coverage, check_n_samples
 from ..persistence.estimator import SavedEstimator
 
 

@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
+from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import (
     BLOCK_ROWS,
     block_elements,
@@ -32,7 +33,7 @@ from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_coverage, check_n_samples, check_weight
+from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..persistence.estimator import SavedEstimator

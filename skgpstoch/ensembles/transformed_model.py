@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from ..data.arrays import row_blocks
+from ..data.asked import check_coverage
 from ..data.devices import BLOCK_ROWS
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..distributions.transformed import transformed, transformed_draws
-from ..estimators.validation import check_coverage
 from .mixture import distribution_of
 
 

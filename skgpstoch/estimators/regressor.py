@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
+from ..data.asked import check_coverage, check_n_samples
 from ..data.rows import Data, Rows
 from ..data.target_transforms import fitted_transform
 from ..distributions.law import Law
@@ -38,8 +39,6 @@ from .functions import SampledFunctions
 from .predicted import PredictedLaw
 from .validation import (
     check_column,
-    check_coverage,
-    check_n_samples,
     check_weight,
     check_y_std,
     warn_of_overflow,

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from ..estimators.validation import check_coverage
+from ..data.asked import check_coverage
 from .estimators import class_probabilities, distribution, moments
 from .graph import Graph, Value, model_of
 

@@ -89,6 +89,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
         law = transformed(given.law, estimator.transformer_)
         return PredictiveDistribution(law, (law.shape[1],) if estimator._training_dim > 1 else ())
     if hasattr(estimator, "predict_distribution"):
+        check_known(estimator, estimator.predict_distribution, of_rows)
         return estimator.predict_distribution(X, **of_rows)
     if not predicts_std(estimator):
         raise TypeError(
@@ -185,6 +186,7 @@ def sample_y(
         return transformed_draws(draws[:, 0], estimator.transformer_)
     if not hasattr(estimator, "sample_y"):
         raise TypeError(f"Draws need a regressor with sample_y, which {estimator!r} lacks.")
+    check_known(estimator, estimator.sample_y, of_rows)
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
 
 
@@ -204,6 +206,15 @@ def check_regressor(estimator: Any) -> None:
         raise TypeError(
             f"estimator must be a regressor, got the classifier {estimator!r}, whose distributions "
             "are those of predict_proba."
+        )
+
+
+def check_known(estimator: Any, method: Any, of_rows: dict[str, Any]) -> None:
+    """Raise a TypeError unless a method has parameters for what is known of rows."""
+    if unknown := sorted(of_rows.keys() - signature(method).parameters.keys()):
+        raise TypeError(
+            f"{type(estimator).__name__}.{method.__name__} takes no {', '.join(unknown)}: leave "
+            "out what the regressor does not predict with."
         )
 
 

@@ -171,6 +171,8 @@ def test_what_lacks_distributions_is_named(rows):
         gp.predict_distribution(SVGPRegressor, X)
     with pytest.raises(TypeError, match="got ndarray: the estimator is the first argument"):
         gp.predict_distribution(X, sparse())
+    with pytest.raises(TypeError, match=r"Regressor.predict_distribution takes no exposure"):
+        gp.predict_distribution(gp.AutoGaussianProcessRegressor(), X, exposure=2.0)
     with pytest.raises(TypeError, match="predict_proba"):
         gp.predict_distribution(gp.SVGPClassifier(), X)
     with pytest.raises(ValueError, match="coverage"):

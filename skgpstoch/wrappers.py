@@ -197,7 +197,7 @@ def check_regressor(estimator: Any) -> None:
             f"estimator must be a fitted regressor, got the class {estimator.__name__}: fit "
             f"{estimator.__name__}(...) first."
         )
-    if not hasattr(estimator, "fit"):
+    if not (hasattr(estimator, "fit") or hasattr(estimator, "predict")):
         raise TypeError(
             f"estimator must be a fitted regressor, got {type(estimator).__name__}: the estimator "
             "is the first argument, X the second."

@@ -109,14 +109,15 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
     """
     if isinstance(transform, str):
         return TRANSFORMS[transform]().fit(y, weight)
-    fitted = clone(transform).fit(y if weight is None else y[weight > 0.0])
+    kept = slice(None) if weight is None else weight > 0.0
+    fitted = clone(transform).fit(y[kept])
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
             f"target_transform must have a finite value for each target, which {transform!r} has "
             "not."
         )
-    check_returns(transform, fitted, y, z)
+    check_returns(transform, fitted, y[kept], z[kept])
     return fitted
 
 
@@ -127,8 +128,8 @@ def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> 
     if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
         raise ValueError(
             "target_transform must give targets back, inverse_transform(transform(y)) == y, which "
-            f"{transform!r} does not. FunctionTransformer needs inverse_func; what rounds, bins or "
-            "clips targets cannot be used: 'yeo-johnson' or PowerTransformer() can."
+            f"{transform!r} does not. FunctionTransformer needs inverse_func; what rounds or "
+            "bins targets cannot be used: 'yeo-johnson' or PowerTransformer() can."
         )
     steps = np.diff(np.take_along_axis(z, np.argsort(y, axis=0, kind="stable"), 0), axis=0)
     if not ((steps >= 0.0).all(0) | (steps <= 0.0).all(0)).all():

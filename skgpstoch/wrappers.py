@@ -197,7 +197,8 @@ def check_regressor(estimator: Any) -> None:
             f"estimator must be a fitted regressor, got the class {estimator.__name__}: fit "
             f"{estimator.__name__}(...) first."
         )
-    if not (hasattr(estimator, "fit") or hasattr(estimator, "predict")):
+    known = "fit", "predict", "predict_distribution", "sample_y"
+    if not any(hasattr(estimator, name) for name in known):
         raise TypeError(
             f"estimator must be a fitted regressor, got {type(estimator).__name__}: the estimator "
             "is the first argument, X the second."

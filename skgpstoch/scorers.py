@@ -18,16 +18,10 @@ from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from .scores import (
-    central_interval,
-    check_coverage,
-    check_weights,
-    continuous_ranked_probability_score,
-    interval_coverage,
-    negative_log_predictive_density,
-    predict_mean_std,
-    unwrapped,
-)
+from .distributions.predictive import PredictiveDistribution, targets_of
+from .estimators.regressor import check_exposed
+from .scores import check_coverage, check_weights, interval_coverage, unwrapped
+from .wrappers import predict_distribution
 
 ROUTED = ("sample_weight", "exposure")
 
@@ -56,8 +50,9 @@ class PredictiveScorer(ABC):
         Parameters
         ----------
         estimator : object
-            Fitted regressor with `predict(X, return_std=True)`, a pipeline that ends in one, or a
-            hyperparameter search over either.
+            Fitted regressor that :func:`~skgpstoch.predict_distribution` takes: ours, others with
+            `predict(X, return_std=True)`, as normal; pipelines, searches and transformed targets
+            around one.
         X : array-like of shape (n_samples, n_features)
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
@@ -75,9 +70,10 @@ class PredictiveScorer(ABC):
         Raises
         ------
         TypeError
-            If the estimator does not predict a standard deviation, or takes no exposure.
+            If the estimator predicts no distributions, or takes no exposure.
         ValueError
-            If weights are negative, or all are zero.
+            If weights are negative, or all are zero; or there is no exposure, but the model was
+            fitted with one.
         """
         if sample_weight is not None:
             sample_weight = check_weights(sample_weight, "sample_weight", len(y))
@@ -152,9 +148,8 @@ class NegLogPredictiveDensityScorer(PredictiveScorer):
     """Minus the negative log predictive density, in nats per row: greater is better.
 
     Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
-    :func:`~sklearn.model_selection.cross_val_score` and the like. An estimator with
-    `log_predictive_density(X, y)` is asked for it, whatever its likelihood, classifiers too; others
-    are taken as Gaussian by `predict(X, return_std=True)`. Several outputs are averaged.
+    :func:`~sklearn.model_selection.cross_val_score` and the like. Of counts and of classes it is
+    the log probability; for several outputs, the joint density is divided by their number.
 
     Examples
     --------
@@ -169,13 +164,13 @@ class NegLogPredictiveDensityScorer(PredictiveScorer):
     """
 
     def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
-        predictor, inputs = unwrapped(estimator, X)
-        if not hasattr(predictor, "log_predictive_density"):
-            predictions = predict_mean_std(estimator, X, **of_rows)
-            return -negative_log_predictive_density(y, *predictions, sample_weight=sample_weight)
-        n_outputs = np.asarray(y)[:1].size
-        density = predictor.log_predictive_density(inputs, y, **of_rows) / n_outputs
-        return np.average(density, weights=sample_weight)
+        predictor, X = unwrapped(estimator, X)
+        if hasattr(predictor, "log_predictive_density"):  # which classifiers have too
+            density = predictor.log_predictive_density(X, y, **of_rows)
+        else:
+            distribution, y = judged(predictor, X, y, **of_rows)
+            density = distribution.joint_logpdf(y)
+        return np.average(density, weights=sample_weight) / np.asarray(y)[:1].size
 
 
 class NegCRPSScorer(PredictiveScorer):
@@ -195,8 +190,8 @@ class NegCRPSScorer(PredictiveScorer):
     """
 
     def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
-        predictions = predict_mean_std(estimator, X, **of_rows)
-        return -continuous_ranked_probability_score(y, *predictions, sample_weight=sample_weight)
+        distribution, y = judged(estimator, X, y, **of_rows)
+        return -np.average(distribution.crps(y), axis=0, weights=sample_weight).mean()
 
 
 @dataclass(eq=False)
@@ -230,13 +225,24 @@ class NegCoverageErrorScorer(PredictiveScorer):
     coverage: float = 0.95
 
     def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
-        mean, std = predict_mean_std(estimator, X, **of_rows)
-        interval = central_interval(mean, std, self.coverage)
+        distribution, y = judged(estimator, X, y, **of_rows)
+        interval = np.stack(distribution.interval(self.coverage), 1)
         observed = interval_coverage(
             y, interval, sample_weight=sample_weight, multioutput="raw_values"
         )
         # Distances first, then the mean: outputs that err in opposite directions do not cancel.
         return -np.mean(np.abs(observed - self.coverage))
+
+
+def judged(
+    estimator: Any, X: Any, y: Any, **of_rows: Any
+) -> tuple[PredictiveDistribution, np.ndarray]:
+    """Return the distributions of y at the rows of X, and y in their shape."""
+    check_exposed(unwrapped(estimator, X)[0], of_rows.get("exposure"))
+    distribution = predict_distribution(estimator, X, **of_rows)
+    y = np.asarray(y)
+    is_column = y.ndim == 2 and y.shape[1] == 1 and not distribution.output_shape
+    return distribution, targets_of(distribution, y[:, 0] if is_column else y)
 
 
 neg_log_predictive_density_scorer = NegLogPredictiveDensityScorer()

@@ -233,9 +233,9 @@ def test_scorers_are_the_metrics_of_the_predictions(estimator, data):
     mean, std = getattr(estimator, "best_estimator_", estimator).predict(X, return_std=True)
     w = np.linspace(0, 1, len(y))
     nlpd = negative_log_predictive_density(y, mean, std)
-    assert neg_log_predictive_density_scorer(estimator, X, y) == -nlpd
+    assert neg_log_predictive_density_scorer(estimator, X, y) == pytest.approx(-nlpd, rel=1e-12)
     crps = continuous_ranked_probability_score(y, mean, std, sample_weight=w)
-    assert neg_crps_scorer(estimator, X, y, sample_weight=w) == -crps
+    assert neg_crps_scorer(estimator, X, y, sample_weight=w) == pytest.approx(-crps, rel=1e-12)
     inside = np.average(np.abs(y - mean) <= norm.ppf(0.75) * std, weights=w)
     assert make_coverage_scorer(0.5)(estimator, X, y, sample_weight=w) == -abs(inside - 0.5)
 
@@ -297,7 +297,7 @@ class _SwallowsKeywords(Ridge):
     [
         Ridge(),
         make_pipeline(StandardScaler(), Ridge()),
-        TransformedTargetRegressor(BayesianRidge()),
+        TransformedTargetRegressor(Ridge()),
         _SwallowsKeywords(),
     ],
     ids=["regressor", "pipeline", "transformed target", "swallows keywords"],

@@ -4,8 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import make_regression
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -24,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skgpstoch import SVGPClassifier, SVGPRegressor
 from skgpstoch.metrics import (
+    continuous_ranked_probability_score,
     make_coverage_scorer,
     neg_coverage_error_scorer,
     neg_crps_scorer,
@@ -122,6 +125,45 @@ def test_weights_of_classes_are_those_of_rows_that_come_twice(weight):
     assert expected != neg_log_predictive_density_scorer(model, X, y)
 
 
+# ---- what is scored ------------------------------------------------------------------------------
+
+
+def test_scores_are_of_the_distribution_not_of_its_moments(data):
+    """Student-t, where no normal distribution has the same scores."""
+    X, y = data
+    model = SVGPRegressor(likelihood="student_t", n_inducing=5, max_iter=3, random_state=0)
+    model.fit(X, y)
+    distribution = model.predict_distribution(X)
+    assert neg_crps_scorer(model, X, y) == -distribution.crps(y).mean()
+    low, high = model.predict_interval(X, 0.5).T
+    error = abs(np.mean((low <= y) & (y <= high)) - 0.5)
+    assert make_coverage_scorer(0.5)(model, X, y[:, None]) == pytest.approx(-error)
+    normal = continuous_ranked_probability_score(y, distribution.mean(), distribution.std())
+    assert abs(neg_crps_scorer(model, X, y) + normal) > 1e-3 * normal
+
+
+def test_scores_of_transformed_targets_are_in_their_units(data):
+    """Of a logarithm: the density has 1/y, and quantiles are transformed."""
+    X, y = data
+    y = np.exp(y / 100.0)
+    model = make_pipeline(StandardScaler(), BayesianRidge())
+    model = TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)
+    mean, std = model.fit(X, y).regressor_.predict(X, return_std=True)
+    density = norm.logpdf(np.log(y), mean, std) - np.log(y)
+    assert neg_log_predictive_density_scorer(model, X, y) == pytest.approx(density.mean())
+    inside = np.mean(np.abs(np.log(y) - mean) <= norm.ppf(0.9) * std)
+    assert make_coverage_scorer(0.8)(model, X, y) == pytest.approx(-abs(inside - 0.8))
+    crps = neg_crps_scorer(model, X, y)
+    assert crps == pytest.approx(-lognormal_crps(y, mean, std).mean(), rel=1e-5)
+
+
+def lognormal_crps(y, mean, std):
+    """Baran and Lerch (2015), eq. (B.1)."""
+    z = (np.log(y) - mean) / std
+    bump = norm.cdf(z - std) + norm.cdf(std / np.sqrt(2.0)) - 1.0
+    return y * (2.0 * norm.cdf(z) - 1.0) - 2.0 * np.exp(mean + 0.5 * std**2) * bump
+
+
 # ---- routing -------------------------------------------------------------------------------------
 
 
@@ -195,9 +237,6 @@ def test_exposures_are_routed_to_counts(routing):
     scorer = neg_log_predictive_density_scorer.set_score_request(exposure=True)
     options = {"cv": KFold(2), "params": {"exposure": miles}, "error_score": "raise"}
     found = cross_val_score(make_pipeline(StandardScaler(), asks), X, y, scoring=scorer, **options)
-    unasked = neg_log_predictive_density_scorer.set_score_request(exposure=False)
-    with pytest.raises(ValueError, match="exposure must be given"):
-        cross_val_score(asks, X, y, scoring=unasked, **options)
     for (train, test), score in zip(KFold(2).split(X), found, strict=True):
         fitted = make_pipeline(StandardScaler(), clone(asks)).fit(
             X[train], y[train], exposure=miles[train]
@@ -206,6 +245,9 @@ def test_exposures_are_routed_to_counts(routing):
             fitted[:-1].transform(X[test]), y[test], exposure=miles[test]
         )
         assert score == density.mean()
+    for each in SCORERS:
+        with pytest.raises(ValueError, match="exposure must be given"):
+            each(fitted, X, y)
 
 
 # ---- without routing -----------------------------------------------------------------------------

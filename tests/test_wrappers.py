@@ -153,7 +153,7 @@ def test_counts_and_exposures_through_a_pipeline(rows):
 def test_what_lacks_distributions_is_named(rows):
     X, y = rows
     for model in (Ridge(), make_pipeline(StandardScaler(), Ridge()), logged(Ridge())):
-        with pytest.raises(TypeError, match=r"predict_distribution, which Ridge\(\) lacks"):
+        with pytest.raises(TypeError, match=r"predict\(X, return_std=True\), got Ridge\(\)"):
             gp.predict_interval(model.fit(X, y), X)
     with pytest.raises(TypeError, match=r"sample_y, which Ridge\(\) lacks"):
         gp.sample_y(Ridge().fit(X, y), X)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -22,7 +24,17 @@ from ..distributions.transformed import transformed, transformed_draws
 from ..docstrings import documented
 from ..likelihoods.base import regression_likelihood
 from ..likelihoods.real import AdditiveNoise, Noiseless
-from .base import BaseGP, known_noise, predicting, validate_inputs
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
+from .base import (
+    BaseGP,
+    known_noise,
+    numeric_context,
+    predicting,
+    predictor,
+    validate_inputs,
+)
+from .conditioning import condition
+from .functions import SampledFunctions
 from .predicted import PredictedLaw
 from .validation import (
     check_column,
@@ -194,6 +206,24 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
     @documented(predict)
+    def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Gradients of the mean and the standard deviation of y by the inputs.
+
+        They are exact, in the units of y and X. With a `target_transform` there are those of f, the
+        transformed target's, alone: latent=True.
+
+        Returns
+        -------
+        mean_gradient : ndarray of shape (n_samples, n_features) or \
+                (n_samples, n_outputs, n_features)
+            Of the mean.
+        std_gradient : ndarray of the same shape
+            Of the standard deviation; 0 where that is 0, and has no gradient.
+        """
+        found = gradients_of(self, X, latent)
+        return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
+
+    @documented(predict)
     def predict_interval(
         self,
         X: Any,
@@ -292,6 +322,87 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if not latent and (transformer := transformer_of(self)) is not None:
             draws = transformed_draws(draws, transformer)
         return self._shaped(draws)
+
+    @documented(sample_y)
+    def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
+        """Draw functions from the posterior of f, which can be called at any rows.
+
+        `sample_y` with `latent=True` has draws at given rows; these are the same functions at every
+        call, and cost no matrix of the rows that they are asked at. Of finite features they are
+        exact; of kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) they
+        are drawn by Matheron's rule with 1,024 random Fourier features each [1]_: their means and
+        covariances are exact, their distributions nearly Gaussian.
+
+        Returns
+        -------
+        functions : SampledFunctions
+            `functions(X)` has the values at the rows of X, of shape (n_samples_X, n_samples) or
+            (n_samples_X, n_outputs, n_samples), in the units of the (transformed) y;
+            `functions.torch(X)` those of a tensor, differentiable by it.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no random Fourier features.
+        ValueError
+            If a parameter is invalid, or the posterior one that has no functions: deep models and
+            QSGP.
+
+        References
+        ----------
+        .. [1] J. T. Wilson et al., "Efficiently sampling functions from Gaussian process
+           posteriors", ICML 2020.
+        """
+        check_is_fitted(self)
+        n_samples = check_n_samples(n_samples)
+        device, posterior = predictor(self)
+        generator = torch.Generator(device).manual_seed(resolve_seed(random_state))
+        with predicting():
+            drawn = copy.deepcopy(posterior).functions(n_samples, generator)
+        validate = functools.partial(validate_inputs, copy.copy(self), reset=False)
+        scalings = (self._x_scaling, self._y_scaling)
+        return SampledFunctions(drawn, validate, *scalings, self._y_shape, device)
+
+    # ---- more rows ---------------------------------------------------------------------------
+
+    def condition_on(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+
+        Nothing is forgotten: predictions are those given the rows of the fit and these. That is
+        exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
+        likelihood and their inducing points; with other likelihoods what the rows before say of the
+        weights stays as it was, as if they were Gaussian. It costs a pass over the new rows and one
+        factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs of the new rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets; scalings are those of the fit.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
+            model was fitted with one.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
+            points; None is 0.
+
+        Returns
+        -------
+        self : object
+            The updated estimator. Its `diagnose()` stays that of the fit.
+
+        Raises
+        ------
+        ValueError
+            If what is given of rows is invalid, or the posterior is one that more rows cannot be
+            added to; the estimator is then as it was before.
+        """
+        return condition(self, X, y, sample_weight, exposure, y_std)
 
     # ---- judgements --------------------------------------------------------------------------
 
@@ -489,6 +600,26 @@ def with_transformed_targets(model: Regressor, data: Data, reset: bool) -> Data:
             f"{data.y[~np.isfinite(z)][0]:g}."
         )
     return replace(data, y=z)
+
+
+def gradients_of(model: Regressor, X: Any, latent: bool) -> MomentGradients:
+    """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+    if not latent and transformer_of(model) is not None:
+        raise ValueError(
+            "predict_gradient has no gradients of y where target_transform is set: ask for those "
+            "of f, the transformed target's, by latent=True."
+        )
+    X, posterior = model._query(X)
+
+    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
+        return (q if latent else likelihood.moments(q)).mixture_moments()
+
+    with numeric_context():
+        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
+    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
+    return MomentGradients(of_y.mean, of_y.std, *slopes)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

@@ -290,6 +290,11 @@ class InducingFeatures(ConditionedFeatures):
         P = whiten(self.covariances.cross(G, Z), K, inverse)
         return Basis(P, self.covariances.prior(G), factors=((K, inverse),))
 
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
+        """u (..., D, P), of which φ(x)ᵀu is what values at all points (..., M, P) tell of x."""
+        inverse = state[-1]
+        return inverse @ values
+
     def members(self, X: Tensor) -> Tensor:
         return self.basis(X).phi[None]
 

@@ -10,6 +10,7 @@ from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.modules import Module
+from .functions import Functions
 
 
 class Posterior(Module):
@@ -57,6 +58,13 @@ class Posterior(Module):
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of f at the rows of X: (n_samples, N, P)."""
         raise NotImplementedError
+
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of f as functions: X (N, d) → (n_samples, N, P), the same at every call."""
+        raise ValueError(
+            f"{type(self).__name__} has no draws that are functions of X; sample_y has joint draws "
+            "at given rows."
+        )
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of y, as those of f."""

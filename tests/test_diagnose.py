@@ -167,9 +167,12 @@ def test_of_a_default_kernel_an_input_that_does_not_matter_is_noted():
     assert short.severity == "problem"
 
 
-def test_noise_at_its_bound_is_noted():
+def test_noise_at_its_bound_is_a_problem():
     level = torch.tensor([0.1, 1e-8], dtype=torch.float64)
-    assert only(findings.of_noise(level, (1e-8, 1e2))).severity == "note"
+    found = only(findings.of_noise(level, (1e-8, 1e2)))
+    assert found.severity == "problem"
+    assert "far too certain" in found.text
+    assert "AutoGaussianProcessRegressor" in found.advice
     assert only(findings.of_noise(level[:1], (1e-8, 1e2))).severity == "fine"
     assert not list(findings.of_noise(level, (1e-8, 1e-8)))  # is not learned
 

@@ -6,8 +6,10 @@ row is predicted with each of some known levels in its place, and
     p(y | x, new) = (1/K) Σ_k p(y | x, level_k),
 
 which is as wide as levels are far apart, and no wider where they do not matter. *Measured* with 6,
-12 and 30 levels whose effects are normal, ten times the noise, and 150 rows: intervals of 95 % hold
-91, 91 and 95 % of new levels, where those of an average level held 18, 33 and 63.
+12 and 30 levels whose effects are normal, ten times the noise, and 150 rows, three draws each:
+intervals of 95 % hold 91, 91 and 93 % of new levels, where those of an average level held 18, 33 and
+63. Few levels may be closer to each other than new ones are to them by chance: of twelve of one
+draw intervals held 73 %.
 """
 
 from __future__ import annotations

@@ -156,9 +156,10 @@ def of_noise(variance: Tensor, bounds: tuple[float, float]) -> Iterator[Finding]
             severity="problem",
             text=f"The noise variance is at its lower bound, {low:g}: the model takes y for a "
             "function of X without noise, and if y has some, predictions are far too certain.",
-            advice="Add WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are then those of the "
-            "noise, or take kernel=None, or AutoGaussianProcessRegressor, whose noise has a prior. "
-            "If y has no noise, add WhiteKernel(1e-6, 'fixed').",
+            advice="Look for copies of rows, which seem to say so. If y is noisy, add "
+            "WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are then those of the noise, or "
+            "take AutoGaussianProcessRegressor, whose noise has a prior; if it is not, "
+            "WhiteKernel(1e-6, 'fixed').",
             category=ConvergenceWarning,
         )
     yield found

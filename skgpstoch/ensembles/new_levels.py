@@ -7,9 +7,8 @@ row is predicted with each of some known levels in its place, and
 
 which is as wide as levels are far apart, and no wider where they do not matter. *Measured* with 6,
 12 and 30 levels whose effects are normal, ten times the noise, and 150 rows, three draws each:
-intervals of 95 % hold 91, 91 and 93 % of new levels, where those of an average level held 18, 33 and
-63. Few levels may be closer to each other than new ones are to them by chance: of twelve of one
-draw intervals held 73 %.
+intervals of 95 % hold 91, 91 and 93 % of new levels; those of an average level held 18, 33 and 63.
+A few known levels may be close to one another by chance: of one draw of twelve they held 73 %.
 """
 
 from __future__ import annotations

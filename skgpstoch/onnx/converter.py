@@ -101,7 +101,9 @@ def shapes(operator: Any) -> None:
 def convert(scope: Any, operator: Any, container: Any) -> None:
     """Add the nodes of a model's graph."""
     if container.target_opset < OPSET:
-        raise CannotExport(f"target_opset={container.target_opset}, less than {OPSET}")
+        raise CannotExport(
+            f"target_opset={container.target_opset}", f"Set target_opset={OPSET} or more."
+        )
     model = operator.raw_operator
     outputs = ("mean",) if len(operator.outputs) == 1 else None  # else those that are usual
     graph = to_onnx(model, outputs).graph

@@ -419,7 +419,6 @@ def test_a_classifier_is_at_its_optimum(n_rows):
     ],
     ids=repr,
 )
-@pytest.mark.filterwarnings("ignore:The noise variance is at its lower bound")  # of copies
 def test_a_weight_is_a_number_of_rows(model, is_class):
     X, y = make_moons(40, noise=0.3, random_state=0)
     y = y if is_class else X[:, 0] + 0.1 * y

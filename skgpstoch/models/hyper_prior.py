@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ..data.rows import Rows
 
-NOISE_PRIOR = (-1.0, 2.0)  # mean and deviation of log σ², for y of variance 1
-LENGTH_SCALE_PRIOR = (math.log(3.0), 1.0)  # of log ℓ/√d, for inputs of variance 1
+WEAK_NOISE_PRIOR = (-1.0, 2.0)  # mean and deviation of log σ², for y of variance 1
+WEAK_SCALE_PRIOR = (math.log(3.0), 1.0)  # of log ℓ/√d, for inputs of variance 1
 
 
 class HyperPrior(NamedTuple):
@@ -40,11 +40,11 @@ class HyperPrior(NamedTuple):
         """Return that of targets; a constant one may have any unit."""
         y = rows.y.double()
         variance = rows.mean((y - rows.mean(y)).square())
-        return cls(torch.where(variance > 0.0, variance, 1.0).log() + NOISE_PRIOR[0])
+        return cls(torch.where(variance > 0.0, variance, 1.0).log() + WEAK_NOISE_PRIOR[0])
 
     def neg_log(self, log_noise: Tensor, log_length_scale: Tensor) -> Tensor:
         """−log p(θ) but for a constant, (), at log σ² (P,) and log ℓ (d,)."""
-        middle, std = LENGTH_SCALE_PRIOR
+        middle, std = WEAK_SCALE_PRIOR
         relative = log_length_scale - 0.5 * math.log(log_length_scale.numel())
-        of_noise = (log_noise - self.log_noise) / NOISE_PRIOR[1]
+        of_noise = (log_noise - self.log_noise) / WEAK_NOISE_PRIOR[1]
         return 0.5 * (of_noise.square().sum() + ((relative - middle) / std).square().sum())

@@ -39,10 +39,12 @@ LABEL_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little o
 LONGEST_STEP = 1.0  # in deviations of the prior, that a fold moves θ
 MOST_NEWTON_STEPS = 30
 NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
+NEWTON_TOL_OF_ROW = 3e-4  # nats for each row, if that is more
 CG_STEPS = 12
 CG_TOL = 0.3  # of the gradient, that is left of it
 STEP_HALVINGS = 12  # of a step
-NEGLIGIBLE_VARIANCE = 1e-5  # share of the variance of f that is left out
+PRECISE_POINTS = 200  # of more, the spectrum is found in float32, in half the time
+NEGLIGIBLE_VARIANCE = 1e-3  # share of the variance of f that is left out
 
 
 # ---- θ given labels ------------------------------------------------------------------------------
@@ -241,7 +243,8 @@ class PointFeatures:
     @functools.cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Q (M, R) and Λ (R,), the largest; the rest have little of the variance."""
-        values, Q = eigh(self.kernel(self.Z))
+        K = self.kernel(self.Z)
+        values, Q = (a.to(K) for a in eigh(K.float() if len(K) > PRECISE_POINTS else K))
         kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE_VARIANCE * values.sum()
         return Q[:, kept], values[kept]
 
@@ -361,6 +364,7 @@ def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor,
     U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes) if start is None else start
     f = p.f(U)
     psi = p.psi(U, f)
+    tol = max(NEWTON_TOL, NEWTON_TOL_OF_ROW * len(f))
     for _ in range(MOST_NEWTON_STEPS):
         gradient = U - p.pulled(p.residual(f))
         D = rough.newton_step(f.float(), gradient.float()).to(U)
@@ -375,6 +379,6 @@ def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor,
         t = torch.where(found > psi, 0.0, t)[:, None]
         U, f = U + t * D, f + t * along
         psi = torch.minimum(psi, found)
-        if float(promised.max()) < NEWTON_TOL:
+        if float(promised.max()) < tol:
             break
     return U, f

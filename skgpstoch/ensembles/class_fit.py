@@ -237,7 +237,7 @@ def blind_functions(
     if not best.pairs:
         return modes(PointFeatures(kernel, rows.Z), rows, VARIANCES)[1]
     found = rows.X.new_empty(len(rows.X), len(VARIANCES), len(rows.offset))
-    for fold, theta in enumerate(best.without(searched.fold)):
+    for fold, theta in enumerate(best.without(searched.fold, len(rows.folds))):
         own, others = rows.fold == fold, rows.without(fold)
         features = PointFeatures(unit_kernel(best.evidence.prior, theta, searched.X), others.Z)
         problems = problems_of(features, others, VARIANCES)

@@ -128,21 +128,23 @@ class LabelEvidence:
         G = C.mul_(-0.5 * P).addmm_(A, A.mT, alpha=0.5 / variance)
         return value, self.prior.std * pull(G) - z
 
-    def slopes_without(self, z: np.ndarray, fold: Tensor) -> np.ndarray:
+    def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
         """Return gradients of what the rows but for those of each fold (N,) make of it, (F, D).
 
-        With C⁻¹ of all rows, that of the others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
+        They are 0 where labels of the others are all the same. With C⁻¹ of all rows, that of the others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
         """
         self.covariance.set_theta(self.prior.theta(z))
         pull, C = self.covariance.gram_(self.C, True), self.C
         C.diagonal().add_(1.0 / self.weight)
-        slopes = np.zeros((int(fold.max()) + 1, len(z)))
+        slopes = np.zeros((n_folds, len(z)))
         if pull is None or not cholesky_(C):
             return slopes
         inverse_(C)
         mirror_(C)
-        for k in range(len(slopes)):
+        for k in range(n_folds):
             own, weight = fold == k, self.weight.masked_fill(fold == k, 0.0)
+            if bool((self.Y[~own] == self.Y[~own][:1]).all()):
+                continue
             inverse = C - C[:, own] @ torch.linalg.solve(C[own][:, own], C[own])
             Y, n, P = self.Y - weight @ self.Y / weight.sum(), float(weight.sum()), self.Y.shape[1]
             A = inverse @ Y
@@ -174,15 +176,15 @@ class BestTheta(NamedTuple):
         """θ, (D,)."""
         return self.evidence.prior.theta(self.z)
 
-    def without(self, fold: Tensor) -> np.ndarray:
+    def without(self, fold: Tensor, n_folds: int) -> np.ndarray:
         """Return θ of the rows but for those of each fold (N,), by one quasi-Newton step, (F, D).
 
         A fold moves θ little, so that the curvature of all rows will do. Where none is known, as
         the search did not move, θ stays.
         """
         if not self.pairs:
-            return np.tile(self.theta, (int(fold.max()) + 1, 1))
-        slopes = torch.from_numpy(self.evidence.slopes_without(self.z, fold))
+            return np.tile(self.theta, (n_folds, 1))
+        slopes = torch.from_numpy(self.evidence.slopes_without(self.z, fold, n_folds))
         steps = np.stack([quasi_newton(slope, self.pairs).numpy() for slope in slopes])
         z = self.z + steps.clip(-LONGEST_STEP, LONGEST_STEP)
         return self.evidence.prior.theta(z.clip(-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS))

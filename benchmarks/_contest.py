@@ -229,7 +229,7 @@ def print_table(title: str, table: pd.DataFrame, index: bool = False) -> None:
 def print_summary(
     rows: pd.DataFrame, ours: str, measures: Sequence[str], by: Sequence[str] = ()
 ) -> None:
-    """The standing against each rival, and the sets that were lost; without rivals there is none."""
+    """The standing against each rival, and the sets that were lost, if there is a rival."""
     models = set(rows.model) - {ours}
     if models:
         standing = rivalry(rows, ours, measures, by)

@@ -131,7 +131,8 @@ class LabelEvidence:
     def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
         """Return gradients of what the rows but for those of each fold (N,) make of it, (F, D).
 
-        They are 0 where labels of the others are all the same. With C⁻¹ of all rows, that of the others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
+        They are 0 where labels of the others are all the same. With C⁻¹ of all rows, that of the
+        others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
         """
         self.covariance.set_theta(self.prior.theta(z))
         pull, C = self.covariance.gram_(self.C, True), self.C

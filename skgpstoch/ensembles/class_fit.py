@@ -1,9 +1,12 @@
 """How a process of classes is fitted: its kernel, the variance of f, and how certain it is.
 
-Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: those of
-the rows of a fold are then learned from the others, as are the variance and the confidence with
-which they are predicted. *Measured* on 18 tables: held-out log probabilities of 60 rows were .093
-nats above those of new rows, and weights and confidence followed them.
+Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: for the
+rows of a fold they then move, by one step of Newton's, to what the others ask for; variance and
+confidence are learned from the others. *Measured* on 18 tables: without that step, held-out log
+probabilities of 60 rows were .093 nats above those of new rows, and weights and confidence followed
+them. Whole searches for each fold made fits 1.4 times as long and no better: on 14 tables of 60,
+120 and 400 rows, two splits of each, held-out log-losses less those of new rows were .009, .026 and
+.010 with them, −.000, .010 and .004 with one step.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from .stacking import stacking_weights
 FOLDS_OF_FEW = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
-BLIND_ROWS = 600  # up to which each fold has a kernel that is learned without it
+BLIND_ROWS = 600  # up to which each fold has a kernel of its own
 VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
 VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
 LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
@@ -230,7 +233,7 @@ def modes(
 def blind_functions(
     best: BestTheta, kernel: sk.Kernel, rows: ClassRows, searched: ClassRows
 ) -> Tensor:
-    """Return f of each row by a kernel, and a mode, that have not seen its fold, (N, V, C).
+    """Return f of each row by the kernel and the mode of the other folds, (N, V, C).
 
     Folds whose θ is that of all rows share the kernel of these.
     """

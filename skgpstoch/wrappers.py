@@ -12,12 +12,12 @@ These functions take any of them, one inside another, and ask the regressor insi
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
-from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -42,8 +42,9 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     Parameters
     ----------
     estimator : object
-        A fitted regressor with `predict_distribution`, scikit-learn's own
-        ``GaussianProcessRegressor``, or wrappers of one of them.
+        A fitted regressor with `predict_distribution`; one with ``predict(X, return_std=True)``, as
+        scikit-learn's own Gaussian process and ``BayesianRidge`` have it, whose distributions are
+        taken as normal; or wrappers of one of them.
     X : array-like of shape (n_samples, n_features)
         Inputs, as the outermost wrapper takes them.
     **of_rows : dict
@@ -82,16 +83,17 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
         given = predict_distribution(estimator.regressor_, X, **of_rows)
         law = transformed(given.law, estimator.transformer_)
         return PredictiveDistribution(law, (law.shape[1],) if estimator._training_dim > 1 else ())
-    if isinstance(estimator, SklearnProcess):
-        mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True))
-        columns = (part.reshape(len(part), -1) for part in (mean, std))
-        return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
-    if not hasattr(estimator, "predict_distribution"):
+    if hasattr(estimator, "predict_distribution"):
+        return estimator.predict_distribution(X, **of_rows)
+    if not predicts_std(estimator):
         raise TypeError(
-            f"Predictive distributions need a regressor with predict_distribution, which "
-            f"{estimator!r} lacks. ConstantVarianceRegressor gives any regressor one variance."
+            "Predictive distributions need a regressor with predict_distribution, or with "
+            f"predict(X, return_std=True), got {estimator!r}. ConstantVarianceRegressor gives any "
+            "regressor one variance."
         )
-    return estimator.predict_distribution(X, **of_rows)
+    mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))
+    columns = (part.reshape(len(part), -1) for part in (mean, std))
+    return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
 
 
 @documented(predict_distribution)
@@ -187,6 +189,12 @@ def inside(estimator: Any) -> Any:
     if hasattr(estimator, "refit"):
         raise TypeError(f"{estimator!r} has no best_estimator_: fit the search, with refit.")
     return estimator.estimator if isinstance(estimator, FrozenEstimator) else None
+
+
+def predicts_std(estimator: Any) -> bool:
+    """Tell whether a regressor's `predict` has the parameter `return_std`."""
+    predict = getattr(estimator, "predict", None)
+    return predict is not None and "return_std" in signature(predict).parameters
 
 
 def before_last(pipeline: Pipeline, X: Any) -> Any:

@@ -179,13 +179,26 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(skgpstoch.training.optimizers, "LBFGS_ITERATIONS", 2)
 
 
-@pytest.fixture
-def few_newton_steps(monkeypatch):
-    """Two to the best q(w) of a likelihood that has no closed form, where any will do."""
+def cut_newton(monkeypatch, settles):
+    """Two steps to the best q(w) of a likelihood that has no closed form, where any will do."""
     newton = skgpstoch.objectives.optimal_q.damped_newton
     monkeypatch.setattr(
-        skgpstoch.objectives.optimal_q, "damped_newton", lambda *args: newton(*args[:5], 2)
+        skgpstoch.objectives.optimal_q,
+        "damped_newton",
+        lambda *args: (newton(*args[:5], 2)[0], settles),
     )
+
+
+@pytest.fixture
+def few_newton_steps(monkeypatch):
+    """Two to the best q(w), that count as settled: as many do not go from another start."""
+    cut_newton(monkeypatch, True)
+
+
+@pytest.fixture
+def few_newton_steps_from_both_starts(monkeypatch):
+    """Two to the best q(w), and two from the other start."""
+    cut_newton(monkeypatch, False)
 
 
 @pytest.fixture

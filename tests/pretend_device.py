@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import types
+import unittest.mock
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 
 NAME = "pretend"
@@ -222,7 +223,7 @@ def is_ours(device: Any) -> bool:
 
 # ---- memory --------------------------------------------------------------------------------------
 
-_storages: set[int] = set()
+_storages: dict[int, weakref.ref] = {}
 
 
 def counted(raw: torch.Tensor) -> torch.Tensor:
@@ -238,39 +239,26 @@ def counted(raw: torch.Tensor) -> torch.Tensor:
             f"{NAME} out of memory: {n_bytes} bytes are asked for, {TRAFFIC.alive} are in use, "
             f"of {TRAFFIC.budget}"
         )
-    _storages.add(key)
-    weakref.finalize(storage, _freed, key, n_bytes)  # torch keeps the object as long as the memory
+    # torch keeps the object as long as the memory; finalizers of weakref's own take twice as long
+    _storages[key] = weakref.ref(storage, functools.partial(_freed, key, n_bytes))
     TRAFFIC.alive += n_bytes
     TRAFFIC.peak = max(TRAFFIC.peak, TRAFFIC.alive)
     return raw
 
 
-def _freed(key: int, n_bytes: int) -> None:
-    _storages.discard(key)
+def _freed(key: int, n_bytes: int, storage: weakref.ref) -> None:
+    _storages.pop(key, None)
     TRAFFIC.alive -= n_bytes
 
 
 # ---- operations ----------------------------------------------------------------------------------
 
 
-def tensors_of(*values: Any) -> list[torch.Tensor]:
-    """All tensors in arguments; several times as quick as torch's own function for trees."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += tensors_of(*value)
-        elif isinstance(value, dict):
-            found += tensors_of(*value.values())
-    return found
-
-
 def mapped(change: Any, value: Any) -> Any:
-    """Arguments, or what was found, with other tensors."""
+    """Arguments, or what was found, with other tensors; quicker than torch's function for trees."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, LISTS):
         return type(value)([mapped(change, part) for part in value])
     if isinstance(value, dict):
         return {name: mapped(change, part) for name, part in value.items()}
@@ -299,7 +287,7 @@ def check_devices(func: Any, name: str, args: tuple, tensors: list[torch.Tensor]
     )
 
 
-def target_of(tensors: list[torch.Tensor], kwargs: dict) -> bool:
+def target_of(tensors: Iterable[torch.Tensor], kwargs: dict) -> bool:
     """Whether the result is on the device."""
     if kwargs.get("device") is not None:
         return is_ours(kwargs["device"])
@@ -308,31 +296,45 @@ def target_of(tensors: list[torch.Tensor], kwargs: dict) -> bool:
 
 def compute(func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute on the CPU what the device is asked for, and count it."""
-    name = func.overloadpacket.__name__
-    tensors = tensors_of(args, kwargs)
-    ours = target_of(tensors, kwargs)
-    check_devices(func, name, args, tensors)
-    count(name, args, ours)
-    if name in ("copy_", "_copy_from"):
-        target, source = args[:2] if name == "copy_" else args[1::-1]
-        raw_of(target).copy_(raw_of(source))
-        return target
-    if kwargs.get("device") is not None:
-        kwargs = kwargs | {"device": torch.device("cpu")}
-    found = func(*mapped(raw_of, args), **mapped(raw_of, kwargs))
-    if name == "_to_copy" and found is raw_of(args[0]):
-        found = found.clone()
-    given = {id(raw_of(a)): a for a in tensors}
+    name = name_of(func)
+    tensors: list[torch.Tensor] = []
+    given: dict[int, torch.Tensor] = {}
+
+    def raw(value: torch.Tensor) -> torch.Tensor:
+        inside = raw_of(value)
+        tensors.append(value)
+        given[id(inside)] = value
+        return inside
 
     def placed(value: torch.Tensor) -> torch.Tensor:
         if id(value) in given:  # in place, or out=
             return given[id(value)]
         return PretendTensor(value) if ours else value
 
+    raw_args, raw_kwargs = mapped(raw, args), mapped(raw, kwargs)
+    ours = target_of(tensors, kwargs)
+    check_devices(func, name, args, tensors)
+    count(name, args, ours)
     try:
+        if name in ("copy_", "_copy_from"):
+            target, source = (0, 1) if name == "copy_" else (1, 0)
+            raw_args[target].copy_(raw_args[source])
+            return args[target]
+        if kwargs.get("device") is not None:
+            raw_kwargs["device"] = torch.device("cpu")
+        found = func(*raw_args, **raw_kwargs)
+        if name == "_to_copy" and found is raw_args[0]:
+            found = found.clone()
         return mapped(placed, found)
-    finally:
-        given.clear()  # who keeps an error keeps `placed`
+    finally:  # who keeps an error keeps these
+        given.clear()
+        tensors.clear()
+
+
+@functools.cache
+def name_of(func: Any) -> str:
+    """What an operation is called, whatever its arguments are."""
+    return func.overloadpacket.__name__
 
 
 def count(name: str, args: tuple, ours: bool) -> None:
@@ -362,23 +364,55 @@ def count_indices(name: str, args: tuple) -> None:
             TRAFFIC.waits[name] += 1
 
 
-class Strict(TorchFunctionMode):
-    """Refuses draws on one device from a generator of the other.
+def strict(draw: Any) -> Any:
+    """A function that refuses to draw on one device from a generator of the other.
 
-    Below this level a generator is torch's own again, and does not know what it pretends.
+    Below torch's functions a generator is torch's own again, and does not know what it pretends.
     """
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+    @functools.wraps(draw)
+    def checked(*args: Any, **kwargs: Any) -> Any:
         generator = kwargs.get("generator")
         if isinstance(generator, PretendGenerator):
-            ours = target_of(tensors_of(args, kwargs), kwargs)
+            ours = target_of((*args, *kwargs.values()), kwargs)
             if is_ours(generator.device) != ours:
                 raise RuntimeError(
                     f"Expected a '{NAME if ours else 'cpu'}' device type for generator but found "
                     f"'{generator.device.type}'"
                 )
-        return func(*args, **kwargs)
+        return draw(*args, **kwargs)
+
+    return checked
+
+
+@functools.cache
+def draws() -> list[tuple[Any, str]]:
+    """Where torch has its functions that take a generator."""
+    takes = (
+        full.removeprefix("aten::").partition(".")[0]
+        for full, operation in operations()
+        if any(a.name == "generator" for a in operation._schema.arguments)
+    )
+    return [
+        (place, name)
+        for name in sorted(set(takes))
+        for place in (torch, torch.Tensor)
+        if callable(getattr(place, name, None))
+    ]
+
+
+@contextlib.contextmanager
+def strict_draws() -> Iterator[None]:
+    """Have torch's functions refuse generators of the other device.
+
+    A mode of torch's would see all functions, and make each operation twice as long.
+    """
+    with contextlib.ExitStack() as stack:
+        for place, name in draws():
+            stack.enter_context(
+                unittest.mock.patch.object(place, name, strict(getattr(place, name)))
+            )
+        yield
 
 
 # ---- the backend ---------------------------------------------------------------------------------
@@ -414,8 +448,8 @@ def install() -> None:
     _library.impl("_copy_from", kernel_of(torch.ops.aten._copy_from.default), "PrivateUse1")
 
 
-def factories() -> Iterator[tuple[str, Any]]:
-    """Operations that make tensors of none."""
+def operations() -> Iterator[tuple[str, Any]]:
+    """All operations that torch has, and their names."""
     for full in torch._C._dispatch_get_all_op_names():
         namespace, _, name = full.partition("::")
         if namespace != "aten":
@@ -423,8 +457,13 @@ def factories() -> Iterator[tuple[str, Any]]:
         name, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, name, None)
         operation = getattr(packet, overload or "default", None)
-        if operation is None:
-            continue
+        if operation is not None:
+            yield full, operation
+
+
+def factories() -> Iterator[tuple[str, Any]]:
+    """Operations that make tensors of none."""
+    for full, operation in operations():
         arguments = operation._schema.arguments
         makes = any(a.name == "device" for a in arguments)
         if makes and not any("Tensor" in str(a.type) for a in arguments):
@@ -451,7 +490,7 @@ def pretending() -> Iterator[Traffic]:
     TRAFFIC.clear()
     TRAFFIC.budget = float("inf")
     try:
-        with Strict(), torch.serialization.safe_globals([restored]):
+        with strict_draws(), torch.serialization.safe_globals([restored]):
             yield TRAFFIC
     finally:
         torch.Generator, torch.load = generator, _load

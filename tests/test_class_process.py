@@ -387,11 +387,12 @@ def dense_laplace(model, new):
     ) @ model.fitted.coefficients.numpy(), prior - star @ shrunk @ star.swapaxes(1, 2)
 
 
-def recentred(logits, p, rounds=500):
+def recentred(logits, p):
     """Return deviations of softmax of draws (S, N, C), which move until their mean is p."""
-    shift = np.zeros_like(p)
-    for _ in range(rounds):  # Berry, Levinsohn & Pakes, 1995
-        shift += np.log(p) - np.log(softmax(logits + shift, 2).mean(0))
+    shift, step = np.zeros_like(p), np.inf
+    while np.abs(step).max() > 1e-7:  # Berry, Levinsohn & Pakes, 1995
+        step = np.log(p) - np.log(softmax(logits + shift, 2).mean(0))
+        shift += step
     return softmax(logits + shift, 2).std(0)
 
 

@@ -42,7 +42,8 @@ from skgpstoch.display import (
     ReportDisplay,
     StackingWeightsDisplay,
 )
-from skgpstoch.metrics import central_interval, interval_coverage
+from skgpstoch.metrics import interval_coverage
+from skgpstoch.scores import central_interval
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

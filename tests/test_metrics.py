@@ -20,7 +20,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpstoch.metrics import (
-    central_interval,
     continuous_ranked_probability_score,
     interval_coverage,
     make_coverage_scorer,
@@ -28,8 +27,8 @@ from skgpstoch.metrics import (
     neg_crps_scorer,
     neg_log_predictive_density_scorer,
     negative_log_predictive_density,
-    predict_mean_std,
 )
+from skgpstoch.scores import central_interval, predict_mean_std
 
 GAUSSIAN_SCORES = [negative_log_predictive_density, continuous_ranked_probability_score]
 SCORERS = [
@@ -234,9 +233,9 @@ def test_scorers_are_the_metrics_of_the_predictions(estimator, data):
     mean, std = getattr(estimator, "best_estimator_", estimator).predict(X, return_std=True)
     w = np.linspace(0, 1, len(y))
     nlpd = negative_log_predictive_density(y, mean, std)
-    assert neg_log_predictive_density_scorer(estimator, X, y) == -nlpd
+    assert neg_log_predictive_density_scorer(estimator, X, y) == pytest.approx(-nlpd, rel=1e-12)
     crps = continuous_ranked_probability_score(y, mean, std, sample_weight=w)
-    assert neg_crps_scorer(estimator, X, y, sample_weight=w) == -crps
+    assert neg_crps_scorer(estimator, X, y, sample_weight=w) == pytest.approx(-crps, rel=1e-12)
     inside = np.average(np.abs(y - mean) <= norm.ppf(0.75) * std, weights=w)
     assert make_coverage_scorer(0.5)(estimator, X, y, sample_weight=w) == -abs(inside - 0.5)
 
@@ -298,7 +297,7 @@ class _SwallowsKeywords(Ridge):
     [
         Ridge(),
         make_pipeline(StandardScaler(), Ridge()),
-        TransformedTargetRegressor(BayesianRidge()),
+        TransformedTargetRegressor(Ridge()),
         _SwallowsKeywords(),
     ],
     ids=["regressor", "pipeline", "transformed target", "swallows keywords"],
@@ -325,8 +324,6 @@ def test_other_errors_pass_through(data):
 @pytest.mark.parametrize(
     ("coverage", "error"), [(0, ValueError), (1, ValueError), ("a", TypeError)]
 )
-def test_bad_coverage_is_named(coverage, error, data):
+def test_bad_coverage_is_named(coverage, error):
     with pytest.raises(error, match="coverage"):
         make_coverage_scorer(coverage)
-    with pytest.raises(error, match="coverage"):
-        neg_coverage_error_scorer(BayesianRidge().fit(*data), *data, coverage=coverage)

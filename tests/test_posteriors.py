@@ -132,13 +132,15 @@ def places(model, seed=0):
     """Where draws of the prior are in their posteriors: three values of f, and the likelihood.
 
     The latter's place is its rank among draws of the posterior, the others' is the posterior's
-    distribution function; (n_draws, 4), uniform if posteriors are right.
+    distribution function; (n_draws, 4), uniform if posteriors are right. Draws are the outputs of
+    one fit, which share the kernel and the noise, but no data.
     """
     rng, found = np.random.default_rng(seed), []
     both, n = np.concatenate([ROWS, NEW]), len(ROWS)
-    for _ in range(N_DRAWS):
-        f, y = simulate(rng)
-        mean, cov = latent_moments(model.fit(ROWS, y), both)
+    simulated = [simulate(rng) for _ in range(N_DRAWS)]
+    Y = np.stack([y for _, y in simulated], -1)  # (n, n_draws)
+    means, covariances = latent_moments(model.fit(ROWS, Y), both)
+    for (f, y), mean, cov in zip(simulated, means.T, np.moveaxis(covariances, -1, 0), strict=True):
         std = np.sqrt(cov.diagonal())
         L = np.linalg.cholesky(cov[:n, :n] + 1e-9 * np.eye(n))
         draws = mean[:n] + rng.standard_normal((200, n)) @ L.T

@@ -1,5 +1,6 @@
 """Predictive distributions through scikit-learn's wrappers."""
 
+import pickle
 import re
 import textwrap
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import lognorm
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
@@ -18,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PowerTransformer, StandardScaler
 
 import skgpstoch as gp
-from skgpstoch import SVGPRegressor
+from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor
 
 DOC = Path(__file__).parents[1] / "doc"
 PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
@@ -151,7 +153,7 @@ def test_counts_and_exposures_through_a_pipeline(rows):
 def test_what_lacks_distributions_is_named(rows):
     X, y = rows
     for model in (Ridge(), make_pipeline(StandardScaler(), Ridge()), logged(Ridge())):
-        with pytest.raises(TypeError, match=r"predict_distribution, which Ridge\(\) lacks"):
+        with pytest.raises(TypeError, match=r"predict\(X, return_std=True\), got Ridge\(\)"):
             gp.predict_interval(model.fit(X, y), X)
     with pytest.raises(TypeError, match=r"sample_y, which Ridge\(\) lacks"):
         gp.sample_y(Ridge().fit(X, y), X)
@@ -186,3 +188,71 @@ def test_the_page_is_true():
     own = [block for block in blocks if "skpro" not in block]
     assert len(own) == len(blocks) - 1
     exec("".join(own), {"__name__": "page"})
+
+
+# ---- target_transform of estimators ------------------------------------------------------------
+
+FINITE = SCGDGaussianProcessRegressor(hidden_layer_sizes=(), max_iter=2, random_state=0)
+OURS = {"sparse": sparse(), "finite": FINITE, "robust": sparse(likelihood="student_t")}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", OURS)
+def test_a_transformed_target_is_that_of_scikit_learn(name, rows):
+    X, y = rows
+    inner = OURS[name]
+    model = clone(inner).set_params(target_transform="log").fit(X, y)
+    around = logged(clone(inner)).fit(X, y)
+    assert_array_equal(model.predict(X), gp.predict_distribution(around, X).mean())
+    assert_array_equal(model.predict_std(X), gp.predict_std(around, X))
+    assert_array_equal(model.predict_interval(X), gp.predict_interval(around, X))
+    density = model.log_predictive_density(X, y)
+    assert_allclose(density, gp.log_predictive_density(around, X, y))
+    assert_allclose(density, model.predict_distribution(X).logpdf(y))
+    assert_allclose(model.predictive_cdf(X, y), model.predict_distribution(X).cdf(y))
+    assert_array_equal(model.sample_y(X, 2), gp.sample_y(around, X, 2))
+    assert_array_equal(model.predict(X, latent=True), around.regressor_.predict(X, latent=True))
+
+
+def test_several_transformed_targets_and_weights(rows):
+    X, y = rows
+    Y, weight = np.column_stack([y, y**2]), np.arange(60.0) % 3
+    model = sparse(target_transform="yeo-johnson").fit(X, Y, sample_weight=weight)
+    kept = weight > 0.0
+    twice = np.repeat(np.flatnonzero(kept), weight[kept].astype(int))
+    again = sparse(target_transform="yeo-johnson").fit(X[twice], Y[twice])
+    assert_allclose(model.predict(X), again.predict(X), rtol=1e-5)
+    assert model.predict_interval(X).shape == (60, 2, 2)
+    assert model.sample_y(X, 3).shape == (60, 2, 3)
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+    assert np.isfinite(model.score(X, Y))
+
+
+def test_what_cannot_be_transformed_is_named(rows):
+    X, y = rows
+    model = sparse(target_transform="log")
+    with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
+        model.fit(X, y - 1.0)
+    with pytest.raises(ValueError, match="y_std must be None with target_transform"):
+        model.fit(X, y, y_std=0.1)
+    with pytest.raises(ValueError, match="target_transform must be None where y are counts"):
+        clone(model).set_params(likelihood="poisson").fit(X, np.ceil(y))
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="y_std must be None with target_transform"):
+        model.predict(X, y_std=0.1)
+    with pytest.raises(ValueError, match="return_cov=True needs latent=True"):
+        model.predict(X, return_cov=True)
+    with pytest.raises(ValueError, match=r"y must be where target_transform='log' is finite"):
+        model.log_predictive_density(X, -y)
+    assert model.partial_fit(X, y).target_transformer_ is not None
+    with pytest.raises(ValueError, match="target_transform"):
+        model.set_params(target_transform=None).partial_fit(X, y)
+
+
+def test_a_transformer_of_scikit_learn_is_left_alone(rows):
+    X, y = rows
+    transformer = PowerTransformer()
+    model = sparse(target_transform=transformer).fit(X, y)
+    assert not hasattr(transformer, "lambdas_")
+    around = TransformedTargetRegressor(sparse(), transformer=PowerTransformer()).fit(X, y)
+    assert_allclose(model.predict_interval(X), gp.predict_interval(around, X), rtol=1e-6)

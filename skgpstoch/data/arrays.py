@@ -87,6 +87,10 @@ class Scaling(NamedTuple):
         ruled = ruled_by_few(standard, quantile)
         return cls(*(np.where(ruled, b, a) for a, b in zip(standard, quantile, strict=True)))
 
+    def within(self, outer: Scaling) -> Scaling:
+        """Of values that an outer scaling has scaled before: both in one."""
+        return Scaling(self.offset * outer.scale + outer.offset, self.scale * outer.scale)
+
     def tensor(
         self,
         A: np.ndarray,
@@ -137,11 +141,15 @@ def all_finite(a: np.ndarray) -> bool:
 
 
 def readable(values: Any) -> Any:
-    """What NumPy can read: of a tensor its numbers, without a graph, and without bfloat16."""
+    """What NumPy can read: of a tensor on any device its numbers, bfloat16 as float32.
+
+    They become an array here, as scikit-learn would take a tensor for the namespace to compute in
+    if its `array_api_dispatch` is on.
+    """
     if not isinstance(values, Tensor):
         return values
     values = values.detach().cpu()
-    return values.float() if values.dtype == torch.bfloat16 else values
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:

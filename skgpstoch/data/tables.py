@@ -198,6 +198,13 @@ class TableEncoder:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
         return missing_columns_of(self.encoders)
 
+    def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
+        """Add up what is said of encoded columns, (n_encoded,), for those of X, (n_features,)."""
+        found = np.zeros(len(self.encoders))
+        widths = [encoder.width for encoder in self.encoders]
+        np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
+        return found
+
     def _first_read(self, X: Any) -> list[Column]:
         """Return the columns of training rows, and note what they hold."""
         mask = category_mask(self.categorical_features, names_of(X), X.shape[1])

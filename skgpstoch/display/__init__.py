@@ -5,6 +5,7 @@ and `from_predictions` do both at once. matplotlib is optional: only `plot` impo
 """
 
 from .images import InducingPatchesDisplay, PatchResponsesDisplay
+from .importances import FeatureImportancesDisplay
 from .predictions import PredictionIntervalDisplay, RegressionCalibrationDisplay
 from .report import ReportDisplay
 from .stacking import StackingWeightsDisplay
@@ -12,6 +13,7 @@ from .training import ADMMConvergenceDisplay, LearningCurveDisplay
 
 __all__ = [
     "ADMMConvergenceDisplay",
+    "FeatureImportancesDisplay",
     "InducingPatchesDisplay",
     "LearningCurveDisplay",
     "PatchResponsesDisplay",

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_scalar
 
 from ..docstrings import documented
-from ..metrics import unwrapped
+from ..scores import unwrapped
 from .base import FITTED, PLOTTED, Display, fitted_with
 from .drawing import draw_outline, draw_place, show
 

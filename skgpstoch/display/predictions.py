@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
-from .. import metrics
+from .. import scores
 from ..docstrings import documented
 from .base import MADE, PLOTTED, Display, final_estimator
 
@@ -98,7 +98,7 @@ class PredictionIntervalDisplay(Display):
     @property
     def observed_coverage(self) -> float:
         """Fraction of the rows inside their interval."""
-        return float(metrics.interval_coverage(self.y_true, self.y_interval))
+        return float(scores.interval_coverage(self.y_true, self.y_interval))
 
     @documented(PLOTTED)
     def plot(
@@ -155,7 +155,7 @@ class PredictionIntervalDisplay(Display):
         return self
 
     @classmethod
-    @documented(MADE, PREDICTED, metrics.SCORER)
+    @documented(MADE, PREDICTED, scores.PREDICTOR)
     def from_estimator(
         cls,
         estimator: Any,
@@ -178,7 +178,7 @@ class PredictionIntervalDisplay(Display):
         ValueError
             If there are several outputs, or `coverage` is not in (0, 1).
         """
-        mean, std = metrics.predict_mean_std(estimator, X)
+        mean, std = scores.predict_mean_std(estimator, X)
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
@@ -200,13 +200,13 @@ class PredictionIntervalDisplay(Display):
         y_true, y_mean, y_std : array-like of shape (n_samples,)
             Actual values, predictive means and predictive standard deviations (noise included).
         """
-        y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
+        y, mean, std = scores.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         if y.shape[1] != 1:
             raise ValueError(
                 f"{cls.__name__} shows one output, got {y.shape[1]}: call from_predictions with "
                 "one column of y_true, y_mean and y_std."
             )
-        interval = metrics.central_interval(mean[:, 0], std[:, 0], coverage)
+        interval = scores.central_interval(mean[:, 0], std[:, 0], coverage)
         display = cls(y_true=y[:, 0], y_mean=mean[:, 0], y_interval=interval, coverage=coverage)
         return display.plot(ax, **kwargs)
 
@@ -321,7 +321,7 @@ class RegressionCalibrationDisplay(Display):
         return self
 
     @classmethod
-    @documented(MADE, PREDICTED, metrics.SCORER)
+    @documented(MADE, PREDICTED, scores.PREDICTOR)
     def from_estimator(
         cls,
         estimator: Any,
@@ -353,9 +353,9 @@ class RegressionCalibrationDisplay(Display):
             If a level is not in (0, 1).
         """
         name = type(final_estimator(estimator)).__name__ if name is None else name
-        predictor, inputs = metrics.unwrapped(estimator, X)
+        predictor, inputs = scores.unwrapped(estimator, X)
         if not predicts_distributions(predictor):
-            mean, std = metrics.predict_mean_std(estimator, X)
+            mean, std = scores.predict_mean_std(estimator, X)
             return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
         needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y) - 1.0)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
@@ -381,7 +381,7 @@ class RegressionCalibrationDisplay(Display):
             Actual values, predictive means and predictive standard deviations (noise included);
             several outputs are pooled.
         """
-        y, mean, std = metrics.check_predictions(y_true, y_mean, y_std)  # (N, P) each
+        y, mean, std = scores.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         # The probability of the smallest central interval that covers y: 2Φ(|z|) − 1.
         needed = erf(np.abs(y - mean) / std / math.sqrt(2))  # (N, P)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
@@ -393,7 +393,7 @@ class RegressionCalibrationDisplay(Display):
         """Of levels whose intervals reach up to y, (N, …)."""
         nominal = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, dtype=float)
         for level in nominal:
-            metrics.check_coverage(level, "levels")
+            scores.check_coverage(level, "levels")
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)
         observed = covered / needed.size
         return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)

@@ -11,6 +11,7 @@ import torch
 
 from ..maths.gaussian import inverse
 from ..maths.quadrature import integrate_between
+from .counts import LEAST_TAIL, crps_of_counts
 
 BREAKS = (-200.0, -40.0, -10.0, -4.0, -1.5, 0.0, 1.5, 4.0, 10.0, 40.0, 200.0)
 """Standard deviations from the mean at which integrals begin anew. Beyond the last ones the square
@@ -52,8 +53,8 @@ class Law(ABC):
         """P(Y ≤ y)."""
 
     @property
-    def has_light_tails(self) -> bool:
-        """Whether exp(Y) has moments."""
+    def has_light_tails(self) -> Any:
+        """Whether exp(Y) has moments: one truth value, or one for each row and output."""
         return True
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
@@ -109,7 +110,9 @@ class Law(ABC):
         return np.stack([self.quantiles(probability) for probability in probabilities])
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output, by adaptive quadrature."""
+        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output: by adaptive quadrature, of counts by sums."""
+        if self.is_discrete:
+            return self._crps_of_counts(y)
         mean, std = self.moments()
         breaks = mean + np.array(BREAKS)[:, None, None] * std
         found = np.empty(self.shape)
@@ -123,6 +126,25 @@ class Law(ABC):
 
             between = np.vstack([breaks[..., p], at])
             found[:, p] = integrate_between(error, between, TOLERANCE * std[:, p])
+        return found
+
+    def between_counts(self, k: np.ndarray) -> np.ndarray:
+        """P(Y ≤ k) of counts, but smooth between them."""
+        raise NotImplementedError(f"{type(self).__name__} has no counts")
+
+    def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
+        probabilities = LEAST_TAIL, 0.25, 0.75, 1.0 - LEAST_TAIL
+        low, first, third, high = (self.quantile(p) for p in probabilities)
+        found = np.empty(self.shape)
+        for p in range(self.shape[1]):
+
+            def below(row: np.ndarray, k: np.ndarray, p: int = p) -> np.ndarray:
+                numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
+                law = self.of(np.repeat(row, k.shape[1]))
+                return law.between_counts(numbers)[:, p].reshape(k.shape)
+
+            ends = low[:, p], high[:, p], (third - first)[:, p] + 1.0
+            found[:, p] = crps_of_counts(y[:, p], *ends, below)
         return found
 
     def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:

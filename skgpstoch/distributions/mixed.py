@@ -29,8 +29,9 @@ class MixedLaw(Law):
         return self.parts[0].is_discrete
 
     @property
-    def has_light_tails(self) -> bool:
-        return all(part.has_light_tails for part in self.parts)
+    def has_light_tails(self) -> Any:
+        each = (np.broadcast_to(part.has_light_tails, self.shape) for part in self.parts)
+        return np.logical_and.reduce(list(each))
 
     def of(self, rows: Any) -> MixedLaw:
         return MixedLaw(self.weights, [part.of(rows) for part in self.parts])
@@ -69,7 +70,11 @@ class MixedLaw(Law):
     def _between(self, ends: Sequence[np.ndarray], probability: Any) -> np.ndarray:
         """Return quantiles, which are between those of the parts."""
         low, high = np.min(ends, axis=0), np.max(ends, axis=0)
-        return self.searched(np.broadcast_to(probability, self.shape), low, high)
+        found = self.searched(probability, low, high)
+        return np.rint(found) if self.is_discrete else found  # where the steps are
+
+    def between_counts(self, k: np.ndarray) -> np.ndarray:
+        return self._averaged([part.between_counts(k) for part in self.parts])
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
         which = rng.choice(len(self.parts), (n_samples, self.shape[0]), p=self.weights)

@@ -5,8 +5,9 @@
     CRPS = ∫ (F_z(t) − 1[t ≥ z])²·|g′(t)| dt
 
 where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. Means of exp(z) exist if z is normal, and
-are infinite if z has a Student-t distribution, however little is beyond what has been seen. Of such
-z, mean, deviation and CRPS are of y limited to what is between its quantiles 0.001 and 0.999.
+are infinite if z has a Student-t distribution, however little is beyond what has been seen (or a
+Laplace distribution that is wide). Of such z, mean, deviation and CRPS are of y limited to what is
+between its quantiles 0.001 and 0.999.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .targets import TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability on either side, where moments may not exist
+TO_END = 0.95  # of the way to an end of the map, where it may rise without a bound
 LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
 
 
@@ -37,7 +39,7 @@ class TransformedLaw(Law):
         return self.law.shape
 
     @property
-    def has_light_tails(self) -> bool:
+    def has_light_tails(self) -> Any:
         return self.map.is_affine and self.law.has_light_tails
 
     def of(self, rows: Any) -> TransformedLaw:
@@ -66,8 +68,12 @@ class TransformedLaw(Law):
         return np.where(where == 0.0, above, where < 0.0)
 
     def quantile(self, probability: float) -> np.ndarray:
-        ends = self.law.quantile(probability), self.law.quantile(1.0 - probability)
-        return self.map.inverse(np.where(self.map.sign > 0.0, *ends))
+        sides = (self.map.sign > 0.0, probability), (self.map.sign < 0.0, 1.0 - probability)
+        z = np.empty(self.shape)
+        for outputs, p in sides:
+            if outputs.any():
+                z[:, outputs] = self.law.quantile(p)[:, outputs]
+        return self.map.inverse(z)
 
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
         up = np.where(self.map.sign > 0.0, probability, 1.0 - probability)
@@ -113,7 +119,6 @@ class TransformedLaw(Law):
             is_out = where[:, p] != 0.0
             nearest = np.where(np.abs(ends[0] - y[:, p]) < np.abs(ends[1] - y[:, p]), 0, -1)
             at = np.where(is_out, np.where(nearest == 0, breaks[0], breaks[-1]), z[:, p])
-
             slope = self._slope_of(p, width)
 
             def error(
@@ -135,11 +140,12 @@ class TransformedLaw(Law):
         """Where integrals of output p begin anew, (K, N), and how wide y and z are, (N,)."""
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
-        if self.law.has_light_tails:
-            low, high = mean - LIGHT_REACH * std, mean + LIGHT_REACH * std
-        else:
-            low, high = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
-        low, high = np.maximum(low, self.map.low[p]), np.minimum(high, self.map.high[p])
+        low = np.maximum(mean - LIGHT_REACH * std, mean + TO_END * (self.map.low[p] - mean))
+        high = np.minimum(mean + LIGHT_REACH * std, mean + TO_END * (self.map.high[p] - mean))
+        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p]
+        if not is_light.all():
+            ends = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
+            low, high = (np.where(is_light, a, b) for a, b in zip((low, high), ends, strict=True))
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
         unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
         return np.clip(np.vstack([low, breaks, high]), low, high), unit, std
@@ -184,8 +190,9 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
         raise ValueError("Counts have no transformer: their distribution is of whole numbers.")
     law = law.continuous
     target = TargetMap(transformer, *law.place())
-    within = TruncatedLaw(law, target.low, target.high)
-    return TransformedLaw(within if within.cuts else law, target)
+    if np.isfinite([target.low, target.high]).any():
+        law = TruncatedLaw(law, target.low, target.high)
+    return TransformedLaw(law, target)
 
 
 def transformed_draws(draws: np.ndarray, transformer: Any) -> np.ndarray:

@@ -10,7 +10,8 @@ import numpy as np
 from .law import BREAKS, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
-LEAST_OUTSIDE = 1e-14
+LEAST_OUTSIDE = 1e-14  # probability outside, which is worth the rounding of a difference
+NOTHING = 1e-30  # probability outside, below which bounds do not matter to integrals
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,10 @@ class TruncatedLaw(Law):
         return self.law.shape
 
     @property
-    def cuts(self) -> bool:
-        """Whether anything is outside."""
-        below, above, _ = self._shares()
-        return bool((below + above).max(initial=0.0) > LEAST_OUTSIDE)
-
-    @property
-    def has_light_tails(self) -> bool:
-        """Not where a map rises without a bound, as it does towards its end."""
-        return False
+    def has_light_tails(self) -> Any:
+        """Not where something is near a bound, towards which a map may rise without one."""
+        below, above = self._outside()
+        return np.logical_and(self.law.has_light_tails, below + above <= NOTHING)
 
     def of(self, rows: Any) -> TruncatedLaw:
         return replace(self, law=self.law.of(rows))
@@ -91,13 +87,16 @@ class TruncatedLaw(Law):
         return np.log(self._shares()[2])
 
     def _shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Probabilities below, above and inside, (N, P)."""
-        low, high = (np.broadcast_to(end, self.shape) for end in (self.low, self.high))
-        below = np.where(np.isfinite(low), self.law.cdf(np.where(np.isfinite(low), low, 0.0)), 0.0)
-        above = np.where(
-            np.isfinite(high), self.law.sf(np.where(np.isfinite(high), high, 0.0)), 0.0
-        )
+        """Probabilities below, above and inside, (N, P); tails keep all digits where all is in."""
+        below, above = (np.where(a > LEAST_OUTSIDE, a, 0.0) for a in self._outside())
         return below, above, np.maximum(1.0 - below - above, LEAST_INSIDE)
+
+    def _outside(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of Z below and above, (N, P)."""
+        low, high = (np.broadcast_to(end, self.shape) for end in (self.low, self.high))
+        below = self.law.cdf(np.where(np.isfinite(low), low, 0.0))
+        above = self.law.sf(np.where(np.isfinite(high), high, 0.0))
+        return np.where(np.isfinite(low), below, 0.0), np.where(np.isfinite(high), above, 0.0)
 
     def _reach(self) -> tuple[np.ndarray, np.ndarray]:
         """How far integrals reach at most."""

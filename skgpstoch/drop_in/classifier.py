@@ -20,6 +20,7 @@ from ..docstrings import documented
 from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
+from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..estimators.validation import check_labels, check_weight
 from ..kernels import split_white_noise
@@ -332,6 +333,15 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
                 f"binary classification, received {self.n_classes_} classes."
             )
         return self._placed(self.base_estimator_).latent_mean_and_variance(X)
+
+    @property
+    @predicting()
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, in units of its standard deviation."""
+        self._check_has_columns()
+        base = self._placed(self.base_estimator_)
+        models = getattr(base, "estimators_", [base])
+        return averaged_importances(np.ones(len(models)), models)
 
     # ---- the marginal likelihood -------------------------------------------------------------
 

@@ -21,13 +21,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
 
 from ..data.arrays import borrowed
 from ..data.devices import map_blocks
 from ..data.messages import warn
+from ..kernels import Kernel, from_sklearn, split_white_noise
 from ..kernels.matrices import covariance_of
-from ..maths.linalg import NotPositiveDefiniteError
-from ..posteriors.exact import conditional_variance
+from ..maths.gaussian import LOG_2PI
+from ..maths.linalg import NotPositiveDefiniteError, cholesky_, extended_cholesky, log_det
+from ..posteriors.exact import ExactPosterior, conditional_variance
+from ..posteriors.functions import Functions, prior_functions
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word
@@ -59,10 +64,7 @@ def fit(
     kernel, value = search_evidence(kernel, rows, optimizer, n_restarts, random_state)
     factors = factorise(rows.covariance(kernel), *rows.tensors())
     if factors is None:
-        raise NotPositiveDefiniteError(
-            f"The kernel, {kernel}, is not returning a positive definite matrix. Try gradually "
-            "increasing the 'alpha' parameter of your GaussianProcessRegressor estimator."
-        )
+        raise not_positive_definite(kernel)
     L, alpha = (factor.cpu().numpy() for factor in factors)
     if not math.isfinite(value) or not np.isfinite(alpha).all():
         raise ValueError(
@@ -70,6 +72,40 @@ def fit(
             "extreme scale (use normalize_y=True)."
         )
     return ExactFit(kernel, L, alpha, value)
+
+
+def not_positive_definite(kernel: sk.Kernel) -> NotPositiveDefiniteError:
+    """Return the error for a covariance matrix of rows that has no factor."""
+    return NotPositiveDefiniteError(
+        f"The kernel, {kernel}, is not returning a positive definite matrix. Try gradually "
+        "increasing the 'alpha' parameter of your GaussianProcessRegressor estimator."
+    )
+
+
+def extended(fitted: ExactFit, rows: TrainingSet, more: TrainingSet) -> ExactFit:
+    """Return the fit of rows and more of them, with the same kernel: O(n²k) for k more.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If the covariance of all rows is not positive definite.
+    """
+    k = rows.covariance(fitted.kernel)
+    Y, noise = more.tensors()
+    C = k.among(more.X)
+    C.diagonal().add_(noise)
+
+    def factor(corner: Tensor) -> Tensor:  # without jitter, as a fit has none
+        if not cholesky_(corner):
+            raise not_positive_definite(fitted.kernel)
+        return corner
+
+    L = extended_cholesky(borrowed(fitted.L).to(k.device), k.cross(more.X), C, factor)
+    Y = torch.cat([rows.tensors()[0], Y])
+    alpha = torch.cholesky_solve(Y, L)
+    normaliser = Y.shape[1] * 0.5 * (log_det(L) + len(Y) * LOG_2PI)
+    value = float(-0.5 * (Y * alpha).sum() - normaliser)
+    return ExactFit(fitted.kernel, L.cpu().numpy(), alpha.cpu().numpy(), value)
 
 
 # ---- predictions ---------------------------------------------------------------------------------
@@ -91,6 +127,21 @@ class PriorModel(NamedTuple):
         """Return mean (N*, P) and covariance (N*, N*, P)."""
         cov = covariance_of(self.kernel, X[:1], self.device).among(X).cpu().numpy()
         return np.zeros((len(X), self.n_targets)), np.repeat(cov[..., None], self.n_targets, 2)
+
+    def gradients(self, X: np.ndarray) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
+        kernel = in_torch(self.kernel, self.device)
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            var = kernel.diag(block)[:, None].expand(-1, self.n_targets)
+            return torch.zeros_like(var), var
+
+        return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), self.device)
+
+    def functions(self, n_inputs: int, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draw f, without white noise."""
+        kernel = in_torch(split_white_noise(self.kernel)[0], self.device)
+        return prior_functions(kernel, n_inputs, n_samples, self.n_targets, generator)
 
 
 class ExactModel(NamedTuple):
@@ -131,3 +182,40 @@ class ExactModel(NamedTuple):
         V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
         cov = k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()
         return mean, np.repeat(cov[..., None], mean.shape[1], 2)
+
+    def gradients(self, X: np.ndarray) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
+        posterior, device = self.posterior(), self.rows.device
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            return posterior.marginals(block).mixture_moments()
+
+        return gradients_by_blocks(moments, torch.tensor(X, dtype=torch.float64), device)
+
+    def functions(self, n_inputs: int, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draw f, without white noise."""
+        return self.posterior(latent=True).functions(n_samples, generator)
+
+    def posterior(self, latent: bool = False) -> ExactPosterior:
+        """Return the same as a posterior in torch, on the device.
+
+        Its f has the white noise, unless it is to be `latent`.
+        """
+        X, Y, L, alpha = (
+            torch.tensor(a, dtype=torch.float64, device=self.rows.device)
+            for a in (self.rows.X, self.rows.Y, self.fitted.L, self.fitted.alpha)
+        )
+        kernel = self.fitted.kernel
+        kernel = in_torch(split_white_noise(kernel)[0] if latent else kernel, self.rows.device)
+        return ExactPosterior.from_factor(kernel, X, Y, L, alpha)
+
+
+def in_torch(kernel: sk.Kernel, device: torch.device) -> Kernel:
+    """Return a kernel whose values can be differentiated by the inputs, for good hyper-parameters.
+
+    Raises
+    ------
+    TypeError
+        If it is a kernel that does not run in torch.
+    """
+    return from_sklearn(kernel).to(device).requires_grad_(False)

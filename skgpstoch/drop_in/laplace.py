@@ -19,6 +19,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..data.arrays import borrowed, random_numbers
 from ..data.devices import map_blocks, prediction_device
+from ..estimators.importances import difference_importances, spread_of
 from ..kernels.matrices import Covariance, covariance_of
 from ..likelihoods import Bernoulli, OneVsRest
 from ..maths.gaussian import Marginals
@@ -140,6 +141,15 @@ class BinaryLaplaceClassifier(SavedEstimator):
         """Return the standard deviation of both classes' probabilities, (n, 2)."""
         mean, var = (torch.from_numpy(a)[None, :, None] for a in self.latent_mean_and_variance(X))
         return Bernoulli().probability_std(Marginals(mean, var)).numpy()
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, (d,)."""
+
+        def mean(X: np.ndarray) -> np.ndarray:
+            return self.latent_mean_and_variance(X)[0][:, None]
+
+        return difference_importances(mean, spread_of(self.X_train_, self.weight_))
 
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the latent function, each (n,), by blocks of rows."""

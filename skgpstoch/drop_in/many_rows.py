@@ -13,12 +13,14 @@ import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.messages import warn
+from ..estimators.regressor import gradients_of
 from ..kernels.matrices import set_theta, why_object
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
 from ..objectives.lbfgs import gradients_at
 from ..objectives.optimal_q import optimal_q
+from ..posteriors.gradients import MomentGradients
 from ..recipes.feature_builder import USUAL_BATCH
 from ..training.exact_search import TrainingSet, search_evidence
 from .noise import LEAST_START_NOISE, Noise, free_noise, noise_level, with_noise
@@ -122,6 +124,14 @@ class ManyRowsModel(NamedTuple):
         cov = cov.reshape(len(X), len(X), -1)
         cov[np.diag_indices(len(X))] += self.white
         return mean.reshape(len(mean), -1), cov
+
+    def gradients(self, X: np.ndarray) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
+        found = gradients_of(self.estimator, X, latent=True)
+        std = np.sqrt(np.square(found.std) + self.white)  # whose white part has no slope
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(std > 0.0, found.std / std, 0.0)
+        return found._replace(std=std, std_gradient=share[..., None] * found.std_gradient)
 
 
 def bound_at(

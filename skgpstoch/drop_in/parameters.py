@@ -52,6 +52,9 @@ class DropInParameters:
     log_marginal_likelihood_value_ : float
         Of `kernel_`, in nats: the log marginal likelihood, or the approximation or bound of it that
         `method_` has.
+    feature_importances_ : ndarray of shape (`n_features_in_`,)
+        How much f depends on each input, in units of its standard deviation, with the sum 1: the
+        root mean square derivative of its mean. It is computed when it is asked for.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

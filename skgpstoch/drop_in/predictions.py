@@ -9,13 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from ..data.arrays import Scaling, random_numbers, readable
+from ..data.arrays import Scaling, random_numbers, readable, resolve_seed
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.base import predicting
+from ..estimators.functions import SampledFunctions
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples
+from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 
 
@@ -27,6 +29,9 @@ class Predictive(Protocol):
 
     def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (n, P) and covariance (n, n, P)."""
+
+    def gradients(self, X: Any) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients by the inputs."""
 
 
 class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
@@ -52,13 +57,26 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         mean, cov = model.joint(X)
         return mean * scale + offset, cov * np.square(scale)
 
+    @predicting()
+    def _gradients(self, X: Any) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients, in the units of y."""
+        X = self._validated(X, reset=False)
+        model, scaling = self._model()
+        return model.gradients(X).scaled(*scaling)
+
     def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        return_mean_grad: bool = False,
+        return_std_grad: bool = False,
+    ) -> Any:
         """Predict the mean of y, and if asked its standard deviation or joint covariance.
 
         The noise of a WhiteKernel is in both, and alpha in neither. A model that is not fitted
-        predicts from the prior.
+        predicts from the prior. The last two parameters are those of scikit-optimize's regressor,
+        whose acquisition functions ask for them; `predict_gradient` takes many rows.
 
         Parameters
         ----------
@@ -68,6 +86,11 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             Whether to return the standard deviation at each row.
         return_cov : bool, default=False
             Whether to return the covariance of the rows, O(n_samples²) memory.
+        return_mean_grad : bool, default=False
+            Whether to return the gradient of the mean by the inputs, for a single row.
+        return_std_grad : bool, default=False
+            Whether to return the gradient of the standard deviation, for a single row and with
+            `return_std`.
 
         Returns
         -------
@@ -77,9 +100,25 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             Only if `return_std`.
         y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
             Only if `return_cov`.
+        y_mean_grad : ndarray of shape (n_features,) or (n_targets, n_features)
+            Only if `return_mean_grad`.
+        y_std_grad : ndarray of the shape of y_mean_grad
+            Only if `return_std_grad`.
+
+        Raises
+        ------
+        RuntimeError
+            If the standard deviation and the covariance are asked for.
+        ValueError
+            If a gradient is asked for with more than one row, with the covariance, or of the
+            standard deviation without that.
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        if return_mean_grad or return_std_grad:
+            return self._predict_with_gradients(
+                X, return_std, return_cov, return_mean_grad, return_std_grad
+            )
         if return_cov:
             mean, cov = self._joint(X)
             return shaped(mean), shaped(cov)
@@ -87,6 +126,46 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         if return_std:
             return shaped(mean), shaped(np.sqrt(var))
         return shaped(mean)
+
+    def _predict_with_gradients(
+        self,
+        X: Any,
+        return_std: bool,
+        return_cov: bool,
+        return_mean_grad: bool,
+        return_std_grad: bool,
+    ) -> tuple[np.ndarray, ...]:
+        if return_cov:
+            raise ValueError("return_cov=True has no gradients: ask for return_std=True.")
+        if return_std_grad and not return_std:
+            raise ValueError("return_std_grad=True needs return_std=True.")
+        found = self._gradients(X)
+        if len(found.mean) != 1:
+            raise ValueError(
+                "return_mean_grad and return_std_grad are for one row, as in scikit-optimize, got "
+                f"{len(found.mean)}: predict_gradient(X) takes many."
+            )
+        of_mean, of_std = shaped_gradients(found)
+        asked = [shaped(found.mean)]
+        asked += [shaped(found.std)] if return_std else []
+        asked += [of_mean[0]] if return_mean_grad else []
+        return (*asked, of_std[0]) if return_std_grad else tuple(asked)
+
+    @documented(predict, Regressor.predict_gradient)
+    def predict_gradient(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients of the mean and the standard deviation of y by the inputs.
+
+        They are exact, for kernels that run in torch, in the units of y and X.
+
+        Returns
+        -------
+        mean_gradient : ndarray of shape (n_samples, n_features) or \
+                (n_samples, n_targets, n_features)
+            Of the mean.
+        std_gradient : ndarray of the same shape
+            Of the standard deviation; 0 where that is 0, and has no gradient.
+        """
+        return shaped_gradients(self._gradients(X))
 
     @documented(predict)
     def predict_std(self, X: Any) -> np.ndarray:
@@ -139,6 +218,32 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         ]
         return draws[0] if len(draws) == 1 else np.stack(draws, 1)
 
+    @documented(Regressor.sample_functions)
+    def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
+        """Draw functions from the posterior or the prior of f, which can be called at any rows.
+
+        `sample_y` has draws at given rows, with the noise of a WhiteKernel; these have none, are
+        the same functions at every call, and cost no matrix of the rows that they are asked at. By
+        Matheron's rule with 1,024 random Fourier features each [1]_: their means and covariances
+        are exact, their distributions nearly Gaussian.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no random Fourier features: sums of products of RBF, Matern and
+            ConstantKernel, and DotProduct, have them.
+        ValueError
+            If a parameter is invalid.
+        """
+        n_samples = check_n_samples(n_samples)
+        seed = resolve_seed(random_state)
+        with predicting():
+            return self._functions(n_samples, seed)
+
+    @abstractmethod
+    def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
+        """Return functions that are drawn from the model."""
+
     @documented(predict)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log density of each row's y, summed over targets.
@@ -181,6 +286,12 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         if np.shape(y) == distribution.law.shape:
             y = np.reshape(y, distribution.shape)
         return function(distribution, targets_of(distribution, y))
+
+
+def shaped_gradients(found: MomentGradients) -> tuple[np.ndarray, np.ndarray]:
+    """Drop the axis of targets of gradients (n, P, d), if there is one target."""
+    of_mean, of_std = found.mean_gradient, found.std_gradient
+    return (of_mean[:, 0], of_std[:, 0]) if of_mean.shape[1] == 1 else (of_mean, of_std)
 
 
 def shaped(a: np.ndarray) -> np.ndarray:

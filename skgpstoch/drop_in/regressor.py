@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -16,10 +18,13 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
-from ..estimators.base import fitting
+from ..estimators.base import fitting, predicting
 from ..estimators.docs import public_estimator
+from ..estimators.functions import SampledFunctions
+from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
+from ..posteriors.functions import Functions
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
@@ -154,6 +159,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._y_train_mean, self._y_train_std = scaling
         y = ((Y - scaling.offset) / scaling.scale).reshape(np.shape(y))
         self._keep(X, y)
+        self._alpha_train = alpha
         self.method_, self.method_reason_ = choose(
             self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
         )
@@ -217,6 +223,94 @@ class GaussianProcessRegressor(GaussianPredictor):
         for name in EXACT_ONLY:
             self.__dict__.pop(name, None)
 
+    # ---- more rows ---------------------------------------------------------------------------
+
+    @documented(Regressor.condition_on)
+    @fitting
+    def condition_on(self, X: Any, y: Any, *, alpha: Any = None) -> Any:
+        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+
+        Nothing is forgotten: predictions are those of a fit to all rows with `optimizer=None`,
+        `kernel_` and, if `normalize_y`, the mean and scale of y of the first rows. An exact
+        posterior of n rows takes O(n²) time for a new one; those for many rows keep their inducing
+        points.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs of the new rows.
+        alpha : float, array-like of shape (n_samples,) or None, default=None
+            Noise variance of the new rows, as the constructor's; None is the constructor's, which
+            must then be a number.
+
+        Returns
+        -------
+        self : object
+            The updated estimator, with the rows in `X_train_` and `y_train_`. Its `diagnose()`
+            stays that of the fit.
+        """
+        if not self._is_fitted():
+            raise NotFittedError("condition_on adds rows to those of a fit: call fit first.")
+        X, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
+        if np.shape(y)[1:] != self.y_train_.shape[1:]:
+            raise ValueError(
+                f"y must have the shape {('n_samples', *self.y_train_.shape[1:])}, as that of the "
+                f"fit, got {('n_samples', *np.shape(y)[1:])}."
+            )
+        if alpha is None and np.ndim(self.alpha):
+            raise ValueError("alpha must be given for new rows if the fit had one for each row.")
+        noise = noise_variance(self.alpha if alpha is None else alpha, len(y))
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        Y = (Y - self._y_train_mean) / self._y_train_std
+        if self.estimator_ is None:
+            self._extend_exact(X, Y, noise)
+        else:
+            self._extend_many(X, Y, None if alpha is None else noise)
+        self._alpha_train = joined(self._alpha_train, len(self.y_train_), noise, len(Y))
+        self.X_train_ = np.concatenate([self.X_train_, X])
+        self.y_train_ = np.concatenate([self.y_train_, Y.reshape(np.shape(y))])
+        return self
+
+    def _extend_exact(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> None:
+        model = self._exact_model()
+        more = TrainingSet(X, Y, noise, model.rows.device)
+        fitted = exact.extended(model.fitted, model.rows, more)
+        self.L_, self.log_marginal_likelihood_value_ = fitted.L, fitted.value
+        self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
+
+    def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:
+        """Add rows whose alpha is what all rows have (None), or more than that."""
+        estimator, noise, of_rows = self._placed(copy.deepcopy(self.estimator_)), self._noise, {}
+        before = noise.alpha_of_rows
+        if alpha is not None or before is not None:
+            least = noise.alpha
+            more = np.broadcast_to(np.array(least) if alpha is None else alpha, len(Y)) - least
+            if self.method_ == "scgd" or more.min() < 0.0:
+                raise ValueError(
+                    f"alpha must be {least:g} of all rows, that of the fit, or more with "
+                    f"method='svgp' or 'solve'; method_ is {self.method_!r}, and alpha {alpha}."
+                )
+            of_rows = {"y_std": np.sqrt(more)[:, None] * np.ones(Y.shape[1])}
+            first = np.zeros(len(self.y_train_)) if before is None else before
+            self._noise = noise._replace(alpha_of_rows=np.concatenate([first, more]))
+        y = Y.reshape(-1, *self.y_train_.shape[1:])
+        of_rows = {name: values.reshape(y.shape) for name, values in of_rows.items()}
+        self.estimator_ = estimator.condition_on(X, y, **of_rows)
+        self.log_marginal_likelihood_value_ = self.estimator_.log_marginal_likelihood_value_
+
+    @documented(condition_on)
+    def partial_fit(self, X: Any, y: Any) -> Any:
+        """Fit the model at the first call, and condition it on more rows at later ones.
+
+        Later calls are :meth:`condition_on`: hyper-parameters stay those of the first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or list of object
+            Inputs.
+        """
+        return self.condition_on(X, y) if self._is_fitted() else self.fit(X, y)
+
     def __getattr__(self, name: str) -> Any:
         if name in EXACT_ONLY and self.__dict__.get("estimator_") is not None:
             raise AttributeError(MATRIX.format(name, self.method_))
@@ -240,12 +334,48 @@ class GaussianProcessRegressor(GaussianPredictor):
         white = np.maximum(noise - self._noise.alpha, 0.0)  # σ² less alpha
         return ManyRowsModel(self._placed(self.estimator_), white), scaling
 
+    def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
+        fixed = copy.copy(self)  # whatever the estimator is fitted to later
+        validate = functools.partial(fixed._validated, reset=False)
+        if self._is_fitted() and self.estimator_ is not None:
+            inner = copy.deepcopy(self._placed(self.estimator_)).sample_functions(n_samples, seed)
+            return inner.rescaled(Scaling(self._y_train_mean, self._y_train_std))
+        (model, scaling), device = self._model(), prediction_device(self.device)
+
+        @functools.cache  # before a fit only rows tell how many inputs there are
+        def of_width(n_inputs: int) -> Functions:
+            generator = torch.Generator(device).manual_seed(seed)
+            return cast(Any, model).functions(n_inputs, n_samples, generator)
+
+        if self._is_fitted():
+            of_width(self.n_features_in_)  # conditions it on the rows, or says that it cannot
+        shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)  # as predictions have it
+        unscaled = Scaling.identity(1)
+        return SampledFunctions(
+            lambda X: of_width(X.shape[1])(X), validate, unscaled, scaling, shape, device
+        )
+
     def _exact_model(self) -> exact.ExactModel:
         """Return what an exact fit left, without the noise of its rows."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
         rows = TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
         return exact.ExactModel(fitted, rows)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, in units of its standard deviation."""
+        self._check_has_columns()
+        if self.estimator_ is not None:
+            return self.estimator_.feature_importances_
+        model = self._exact_model()
+        unit = Scaling.standard(model.rows.Y).scale
+
+        @predicting()
+        def mean(X: np.ndarray) -> np.ndarray:
+            return model.moments(X, with_variance=False)[0] / unit
+
+        return difference_importances(mean, spread_of(self.X_train_))
 
     # ---- the marginal likelihood -------------------------------------------------------------
 
@@ -273,7 +403,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         """Return the log marginal likelihood at θ, or the bound on it, and its gradient."""
         if self.estimator_ is None:
             rows = self._exact_model().rows
-            rows = rows._replace(noise=noise_variance(self.alpha, len(rows.Y)))
+            rows = rows._replace(noise=self._alpha_train)
             return rows.evidence(self.kernel_)(theta, eval_gradient)
         if self.method_ == "scgd":
             raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
@@ -283,6 +413,13 @@ class GaussianProcessRegressor(GaussianPredictor):
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         return tags
+
+
+def joined(a: np.ndarray, n_a: int, b: np.ndarray, n_b: int) -> np.ndarray:
+    """Return alpha of two sets of rows, () if it is the same for all."""
+    if not a.ndim and not b.ndim and a == b:
+        return a
+    return np.concatenate([np.broadcast_to(a, n_a), np.broadcast_to(b, n_b)])
 
 
 def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, fitting
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
+from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import ensemble_plan
@@ -70,6 +71,10 @@ class AutomaticParameters:
         The same, the best first; needs pandas.
     budget_ : dict or None
         With `max_time`, what there was time for; see :class:`DeepKernelEnsembleRegressor`.
+    feature_importances_ : ndarray of shape (`n_features_in_`,)
+        How much predictions depend on each column of X, with the sum 1: the weighted mean of the
+        models' importances. Those of a category's levels, and of where values are missing, are
+        added up. They are computed when they are asked for.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -142,6 +147,7 @@ def usual_epochs(model: Any, data: Data) -> int:
 class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
     """A fit of several models, and the mixture that predicts best."""
 
+    weights_: np.ndarray
     _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """Calibration by group, and limits, of rows that were held out."""
 
@@ -199,6 +205,13 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Tell what may be wrong with the fit: of the rows, and of each of the models."""
         check_is_fitted(self)
         return self._diagnosis
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much predictions depend on each column of X."""
+        check_is_fitted(self)
+        encoded = averaged_importances(self.weights_, self.estimators_.values())
+        return self._encoder.of_columns(encoded)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -20,6 +20,7 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
+from ..estimators.importances import difference_importances
 from ..estimators.validation import check_weight
 from ..features.network import FARTHEST_INPUT
 from ..training.interrupts import was_interrupted
@@ -199,6 +200,17 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         return ClassRows(X, *columns)
 
     # ---- predictions -------------------------------------------------------------------------
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much log odds depend on each input, in units of its standard deviation."""
+        check_is_fitted(self)
+
+        def log_odds(X: np.ndarray) -> np.ndarray:
+            log_p = self.predict_log_proba(X)
+            return log_p - log_p.mean(1, keepdims=True)
+
+        return difference_importances(log_odds, self._x_scaling)
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         check_is_fitted(self)

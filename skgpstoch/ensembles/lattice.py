@@ -165,7 +165,7 @@ class LatticeLaw(Law):
         return self.law.shape
 
     @property
-    def has_light_tails(self) -> bool:
+    def has_light_tails(self) -> Any:
         return self.law.has_light_tails
 
     def of(self, rows: Any) -> LatticeLaw:

@@ -29,6 +29,7 @@ from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_coverage, check_n_samples, check_weight
@@ -246,10 +247,13 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         scale = np.exp(factor) * np.sqrt(var) * unit
         return StudentMixture(self.weights_, mean * unit + offset, scale, df)
 
-    @predicting()
     def _mean(self, X: Any) -> np.ndarray:
         """Return the mean of these alone, (N, P), which takes no solutions of linear systems."""
-        X, _, processes = self._query(X)
+        return self._mean_at(*self._query(X)[::2])
+
+    @predicting()
+    def _mean_at(self, X: torch.Tensor, processes: list[list[list[Process]]]) -> np.ndarray:
+        """Return the same of scaled rows."""
 
         def means(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
             return (process.mean(X[rows]),)
@@ -258,15 +262,31 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         offset, unit = self._y_scaling
         return averaged(self.weights_, mean * unit + offset)
 
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input, in units of its standard deviation."""
+        check_is_fitted(self)
+        unit = self._y_scaling.scale
+
+        def mean(X: np.ndarray) -> np.ndarray:  # columns of what is missing may have any numbers
+            return self._mean_at(*self._placed(X)) / unit
+
+        return difference_importances(mean, self._x_scaling)
+
     def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
         """Return scaled rows, what they miss, and the processes, where predictions are made."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
+        missing = self._missing(X)
+        X, processes = self._placed(X)
+        return X, torch.from_numpy(missing).to(X.device), processes
+
+    def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
+        """Return rows, scaled, and the processes, where predictions are made."""
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
-        missing = torch.from_numpy(self._missing(X)).to(device)
-        X = self._x_scaling.tensor(X, torch.float64, device)
-        return X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), missing, processes
+        scaled = self._x_scaling.tensor(X, torch.float64, device)
+        return scaled.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(N, P, ...) → the shape of the user's y."""

@@ -40,6 +40,7 @@ from ..data.messages import warn
 from ..docstrings import documented
 from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
+from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
 from ..estimators.validation import as_floats
@@ -196,6 +197,8 @@ class StackedDensityRegressor(
         Mean log density of rows held out, in nats per row.
     score_ : float
         That of the mixture.
+    feature_importances_ : ndarray of shape (`n_features_in_`,)
+        The weighted mean of the estimators', if all have importances, with the sum 1.
     n_features_in_ : int
         Number of inputs.
 
@@ -342,11 +345,20 @@ class StackedDensityRegressor(
             check_predicts(model, f"judged_by: {name!r}")
         return names, models
 
-    def _parts(self, X: Any) -> tuple[Parts, Any]:
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """The weighted mean of the estimators' importances."""
+        return averaged_importances(*self._used())
+
+    def _used(self) -> Parts:
+        """Return the estimators that have a weight."""
         check_is_fitted(self, "weights_")
         pairs = zip(self.weights_, self.estimators_, strict=True)
         weights, models = zip(*((float(w), m) for w, m in pairs if w > 0.0), strict=True)
-        return Parts(list(weights), list(models)), X
+        return Parts(list(weights), list(models))
+
+    def _parts(self, X: Any) -> tuple[Parts, Any]:
+        return self._used(), X
 
 
 class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
@@ -367,6 +379,8 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         Fitted to all rows.
     std_ : float
         Root of the mean squared error of rows held out.
+    feature_importances_ : ndarray of shape (`n_features_in_`,)
+        Those of `estimator_`, if it has importances.
 
     Examples
     --------
@@ -411,6 +425,12 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         """Tell what may be wrong with the fit of the estimator, as far as it can."""
         check_is_fitted(self)
         return diagnosis_of_parts({"estimator_": self.estimator_})
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """The regressor's importances."""
+        check_is_fitted(self)
+        return np.asarray(self.estimator_.feature_importances_)
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

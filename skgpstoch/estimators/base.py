@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ..data.arrays import MOST_INTEGER, Scaling, resolve_seed
+from ..data.arrays import MOST_INTEGER, Scaling, resolve_seed, row_blocks
 from ..data.deadline import Deadline
 from ..data.devices import (
     ACCELERATORS,
@@ -45,6 +45,7 @@ from ..training.interrupts import one_fit
 from ..training.loop import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
+from .importances import posterior_importances, representative_rows, spread_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
@@ -136,11 +137,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     ----------
     posterior_ : torch.nn.Module
         Model and q(w), in float64 on the CPU.
+    feature_importances_ : ndarray of shape (`n_features_in_`,)
+        How much f depends on each input, in units of its standard deviation, with the sum 1: the
+        root mean square derivative of its mean. It is computed when it is asked for.
     """
 
     posterior_: Posterior
     validation_scores_: Any
     _x_scaling: Scaling
+    _x_spread: Scaling
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
     _stream: Any
@@ -269,6 +274,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
         if start is None:
             self._x_scaling = recipe.input_scaling(data.X, data.weight)
+            self._x_spread = spread_of(data.X, data.weight)
         elif len(self._x_scaling.offset) != data.X.shape[1]:
             raise ValueError(
                 f"X has {data.X.shape[1]} features, but warm_start=True goes on from a fit with "
@@ -349,6 +355,19 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """
         check_is_fitted(self)
         return self._diagnosis
+
+    @property
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def feature_importances_(self) -> np.ndarray:
+        """How much f depends on each input."""
+        check_is_fitted(self)
+        spread = self._x_spread
+        with numeric_context():
+            rows, posterior = self._located(representative_rows(spread))
+            blocks = row_blocks(len(rows), posterior.block_rows)
+            scale = spread.scale / self._x_scaling.scale
+            return posterior_importances(posterior, rows, scale, blocks)
 
     # ---- predictions -------------------------------------------------------------------------
 

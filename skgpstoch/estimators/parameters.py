@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import torch
 from sklearn.gaussian_process import kernels as sk
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import nn
 
+from ..data.target_transforms import TRANSFORMS
 from ..features.network import ACTIVATIONS
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
@@ -30,6 +31,11 @@ NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 FRACTION = Interval(Real, 0, 1, closed="neither")
 SHARE = Interval(Real, 0, 1, closed="right")
 AUTO = StrOptions({"auto"})
+TRANSFORM: list[Any] = [
+    StrOptions(set(TRANSFORMS)),
+    HasMethods(["fit", "transform", "inverse_transform"]),
+    None,
+]
 N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
 
 
@@ -262,6 +268,10 @@ class FiniteParameters(
         WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
+        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
+        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -271,6 +281,8 @@ class FiniteParameters(
         The fitted kernel on the features, its scale included.
     log_marginal_likelihood_value_ : float
         Exact log p(y | X) of all rows, in nats, for y in its own units.
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     hidden_layer_sizes: Any = (128, 128)
@@ -282,6 +294,7 @@ class FiniteParameters(
     normalize_y: bool = True
     noise: str = "auto"
     noise_variance: float = 0.1
+    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_components": [POSITIVE_INTEGER, AUTO],
@@ -290,8 +303,14 @@ class FiniteParameters(
         "normalize_y": ["boolean"],
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
         "noise_variance": [POSITIVE],
+        "target_transform": TRANSFORM,
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("n_components", "n_estimators", "normalize_y")
+    _shape_parameters: ClassVar[tuple[str, ...]] = (
+        "n_components",
+        "n_estimators",
+        "normalize_y",
+        "target_transform",
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -498,6 +517,10 @@ class TargetParameters:
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
         "shared_student_t" needs loss="log".
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
+        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
+        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -511,14 +534,18 @@ class TargetParameters:
     log_marginal_likelihood_value_ : float
         The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
         `partial_fit`, and where there is none (likelihood="shared_student_t").
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     normalize_y: bool = True
+    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "normalize_y": ["boolean"],
+        "target_transform": TRANSFORM,
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y", "target_transform")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

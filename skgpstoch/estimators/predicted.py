@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import Scaling
-from ..distributions.counts import LEAST_TAIL, crps_of_counts
 from ..distributions.law import Law
-from ..likelihoods.counts import MOST_COUNT
 from ..maths.gaussian import Marginals
 from .base import predicting
+
+LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) has a moment then, with room to spare
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,11 @@ class PredictedLaw(Law):
         return self.likelihood.is_discrete
 
     @property
-    def has_light_tails(self) -> bool:
-        return self.likelihood.has_light_tails
+    def has_light_tails(self) -> Any:
+        scale = self.likelihood.tail_scale
+        if isinstance(scale, Tensor):
+            scale = array(scale.detach().expand(self.q.mean.shape).amax(0))
+        return scale * self.y_scaling.scale < LIGHT_SCALE
 
     def of(self, rows: Any) -> PredictedLaw:
         if not isinstance(rows, slice):
@@ -110,26 +113,12 @@ class PredictedLaw(Law):
         return draws * self.y_scaling.scale + self.y_scaling.offset
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        if self.is_discrete:
-            return self._crps_of_counts(y)
         with predicting():
             found = self.likelihood.crps(self._scaled(y), self.q)
         return super().crps(y) if found is None else array(found) * self.y_scaling.scale
 
-    def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
-        probabilities = LEAST_TAIL, 0.25, 0.75, 1.0 - LEAST_TAIL
-        low, first, third, high = (self.quantile(p) for p in probabilities)
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
-
-            def below(row: np.ndarray, k: np.ndarray, p: int = p) -> np.ndarray:
-                numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
-                law = self.of(np.repeat(row, k.shape[1]))
-                return law.likelihood.distribution(law.q)(numbers)[:, p].reshape(k.shape)
-
-            ends = low[:, p], np.minimum(high[:, p], MOST_COUNT), (third - first)[:, p] + 1.0
-            found[:, p] = crps_of_counts(y[:, p], *ends, below)
-        return found
+    def between_counts(self, k: np.ndarray) -> np.ndarray:
+        return np.asarray(self.likelihood.distribution(self.q)(k))
 
     def _scaled(self, y: np.ndarray | Tensor) -> Tensor:
         """Numbers in the units of Y; a tensor has them already."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,10 +17,24 @@ from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data, Rows
+from ..data.target_transforms import fitted_transform
+from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
+from ..distributions.transformed import transformed, transformed_draws
 from ..docstrings import documented
+from ..likelihoods.base import regression_likelihood
 from ..likelihoods.real import AdditiveNoise, Noiseless
-from .base import BaseGP, known_noise, predicting, validate_inputs
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
+from .base import (
+    BaseGP,
+    known_noise,
+    numeric_context,
+    predicting,
+    predictor,
+    validate_inputs,
+)
+from .conditioning import condition
+from .functions import SampledFunctions
 from .predicted import PredictedLaw
 from .validation import (
     check_column,
@@ -26,6 +43,11 @@ from .validation import (
     check_weight,
     check_y_std,
     warn_of_overflow,
+)
+
+KNOWN_AND_TRANSFORMED = (
+    "y_std must be None with target_transform: known errors are of y itself, and not of the "
+    "transformed target."
 )
 
 
@@ -67,9 +89,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, None, exposure, y_std)
         if reset:
             self._fitted_with_exposure = exposure is not None
-        if sample_weight is None:
-            return data
-        return check_weight(data, sample_weight, least, keeps=reset)
+        if sample_weight is not None:
+            data = check_weight(data, sample_weight, least, keeps=reset)
+        return with_transformed_targets(self, data, reset)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -78,13 +100,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
         mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
-        if not latent:
+        if not latent and transformer_of(self) is None:
             warn_of_overflow(std / self._y_scaling.scale)
         return mean, std
 
     def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
         """Return the mean of y, or of f, in the units of y, (n, P)."""
-        if not getattr(self, "posterior_", None) or not self.posterior_.has_cheap_mean:
+        is_cheap = hasattr(self, "posterior_") and self.posterior_.has_cheap_mean
+        if not is_cheap or not (latent or transformer_of(self) is None):
             return self._moments(X, latent, exposure, y_std)[0]
         X, posterior = self._query(X)  # noise has no mean, and variances are dear
         posterior.likelihood.of(known_rows(X, exposure, y_std, self._y_scaling.scale))
@@ -150,6 +173,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
                 f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
                 "f and independent noise."
             )
+        if not latent and transformer_of(self) is not None:
+            raise ValueError(
+                "return_cov=True needs latent=True with target_transform: the covariance is of the "
+                "transformed target."
+            )
         np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
         with predicting():
             q, likelihood = posterior.predictive(
@@ -178,6 +206,24 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return self._shaped(self._moments(X, latent, exposure, y_std)[1])
 
     @documented(predict)
+    def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Gradients of the mean and the standard deviation of y by the inputs.
+
+        They are exact, in the units of y and X. With a `target_transform` there are those of f, the
+        transformed target's, alone: latent=True.
+
+        Returns
+        -------
+        mean_gradient : ndarray of shape (n_samples, n_features) or \
+                (n_samples, n_outputs, n_features)
+            Of the mean.
+        std_gradient : ndarray of the same shape
+            Of the standard deviation; 0 where that is 0, and has no gradient.
+        """
+        found = gradients_of(self, X, latent)
+        return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
+
+    @documented(predict)
     def predict_interval(
         self,
         X: Any,
@@ -201,7 +247,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         tail = 0.5 - 0.5 * check_coverage(coverage)
 
-        def ends(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
+        def ends(law: Law, _: slice) -> tuple[np.ndarray, ...]:
             return law.quantile(tail), law.quantile(1.0 - tail)
 
         interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
@@ -225,8 +271,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             parts.append(law)
             return ()
 
-        by_blocks(self, X, keep, latent, exposure, y_std)
-        return PredictiveDistribution(PredictedLaw.joined(parts), self._y_shape)
+        predicted_by_blocks(self, X, keep, latent, exposure, y_std)
+        law: Law = PredictedLaw.joined(parts)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            law = transformed(law, transformer)
+        return PredictiveDistribution(law, self._y_shape)
 
     @documented(predict)
     def sample_y(
@@ -269,8 +318,91 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             else:
                 drawn = posterior.sample_y(X, rows, n_samples, generator)
         offset, scale = self._y_scaling
-        draws = drawn.cpu().numpy() * scale + offset
-        return self._shaped(np.moveaxis(draws, 0, -1))
+        draws = np.moveaxis(drawn.cpu().numpy() * scale + offset, 0, -1)  # (N, P, n_samples)
+        if not latent and (transformer := transformer_of(self)) is not None:
+            draws = transformed_draws(draws, transformer)
+        return self._shaped(draws)
+
+    @documented(sample_y)
+    def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
+        """Draw functions from the posterior of f, which can be called at any rows.
+
+        `sample_y` with `latent=True` has draws at given rows; these are the same functions at every
+        call, and cost no matrix of the rows that they are asked at. Of finite features they are
+        exact; of kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) they
+        are drawn by Matheron's rule with 1,024 random Fourier features each [1]_: their means and
+        covariances are exact, their distributions nearly Gaussian.
+
+        Returns
+        -------
+        functions : SampledFunctions
+            `functions(X)` has the values at the rows of X, of shape (n_samples_X, n_samples) or
+            (n_samples_X, n_outputs, n_samples), in the units of the (transformed) y;
+            `functions.torch(X)` those of a tensor, differentiable by it.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no random Fourier features.
+        ValueError
+            If a parameter is invalid, or the posterior one that has no functions: deep models and
+            QSGP.
+
+        References
+        ----------
+        .. [1] J. T. Wilson et al., "Efficiently sampling functions from Gaussian process
+           posteriors", ICML 2020.
+        """
+        check_is_fitted(self)
+        n_samples = check_n_samples(n_samples)
+        device, posterior = predictor(self)
+        generator = torch.Generator(device).manual_seed(resolve_seed(random_state))
+        with predicting():
+            drawn = copy.deepcopy(posterior).functions(n_samples, generator)
+        validate = functools.partial(validate_inputs, copy.copy(self), reset=False)
+        scalings = (self._x_scaling, self._y_scaling)
+        return SampledFunctions(drawn, validate, *scalings, self._y_shape, device)
+
+    # ---- more rows ---------------------------------------------------------------------------
+
+    def condition_on(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+
+        Nothing is forgotten: predictions are those given the rows of the fit and these. That is
+        exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
+        likelihood and their inducing points; with other likelihoods what the rows before say of the
+        weights stays as it was, as if they were Gaussian. It costs a pass over the new rows and one
+        factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs of the new rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets; scalings are those of the fit.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each counts for.
+        exposure : float or array-like of shape (n_samples,), default=None
+            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
+            model was fitted with one.
+        y_std : float or array-like of the shape of y, default=None
+            Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
+            points; None is 0.
+
+        Returns
+        -------
+        self : object
+            The updated estimator. Its `diagnose()` stays that of the fit.
+
+        Raises
+        ------
+        ValueError
+            If what is given of rows is invalid, or the posterior is one that more rows cannot be
+            added to; the estimator is then as it was before.
+        """
+        return condition(self, X, y, sample_weight, exposure, y_std)
 
     # ---- judgements --------------------------------------------------------------------------
 
@@ -315,7 +447,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Nats, for y in the units of the user; of counts, the log probability.
         """
         data = self._checked(X, y, None, exposure, y_std)
-        return of_targets(self, data, PredictedLaw.joint_log_density)
+        return of_targets(self, data, lambda law, y: law.joint_log_density(y))
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
@@ -332,7 +464,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Uniform over new rows, if predictions are calibrated.
         """
         data = self._checked(X, y, None, None, y_std)
-        return self._shaped(of_targets(self, data, PredictedLaw.cdf))
+        return self._shaped(of_targets(self, data, lambda law, y: law.cdf(y)))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
         """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
@@ -374,15 +506,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
 
 
-def by_blocks(
+def predicted_by_blocks(
     model: Regressor,
     X: Any,
     compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
-    latent: bool = False,
-    exposure: Any = None,
-    y_std: Any = None,
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
 ) -> list[np.ndarray]:
-    """Put together what is computed of the distributions of blocks of rows."""
+    """Put together what is computed of blocks of rows, of the (transformed) target or of f."""
+    if y_std is not None and transformer_of(model) is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
     X, posterior = model._query(X)
     rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
 
@@ -394,17 +528,98 @@ def by_blocks(
     return model._collect(len(X), of_block)
 
 
+def by_blocks(
+    model: Regressor,
+    X: Any,
+    compute: Callable[[Law, slice], tuple[np.ndarray, ...]],
+    latent: bool,
+    exposure: Any,
+    y_std: Any,
+) -> list[np.ndarray]:
+    """Put together what is computed of the distributions of blocks of rows."""
+    transformer = None if latent else transformer_of(model)
+
+    def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
+        return compute(law if transformer is None else transformed(law, transformer), block)
+
+    return predicted_by_blocks(model, X, of_block, latent, exposure, y_std)
+
+
 def of_targets(
-    model: Regressor, data: Data, function: Callable[[PredictedLaw, Tensor], np.ndarray]
+    model: Regressor, data: Data, function: Callable[[Any, Any], np.ndarray]
 ) -> np.ndarray:
     """Return a function of the distributions and of targets, by blocks of rows."""
     X, rows, posterior = model._labelled(data)
+    transformer = transformer_of(model)
 
     def of_block(block: slice) -> tuple[Tensor]:
         law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
-        return (torch.from_numpy(function(law, rows.y[block])),)
+        if transformer is None:
+            return (torch.from_numpy(function(law, rows.y[block])),)
+        y = transformer.inverse_transform(data.y[block])
+        return (torch.from_numpy(function(transformed(law, transformer), y)),)
 
     return model._collect(len(X), of_block)[0]
+
+
+# ---- transformed targets -------------------------------------------------------------------------
+
+
+def transformer_of(model: Regressor) -> Any:
+    """Return what targets are transformed by, or None."""
+    return getattr(model, "target_transformer_", None)
+
+
+def with_transformed_targets(model: Regressor, data: Data, reset: bool) -> Data:
+    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
+
+    Raises
+    ------
+    ValueError
+        If targets are counts or have known errors, or cannot be transformed.
+    """
+    if reset and hasattr(model, "target_transform"):
+        model.target_transformer_ = None
+        if model.target_transform is not None:
+            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
+                raise ValueError(
+                    f"target_transform must be None where y are counts, got "
+                    f"{model.target_transform!r}."
+                )
+            given = model.target_transform, data.y, data.weight
+            model.target_transformer_ = fitted_transform(*given)
+    if (transformer := transformer_of(model)) is None:
+        return data
+    if data.y_std is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
+    if not np.isfinite(z).all():
+        raise ValueError(
+            f"y must be where target_transform={model.target_transform!r} is finite, got "
+            f"{data.y[~np.isfinite(z)][0]:g}."
+        )
+    return replace(data, y=z)
+
+
+def gradients_of(model: Regressor, X: Any, latent: bool) -> MomentGradients:
+    """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+    if not latent and transformer_of(model) is not None:
+        raise ValueError(
+            "predict_gradient has no gradients of y where target_transform is set: ask for those "
+            "of f, the transformed target's, by latent=True."
+        )
+    X, posterior = model._query(X)
+
+    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
+        return (q if latent else likelihood.moments(q)).mixture_moments()
+
+    with numeric_context():
+        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
+    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
+    return MomentGradients(of_y.mean, of_y.std, *slopes)
 
 
 def check_exposed(model: Regressor, exposure: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.devices import all_hold
+from ..maths.modules import Module
 
 
 class Basis(NamedTuple):
@@ -33,7 +34,7 @@ class Basis(NamedTuple):
         return Basis(self.phi.detach(), self.prior.detach(), shift, (), self.n_samples)
 
 
-class FeatureMap(nn.Module):
+class FeatureMap(Module):
     """φ: rows of X to features, with the variance ρ(x) that the features leave unexplained.
 
     A map may be an ensemble of K members with D features each. Training sees them apart; φ joins

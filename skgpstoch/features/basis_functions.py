@@ -10,12 +10,13 @@ import functools
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import kernels
 from ..data.devices import is_host
 from ..kernels import check_length_scales
 from ..maths.counter_rng import counter_normal
+from ..maths.modules import Module
 from .fourier import (
     amplitude,
     base_frequencies,
@@ -26,7 +27,7 @@ from .fourier import (
 )
 
 
-class BasisFunctions(nn.Module):
+class BasisFunctions(Module):
     """φ_1, …, φ_m of a kernel k, m = `n_components`, and the precision S of their weights.
 
     The functions are in groups that are evaluated together.

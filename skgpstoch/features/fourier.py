@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from .. import kernels
 from ..kernels import check_length_scales
 from ..maths.counter_rng import counter_normal
+from ..maths.modules import Module
 from .base import FeatureMap
 
 
-class Term(nn.Module):
+class Term(Module):
     """Features of one additive term of a kernel: (..., n_inputs) → (..., n_features)."""
 
     n_features: int

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..kernels import Kernel, check_length_scales, scaled
 from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
+from ..maths.modules import Module
 from .base import Basis, FeatureMap
 
 TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -62,7 +63,7 @@ def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
     return _Whiten.apply(B, K, inverse)
 
 
-class Covariances(nn.Module):
+class Covariances(Module):
     """Of inducing points that are inputs, with the values of f there, by a kernel k."""
 
     has_inputs: bool = True
@@ -288,6 +289,11 @@ class InducingFeatures(ConditionedFeatures):
         Z, K, inverse = state
         P = whiten(self.covariances.cross(G, Z), K, inverse)
         return Basis(P, self.covariances.prior(G), factors=((K, inverse),))
+
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
+        """u (..., D, P), of which φ(x)ᵀu is what values at all points (..., M, P) tell of x."""
+        inverse = state[-1]
+        return inverse @ values
 
     def members(self, X: Tensor) -> Tensor:
         return self.basis(X).phi[None]

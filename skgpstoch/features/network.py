@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..maths.modules import Module
 from .base import FeatureMap
 
 FREQUENCY = 0.3  # of waves, in periods for each standard deviation of an input
@@ -66,7 +67,7 @@ class NetworkFeatures(FeatureMap):
         return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
 
 
-class OfMembers(nn.Module):
+class OfMembers(Module):
     """A layer whose parameters have a leading axis of K members."""
 
     def keep_(self, k: int) -> None:

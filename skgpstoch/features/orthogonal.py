@@ -74,6 +74,12 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
         return Basis(phi, self.covariances.prior(G), factors=((K, inverse), (C, inverse_v)))
 
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
+        Z, _, _, inverse, _, _, P_o, _, inverse_v = state
+        u = inverse @ values[..., : len(Z), :]
+        v = inverse_v @ (values[..., len(Z) :, :] - P_o @ u)
+        return torch.cat([u, v], -2)
+
 
 class _Residual(torch.autograd.Function):
     """C_vv = K_oo − P_o P_oᵀ, the value given, whose gradient is symmetric."""
@@ -128,6 +134,10 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         # c(x, O)a, (N, P)
         shift = self.covariances.cross(G, Z_v) @ self.coefficients - P_u @ weighted.mT
         return Basis(P_u, self.covariances.prior(G), shift, ((K, inverse),))
+
+    def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
+        Z, _, _, inverse, _ = state
+        return inverse @ values[..., : len(Z), :]
 
     def scale_variance(self, factor: float) -> None:
         super().scale_variance(factor)

@@ -27,6 +27,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
+from ..maths.modules import Module
 from .distances import MATERN, Profile, radial, safe_power, squared_distance
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
@@ -41,7 +42,7 @@ def _positive(name: str, doc: str) -> property:
     return property(lambda self: getattr(self, f"log_{name}").exp(), doc=doc)
 
 
-class Kernel(nn.Module, ABC):
+class Kernel(Module, ABC):
     """Covariance function built from a scikit-learn kernel.
 
     Parameters

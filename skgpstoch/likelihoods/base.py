@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
+from ..maths.modules import Module
 from .rejection import Draws, Envelope, accept_reject
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -26,7 +27,7 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
 
 
-class Likelihood(nn.Module):
+class Likelihood(Module):
     """The distribution p(y | f), independent over rows and over the P outputs."""
 
     log_concave: bool = True
@@ -47,8 +48,8 @@ class Likelihood(nn.Module):
     is_discrete: bool = False
     """Whether y are counts, of which there are probabilities and no densities."""
 
-    has_light_tails: bool = True
-    """Whether exp(y) has moments, as it has none where the tails are those of a power."""
+    tail_scale: Any = 0.0
+    """s of tails exp(−|y|/s): 0 of lighter ones, infinite where they are those of a power."""
 
     row_attributes: ClassVar[tuple[str, ...]] = ()
     """Names of what may be known of rows: None or tensors (…, N, ·)."""

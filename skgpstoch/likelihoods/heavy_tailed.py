@@ -45,6 +45,11 @@ class Laplace(AdditiveNoise):
         return self.times_ratio(self.log_scale.exp())
 
     @property
+    def tail_scale(self) -> Tensor:
+        """s."""
+        return self.scale
+
+    @property
     def noise_variance(self) -> Tensor:
         """2s², of the shape of s."""
         return 2.0 * self.scale.square()
@@ -145,7 +150,7 @@ class StudentT(AdditiveNoise):
     """
 
     log_concave = False
-    has_light_tails = False
+    tail_scale = math.inf
 
     def __init__(self, scale: Tensor | float = 1.0, df: Tensor | float = 4.0) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ with C = cosh ε and S = sinh ε,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -64,7 +65,7 @@ class Skewed(AdditiveNoise):
     """
 
     has_bound = False
-    has_light_tails = False
+    tail_scale = math.inf
 
     def __init__(self, symmetric: SharedStudentT, skew: Tensor) -> None:
         super().__init__()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .linear_regression import Statistics
+from .modules import Module
 
 SEASONED = 1_000_000
 """Steps that running averages count as when they start from what is known of all rows."""
@@ -16,7 +17,7 @@ def window_rate(batch_size: float, window: float) -> float:
     return 2.0 * batch_size / (max(window, batch_size) + batch_size)
 
 
-class RunningStatistics(nn.Module):
+class RunningStatistics(Module):
     """Running averages of the statistics of minibatches, per row, in float64.
 
     Parameters

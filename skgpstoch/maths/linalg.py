@@ -5,6 +5,8 @@ Every M×M or D×D matrix of the package is factorised here, in float64 whatever
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -80,6 +82,26 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
         "inputs on very different scales (use StandardScaler), a length-scale far larger than the "
         "data's range, or a noise variance that is too small."
     )
+
+
+def extended_cholesky(
+    L: Tensor, B: Tensor, D: Tensor, factor: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Lower factor of [[LLᵀ, Bᵀ], [B, D]], (..., N + K, N + K), in O(N²K).
+
+    Parameters
+    ----------
+    L : Tensor of shape (..., N, N)
+        The factor that is known.
+    B, D : Tensor of shape (K, N) and (..., K, K)
+        What is below it.
+    factor : callable
+        Finds the factor of D − BL⁻ᵀL⁻¹Bᵀ, or raises an error.
+    """
+    W = tri_solve(L, B.mT.expand(*L.shape[:-2], -1, -1)).mT  # BL⁻ᵀ
+    corner = factor(D - W @ W.mT)
+    above = L.new_zeros(*L.shape[:-1], D.shape[-1])
+    return torch.cat([torch.cat([L, above], -1), torch.cat([W, corner], -1)], -2)
 
 
 def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:

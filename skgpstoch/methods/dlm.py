@@ -264,7 +264,7 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     recipe = replace(model._recipe(), beta=beta)
     if elbo is None:
         return model._train_recipe(recipe, data, model._start())
-    model._x_scaling = elbo._x_scaling
+    model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
     return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True))
 
 

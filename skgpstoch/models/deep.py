@@ -28,7 +28,9 @@ from ..features.base import Basis
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky
+from ..posteriors.base import Posterior
 from ..posteriors.blocks import WeightMoments
+from ..posteriors.functions import Functions
 from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
 
@@ -141,6 +143,9 @@ class DeepPosterior(SparsePosterior):
     def residual(self, H: Tensor, basis: Basis) -> Tensor:
         """Covariance of the residual process of the last layer, (N, N)."""
         return cast(Tensor, self.features.residual_covariance(H, basis.phi))
+
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        return Posterior.functions(self, n_samples, generator)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws: the residual processes of all layers take O(N³) time for each."""

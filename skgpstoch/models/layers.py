@@ -30,10 +30,11 @@ from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
 from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import cholesky
+from ..maths.modules import Module
 from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
 
-class GPLayer(nn.Module):
+class GPLayer(Module):
     """An inner layer: functions that share a kernel and inducing points.
 
     Parameters

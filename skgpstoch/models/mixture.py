@@ -15,6 +15,7 @@ from ..likelihoods.shared_precision import SharedStudentT
 from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals, standard_normal
 from ..posteriors.base import Posterior
+from ..posteriors.functions import Functions
 from .sparse import SparseModel, SparsePosterior
 
 
@@ -159,28 +160,67 @@ class MixturePosterior(Posterior):
         self, X: Tensor, rows: Rows | None, n_samples: int, generator: torch.Generator
     ) -> Tensor:
         """Joint draws of f or, of these rows, of y before it is made skew."""
-        means = torch.cat([part.marginals(X).mean for part in self.parts])
+        means, ratio = self._means(X), self._ratio(X)
         K, _, P = means.shape
-        centre, ratio, device = means.mean(0), self._ratio(X), generator.device
-        apart = means - centre
-        which = torch.randint(K, (n_samples,), generator=generator, device=device)
+        which, counts = self._members_drawn(n_samples, generator)
         draws = []
-        for k, n in enumerate(torch.bincount(which, minlength=K).tolist()):
-            if not n:
-                continue
-            f = self.parts[k].sample(X, n, generator) + (self.mean_shrinkage - 1.0) * apart[k]
+        for k, n in counts:
+            f, z = self.parts[k].sample(X, n, generator), None
             if self.disagreement_scale:
                 z = standard_normal((n, K, P), f, generator)
-                f = f + self.disagreement_scale / K**0.5 * torch.einsum("skp,knp->snp", z, apart)
-            mean = means[k] + (self.mean_shrinkage - 1.0) * apart[k]
-            if ratio is not None:
-                f, mean = (centre + ratio * (a - centre) for a in (f, mean))
+            f, mean = self._moved(f, z, k, means, ratio)
             if rows is not None:
                 noise = cast(AdditiveNoise, self.parts[k].predictive(X, nothing_known(X))[1])
                 noise = noise if ratio is None else noise.scaled(times(noise.ratio, ratio))
                 f = cast(AdditiveNoise, noise.of(rows)).sample_around(f, mean, generator)
             draws.append(f)
-        return torch.cat(draws)[which.argsort(stable=True).argsort()]
+        return torch.cat(draws)[which]
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        K, P = len(self.parts), self.parts[0].weights.mean.shape[1]
+        which, counts = self._members_drawn(n_samples, generator)
+        like, drawn = self.parts[0].weights.mean, []
+        for k, n in counts:
+            f = self.parts[k].functions(n, generator)
+            z = standard_normal((n, K, P), like, generator) if self.disagreement_scale else None
+            drawn.append((f, z, k))
+
+        def values(X: Tensor) -> Tensor:
+            means, ratio = self._means(X), self._ratio(X)
+            return torch.cat([self._moved(f(X), z, k, means, ratio)[0] for f, z, k in drawn])[which]
+
+        return values
+
+    def _means(self, X: Tensor) -> Tensor:
+        """The members', (K, N, P)."""
+        return torch.cat([part.marginals(X).mean for part in self.parts])
+
+    def _members_drawn(
+        self, n_samples: int, generator: torch.Generator
+    ) -> tuple[Tensor, list[tuple[int, int]]]:
+        """Draw a member for each draw: the order of draws that come by members, and how many are
+        of which.
+        """
+        K = len(self.parts)
+        which = torch.randint(K, (n_samples,), generator=generator, device=generator.device)
+        counts = enumerate(torch.bincount(which, minlength=K).tolist())
+        return which.argsort(stable=True).argsort(), [(k, n) for k, n in counts if n]
+
+    def _moved(
+        self, f: Tensor, z: Tensor | None, k: int, means: Tensor, ratio: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Draws (S, N, P) of the k-th member as those of the mixture, and their mean (N, P)."""
+        centre = means.mean(0)
+        apart = means - centre
+        shift = (self.mean_shrinkage - 1.0) * apart[k]
+        f, mean = f + shift, means[k] + shift
+        if z is not None:  # (S, K, P)
+            scale = self.disagreement_scale / len(means) ** 0.5
+            f = f + scale * torch.einsum("skp,knp->snp", z, apart)
+        if ratio is None:
+            return f, mean
+        return centre + ratio * (f - centre), centre + ratio * (mean - centre)
 
 
 def nothing_known(X: Tensor) -> Rows:

@@ -23,13 +23,16 @@ from ..data.arrays import row_blocks
 from ..data.devices import block_rows
 from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
+from ..features.inducing import ConditionedFeatures, InducingFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
+from ..maths.modules import Module
 from ..posteriors.base import Posterior
 from ..posteriors.blocks import VariationalWeights, WeightMoments
+from ..posteriors.functions import Functions, prior_functions
 from ..posteriors.sites import (
     InverseFactor,
     Sites,
@@ -50,7 +53,7 @@ class Solution(NamedTuple):
     value: Tensor  # −Σ loss − β KL, summed over rows and outputs, ()
 
 
-class ConstantMean(nn.Module):
+class ConstantMean(Module):
     """The prior mean of each output, (P,), which starts at a value."""
 
     def __init__(self, value: Tensor) -> None:
@@ -58,7 +61,7 @@ class ConstantMean(nn.Module):
         self.value = nn.Parameter(value)
 
 
-class RowScale(nn.Module):
+class RowScale(Module):
     """What the scale of a row's noise is multiplied by: a second function of the features.
 
         ρ(x) = ε + softplus(φ(x)ᵀa + softplus⁻¹(1 − ε)),   a ~ N(0, I), ε = 10⁻⁴,
@@ -89,7 +92,7 @@ class RowScale(nn.Module):
         return 0.5 * self.weights.square().sum()
 
 
-class SparseModel(nn.Module):
+class SparseModel(Module):
     """Features, likelihood and prior mean, and what they are trained for.
 
     Parameters
@@ -356,6 +359,30 @@ class SparsePosterior(Posterior):
         explained = self.weights.covariance(phi)
         R = self.model.features.residual_covariance(X, phi)
         return explained if R is None else explained + R
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        """Of finite features φᵀw; else the residual process r is a draw of the prior less its part
+        that the points explain, φᵀu with its own coordinates u there.
+        """
+        features, w = self.model.features, self.weights.sample(n_samples, generator)
+        if not isinstance(features, ConditionedFeatures):
+            return lambda X: self._of_weights(features.basis(X), w)
+        if not (isinstance(features, InducingFeatures) and features.covariances.has_inputs):
+            return super().functions(n_samples, generator)
+        points = torch.cat(features.embedded_points()).double()
+        P = self.weights.mean.shape[1]
+        g = prior_functions(features.kernel, points.shape[1], n_samples, P, generator)
+        w = w - features.coordinates_of(g(points), *features.kept())
+
+        def values(X: Tensor) -> Tensor:
+            return self._of_weights(features.basis(X), w) + g(features.embed(X)[0])
+
+        return values
+
+    def _of_weights(self, basis: Basis, w: Tensor) -> Tensor:
+        """φᵀw and the mean, (S, N, P), given w (S, D, P)."""
+        return basis.phi @ w + self.model.offset(basis)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws: the residual process takes O(N²) memory and O(N³) time."""

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from ..data.deadline import Deadline
 from ..data.devices import all_hold
 from ..data.rows import Rows
+from ..maths.modules import Module
 from ..posteriors.base import Posterior
 from .closing import FULL, Closing
 
 
-class Objective(nn.Module):
+class Objective(Module):
     """A loss per row whose state (parameters and buffers) is all that training changes.
 
     A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that
@@ -96,7 +97,8 @@ class Objective(nn.Module):
     def is_finite(self) -> bool:
         """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
         # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
-        sound = [torch.isfinite(p).all() for p in self.parameters()]
+        # |p| < ∞ is as false of NaN as torch.isfinite, in fewer operations.
+        sound = [(p.detach().abs() < math.inf).all() for p in self.parameters()]
         sound += [(b < math.inf).all() for b in self.buffers()]
         return all_hold(sound + [~failed for failed in self.failures()])
 

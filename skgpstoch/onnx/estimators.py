@@ -40,6 +40,12 @@ PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
 """ν of the kernels of exact processes."""
 
 
+def refuse_transformed(model: Any) -> None:
+    """Raise if the target was transformed: what is predicted of it are integrals."""
+    if getattr(model, "target_transformer_", None) is not None:
+        raise CannotExport(f"target_transform={model.target_transform!r}")
+
+
 def scaled(X: Value, scaling: Any) -> Value:
     """(X − offset)/scale."""
     return (X - scaling.offset) / scaling.scale
@@ -56,6 +62,7 @@ def distribution(model: Any, X: Value) -> Weighted:
 
 @distribution.register
 def _(model: Regressor, X: Value) -> Weighted:
+    refuse_transformed(model)
     found = predictive(model.posterior_, scaled(X, model._x_scaling))
     return Weighted((1.0,), (found.in_units(*model._y_scaling),))
 
@@ -129,8 +136,7 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 
 @distribution.register
 def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
-    if model.target_transformer_ is not None:
-        raise CannotExport(f"target_transform={model.target_transform!r}")
+    refuse_transformed(model)
     X, mixture = encoded(model._encoder, X), model._model
     mixture = mixture.model if isinstance(mixture, OnLattice) else mixture
     return joined(mixture.weights, mixture.models, X)

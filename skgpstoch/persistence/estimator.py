@@ -1,4 +1,4 @@
-"""What every estimator can do with its state: be pickled, copied, and saved."""
+"""What every estimator can do: its state is pickled, copied and saved; its page is linked to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
+from ..documentation import DISTRIBUTION, page_template
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -15,8 +16,15 @@ from .state import Names, PackedState, Packer, Unpacker
 class SavedEstimator(BaseEstimator):
     """An estimator whose state is NumPy's arrays and Python's own types.
 
-    Objects of classes of the user's are in the state as they are.
+    Objects of classes of the user's are in the state as they are. The HTML representation links to
+    the class's page, if the package says where its documentation is.
     """
+
+    _doc_link_module = DISTRIBUTION
+
+    @property
+    def _doc_link_template(self) -> str:
+        return page_template(type(self))
 
     def __getstate__(self) -> dict[str, Any]:
         return Packer(Names()).state(vars(self))._asdict()

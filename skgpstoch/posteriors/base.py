@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
+from ..maths.modules import Module
+from .functions import Functions
 
 
-class Posterior(nn.Module):
+class Posterior(Module):
     """p(f | data): the latent function's marginals, joint covariance and draws, at any rows."""
 
     likelihood: Likelihood
@@ -57,13 +59,20 @@ class Posterior(nn.Module):
         """Joint draws of f at the rows of X: (n_samples, N, P)."""
         raise NotImplementedError
 
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of f as functions: X (N, d) → (n_samples, N, P), the same at every call."""
+        raise ValueError(
+            f"{type(self).__name__} has no draws that are functions of X; sample_y has joint draws "
+            "at given rows."
+        )
+
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of y, as those of f."""
         f = self.sample(X, n_samples, generator)
         return self.likelihood.of(rows).sample(f, generator)
 
 
-class Weights(nn.Module):
+class Weights(Module):
     """q(w): what the features' weights are believed to be, one set for each of P outputs."""
 
     def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:

@@ -23,6 +23,7 @@ from ..features.basis_functions import BasisFunctions
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky, log_det
+from ..maths.modules import Module
 from .base import Posterior
 
 BLOCK_COLUMNS = 512
@@ -32,7 +33,7 @@ MAX_LOG_DET = 10_000
 """Functions up to which the determinant of a dense prior precision is found."""
 
 
-class ChevronModel(nn.Module):
+class ChevronModel(Module):
     """f(x) = mean + φ(x)ᵀw with q(w) = N(μ, CCᵀ), and p(y | f).
 
     Parameters

@@ -12,6 +12,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linear_regression import Spectrum, exact_statistics, negative_log_evidence, spectrum
 from .base import Posterior, Weights
+from .functions import Functions
 
 
 class ConjugateWeights(Weights):
@@ -98,6 +99,10 @@ class ConjugatePosterior(Posterior):
 
     def covariance(self, X: Tensor) -> Tensor:
         return self.weights.covariance(self.features(X))
+
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        w = self.weights.sample(n_samples, generator)  # (n_samples, D, P)
+        return lambda X: self.features(X) @ w
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         w = self.weights.sample(n_samples, generator)  # (n_samples, D, P)

@@ -11,6 +11,7 @@ The search for hyper-parameters is :mod:`skgpstoch.training.exact_search`.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -20,8 +21,9 @@ from ..data.rows import Rows
 from ..kernels import Kernel, scaled
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
-from ..maths.linalg import add_diagonal, cholesky, log_det, tri_solve
+from ..maths.linalg import add_diagonal, cholesky, extended_cholesky, log_det, tri_solve
 from .base import Posterior
+from .functions import Functions, prior_functions, updated_functions
 
 
 def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:
@@ -108,19 +110,36 @@ class ExactPosterior(Posterior):
         self, kernel: Kernel, network: nn.Module, likelihood: Gaussian, X: Tensor, rows: Rows
     ) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.network = network
-        self.likelihood = likelihood
         with torch.no_grad():
             noise, y = likelihood.noise_variance, rows.y
             C = noisy(kernel(network(X)).double(), noise, rows)
             L = cholesky(C, "kernel matrix of all rows")
             alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT  # (K + σ²I)⁻¹y, (N, P)
             constant = repetition(noise, rows)
-        named = {"X": X, "y": y, "factor": L, "alpha": alpha, "constant": constant}
-        for name, value in named.items():
+        self.likelihood = likelihood
+        self._keep(kernel, network, rows.n_effective, X, y, L, alpha, constant)
+
+    @classmethod
+    def from_factor(
+        cls, kernel: Kernel, X: Tensor, y: Tensor, L: Tensor, alpha: Tensor
+    ) -> ExactPosterior:
+        """Return p(f | y) of a fit whose factor L (N, N) is known, that of all outputs.
+
+        It has no likelihood: whose noise is in L, the caller knows.
+        """
+        posterior = cls.__new__(cls)
+        nn.Module.__init__(posterior)
+        factor, constant = L.expand(alpha.shape[1], -1, -1), torch.zeros_like(alpha[0])
+        posterior._keep(kernel, nn.Identity(), float(len(X)), X, y, factor, alpha, constant)
+        return posterior
+
+    def _keep(self, kernel: Kernel, network: nn.Module, n_rows: float, *buffers: Tensor) -> None:
+        """Keep parts, and X, y, factor, alpha and constant as buffers."""
+        self.kernel = kernel
+        self.network = network
+        self._n_rows = n_rows
+        for name, value in zip(("X", "y", "factor", "alpha", "constant"), buffers, strict=True):
             self.register_buffer(name, value)
-        self._n_rows = rows.n_effective
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:
@@ -135,6 +154,25 @@ class ExactPosterior(Posterior):
     def refit(self, X: Tensor, rows: Rows) -> ExactPosterior:
         """The posterior of other data, with the same hyper-parameters."""
         return ExactPosterior(self.kernel, self.network, self.likelihood, X, rows)
+
+    def extended(self, X: Tensor, rows: Rows) -> ExactPosterior:
+        """Return the posterior of these rows besides, with the same hyper-parameters: O(n²k)."""
+        G, noise = self.network(X), self.likelihood.noise_variance
+        C = noisy(self.kernel(G).double(), noise, rows)
+        K = self.kernel(G, self.network(self.X)).double()  # (k, N)
+        prior = C.diagonal(dim1=-2, dim2=-1).mean(-1)
+        L = extended_cholesky(
+            self.factor, K, C, lambda S: cholesky(S, "kernel matrix of all rows", prior)
+        )
+        y = torch.cat([self.y, rows.y])
+        alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT
+        n_rows, constant = self.n_rows + rows.n_effective, self.constant + repetition(noise, rows)
+        other = copy.copy(self)
+        other._buffers = dict(self._buffers)
+        other._keep(
+            self.kernel, self.network, n_rows, torch.cat([self.X, X]), y, L, alpha, constant
+        )
+        return other
 
     def log_evidence(self) -> Tensor:
         fit = (self.y * self.alpha).sum(0)
@@ -153,6 +191,22 @@ class ExactPosterior(Posterior):
         K = self.kernel(self.network(self.X), G)  # (N, N*)
         V = tri_solve(self.factor, K.expand(len(self.factor), -1, -1))
         return self.kernel(G) - V.mT @ V
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        G = self.network(self.X)
+        (N, P), kernel = self.alpha.shape, self.kernel
+        f = prior_functions(kernel, G.shape[1], n_samples, P, generator)
+        noise = self.factor.square().sum(-1) - kernel.diag(G)  # of C = LLᵀ on its diagonal, (P, N)
+        z = standard_normal((n_samples, N, P), self.alpha, generator)
+        error = self.y - f(G) - noise.clamp_min(0.0).sqrt().mT * z  # (S, N, P)
+        V = torch.cholesky_solve(error.permute(2, 1, 0), self.factor).permute(2, 1, 0)
+
+        def values(X: Tensor) -> Tensor:
+            return of_outputs(self.network(X))
+
+        of_outputs = updated_functions(f, kernel, G, V)
+        return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.marginals(X).mean[0]  # (N, P)

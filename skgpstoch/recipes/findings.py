@@ -110,12 +110,14 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
         Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
         says that an input does not matter, and a variance there that f is a line, say: only notes.
     """
+    theta = kernel.theta
     with np.errstate(divide="ignore"):  # a bound may be 0
-        close = np.isclose(kernel.bounds, np.atleast_2d(kernel.theta).T)  # as scikit-learn has it
-    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+        close = np.isclose(kernel.bounds, np.atleast_2d(theta).T)  # as scikit-learn has it
     if not close.any():
         yield Finding(BOUND, "kernel", 0, 1)
-    for (parameter, i), value, at in zip(free, np.exp(kernel.theta), close, strict=True):
+        return
+    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+    for (parameter, i), value, at in zip(free, np.exp(theta), close, strict=True):
         if not at.any():
             continue
         side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")

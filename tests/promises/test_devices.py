@@ -397,7 +397,7 @@ def of_parts(device, likelihood, loss, solver):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("likelihood", "loss", "solver"), list(products()))
 def test_parts_are_the_same_to_the_last_bit(
-    likelihood, loss, solver, alike, few_iterations, few_newton_steps, pretend
+    likelihood, loss, solver, alike, few_iterations, few_newton_steps_from_both_starts, pretend
 ):
     parts = likelihood, loss, solver
     expected = of_parts(None, *parts)

@@ -19,6 +19,7 @@ NOT_OF_RECIPES = {
     "device": "where to compute",
     "checkpoint_dir": "where to save",
     "max_time": "when to end",
+    "target_transform": "what targets are before a recipe sees them",
     "warm_start": "where a fit begins",
     "n_jobs": "processes that fit what recipes say",
     "refit": "whether a choice of beta is followed by another fit",

@@ -21,10 +21,11 @@ from ...kernels import Kernel, scaled
 from ...kernels.products import KernelRows, low_rank
 from ...likelihoods.real import Gaussian
 from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
-from ...maths.gaussian import Marginals
+from ...maths.gaussian import Marginals, standard_normal
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...maths.pivoted_cholesky import LowRankInverse
 from ...posteriors.base import Posterior
+from ...posteriors.functions import Functions, prior_functions, updated_functions
 
 POSTERIOR_RANK = 500  # of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
@@ -124,7 +125,9 @@ class IterativePosterior(Posterior):
         for block in torch.arange(len(X), device=X.device).split(COLUMNS):
             K_star = self.cross(X[block])  # (b, N)
             mean[block] = K_star @ self.alpha
-            explained = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE, inverse)).sum(0)
+            half = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE, inverse)).sum(0)
+            # The solution has no graph, and is half of the slope of k*C⁻¹k*ᵀ.
+            explained = 2.0 * half - half.detach()
             var[block, 0] = (self.kernel.diag(X[block]) - explained).clamp_min(0.0)
         return Marginals(mean[None], var.expand_as(mean)[None])
 
@@ -132,11 +135,22 @@ class IterativePosterior(Posterior):
         K_star = self.cross(X)
         inverse = LowRankInverse(self.factor, self.noise)
         parts = K_star.split(COLUMNS)
+        # S has no graph, and its part of the slope is 0: the whole is stationary there.
         S = torch.cat([self.solve(part.mT, TOL_VARIANCE, inverse) for part in parts], 1)
         KS = K_star @ S
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
         K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)
         return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
+
+    @torch.no_grad()
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        X, (N, P) = self.X.double(), self.alpha.shape
+        f = prior_functions(self.kernel, X.shape[1], n_samples, P, generator)
+        z = standard_normal((n_samples, N, P), self.alpha, generator)
+        y = self.product(self.alpha)
+        error = y - f(X) - self.noise.sqrt() * z  # (S, N, P)
+        V = self.solve(error.transpose(0, 1).flatten(1), TOL_MEAN)
+        return updated_functions(f, self.kernel, X, V.unflatten(1, (-1, P)).transpose(0, 1))
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.cross(X) @ self.alpha  # (N, P)

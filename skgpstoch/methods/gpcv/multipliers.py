@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...data.devices import HOST
 from ...maths.linalg import NotPositiveDefiniteError
+from ...maths.modules import Module
 from ...training.projected_lbfgs import BoundedLBFGS
 from .fold_loss import Fold, FoldLoss
 
@@ -231,7 +232,7 @@ def n_numbers(locals_: list[Local]) -> float:
 # ---- a search ---------------------------------------------------------------------------------
 
 
-class MultiplierSearch(nn.Module):
+class MultiplierSearch(Module):
     """Folds that share θ, and a record of every iteration."""
 
     theta: Tensor  # (D,)

@@ -1,0 +1,120 @@
+"""Pictures of what predictions depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.pipeline import Pipeline
+
+from ..docstrings import documented
+from .base import FITTED, PLOTTED, Display, fitted_with
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FeatureImportancesDisplay(Display):
+    """How much predictions depend on each input, the most important on top.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the inputs.
+    importances : array-like of shape (n_features,)
+        Of sum 1.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        One bar for each input that is drawn, from the bottom up.
+    ax_ : matplotlib Axes
+        Axes drawn on.
+    figure_ : matplotlib Figure
+        Figure of the axes.
+
+    See Also
+    --------
+    sklearn.inspection.permutation_importance : What scores lose without an input.
+    sklearn.inspection.PartialDependenceDisplay : How predictions depend on an input.
+
+    Examples
+    --------
+    >>> from skgpstoch.display import FeatureImportancesDisplay
+    >>> display = FeatureImportancesDisplay(names=["age", "sex"], importances=[0.9, 0.1]).plot()
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['sex', 'age']
+    """
+
+    names: Any
+    importances: ArrayLike
+
+    @documented(PLOTTED)
+    def plot(
+        self, ax: matplotlib.axes.Axes | None = None, *, max_features: int = 20, **kwargs: Any
+    ) -> FeatureImportancesDisplay:
+        """Draw the bars.
+
+        Parameters
+        ----------
+        max_features : int, default=20
+            How many inputs are drawn at most, the most important ones.
+        **kwargs : dict
+            Keywords for matplotlib's `barh`.
+        """
+        ax = self._open(ax)
+        importances = np.asarray(self.importances, dtype=np.float64)
+        order = np.argsort(-importances, kind="stable")[:max_features][::-1]
+        self.bars_ = ax.barh(range(len(order)), importances[order], **kwargs)
+        ax.set_yticks(range(len(order)), [str(self.names[j]) for j in order])
+        ax.set(xlabel="Importance (share of the gradient)")
+        return self
+
+    @classmethod
+    @documented(FITTED)
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        feature_names: Any = None,
+        ax: matplotlib.axes.Axes | None = None,
+        **kwargs: Any,
+    ) -> FeatureImportancesDisplay:
+        """Draw the importances of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted estimator with `feature_importances_`; a pipeline that ends in one, or a
+            hyperparameter search over either.
+        feature_names : sequence of str, default=None
+            Of the inputs. None: as the estimator, or the steps of its pipeline, know them.
+
+        Raises
+        ------
+        TypeError
+            If the estimator has no `feature_importances_`.
+        ValueError
+            If there are not as many names as inputs.
+        """
+        fitted = fitted_with("feature_importances_", estimator, cls)
+        importances = fitted.feature_importances_
+        names = known_names(estimator, fitted) if feature_names is None else list(feature_names)
+        if len(names) != len(importances):
+            raise ValueError(
+                f"feature_names must be {len(importances)}, one for each input, got {len(names)}."
+            )
+        return cls(names=names, importances=importances).plot(ax, **kwargs)
+
+
+def known_names(estimator: Any, fitted: Any) -> list[str]:
+    """Return the names of a regressor's inputs: its own, its pipeline's, or x0, x1, ..."""
+    if hasattr(fitted, "feature_names_in_"):
+        return list(fitted.feature_names_in_)
+    outer = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(outer, Pipeline) and hasattr(outer[:-1], "get_feature_names_out"):
+        return list(outer[:-1].get_feature_names_out())
+    return [f"x{j}" for j in range(len(fitted.feature_importances_))]

@@ -1,0 +1,30 @@
+"""condition_on: more rows, by the hyper-parameters that a fit has found."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ..objectives.conditioning import conditioned
+from .base import BaseGP, fitting
+
+
+@fitting
+def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
+    """Condition a fitted regressor on more rows, in place."""
+    X, rows, posterior = estimator._labelled(estimator._checked(X, y, *of_rows))
+    # Parts may be shared with the posterior before, which a failure would bring back.
+    found = conditioned(copy.deepcopy(posterior), X, rows)
+    estimator._set_posterior(found)
+    if hasattr(estimator, "log_marginal_likelihood_value_"):
+        estimator.log_marginal_likelihood_value_ = evidence_in_units(estimator)
+    return estimator
+
+
+def evidence_in_units(estimator: BaseGP) -> float:
+    """Return the log marginal likelihood of the posterior, or the bound, for y as it was given."""
+    posterior, scale = estimator.posterior_, estimator._y_scaling.scale
+    value = float(posterior.log_evidence().sum())
+    return value - posterior.n_rows * float(np.log(scale).sum())

@@ -1,0 +1,126 @@
+"""Posteriors given more rows, with the hyper-parameters and the features that they have.
+
+Nothing is forgotten: the posterior is that of all rows, those of the fit and the new ones.
+
+- Exact: the Cholesky factor gets k more rows, O(n²k) for O(n³).
+- Finite features: sums of squares get more terms.
+- Sparse: what rows say of q(w) is a sum over rows (:mod:`skgpstoch.posteriors.sites`), G and c. For
+  a Gaussian likelihood, that of new rows is added, O(kM² + M³). For others G and c of new rows
+  depend on q(w), and are found by Newton's steps; those of the rows before stay what they are, as
+  the rows themselves are gone. So it is exact for a Gaussian likelihood only.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..maths.linear_regression import Statistics, exact_statistics, spectrum
+from ..models.deep import DeepPosterior
+from ..models.sparse import Solution, SparseModel, SparsePosterior
+from ..posteriors.base import Posterior
+from ..posteriors.blocks import WeightMoments, moments_of
+from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from ..posteriors.exact import ExactPosterior
+from ..posteriors.sites import Sites, diagonal_blocks
+from .optimal_q import ROUNDING, damped_newton, survey, weighted_sums
+
+ADDED_TOL = 1e-6  # nats per new row, below which a Newton step is the last
+MOST_ADDED_STEPS = 50
+
+
+@functools.singledispatch
+@torch.no_grad()
+def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
+    """Return the posterior of its rows and these, with the same hyper-parameters.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        It stays as it is.
+    X, rows : Tensor of shape (K, d) and Rows
+        New rows, in float64 and scaled as those of the fit.
+
+    Raises
+    ------
+    ValueError
+        If it is a posterior that more rows cannot be added to.
+    """
+    raise ValueError(
+        f"{type(posterior).__name__} cannot be conditioned on more rows without a fit: exact, "
+        "sparse and finite-dimensional posteriors can."
+    )
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: ExactPosterior, X: Tensor, rows: Rows) -> Posterior:
+    return posterior.extended(X, rows)
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: ConjugatePosterior, X: Tensor, rows: Rows) -> Posterior:
+    features, weights = posterior.features, posterior.weights
+    weight = None if rows.weight is None else rows.weight[None]
+    new = exact_statistics(lambda X: features.basis(X).phi[None], X, rows.y, weight)
+    pairs = zip(weights.spectrum.statistics(), new, strict=True)
+    total = spectrum(Statistics(*(a + b for a, b in pairs)))
+    return ConjugatePosterior(
+        features, ConjugateWeights(total, weights.noise_variance, weights.ridge)
+    )
+
+
+@conditioned.register
+def _(posterior: DeepPosterior, X: Tensor, rows: Rows) -> Posterior:
+    return conditioned.dispatch(Posterior)(posterior, X, rows)
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: SparsePosterior, X: Tensor, rows: Rows) -> Posterior:
+    model = posterior.model
+    if model.covariance != "sites":
+        raise ValueError(
+            f"{model.loss!r} has no sum over rows that gives the covariance of q(w): a posterior "
+            "of it cannot be conditioned on more rows without a fit."
+        )
+    old, q = posterior.sites, moments_of(posterior.weights)
+    found = added(model, X, rows, old)
+    elbo = torch.full_like(posterior.elbo, torch.nan)
+    if model.is_conjugate and model.is_bound:
+        gained = found.value - (model.beta * expected_sites(old, q) - model.beta * q.kl)
+        elbo = posterior.elbo + gained
+    return model.posterior(found, elbo, posterior.n_rows + rows.n_effective)
+
+
+def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
+    """Return the best q(w) given the sites of old rows, and new rows.
+
+    The value is E_q of the old rows' sites, as a quadratic function of w, less the loss of the new
+    rows, less β KL.
+    """
+
+    def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
+        value, new = survey(model, X, rows, q, exact)
+        return value + model.beta * expected_sites(old, q), old + new
+
+    if not model.is_conjugate:
+        limits = (ADDED_TOL * rows.n_effective, ROUNDING * rows.n_effective, MOST_ADDED_STEPS)
+        return damped_newton(look, model.moments, old, *limits)[0]
+    gram, cross, *_ = weighted_sums(model, X, rows)
+    sites = old + Sites(gram / model.beta, cross / model.beta)
+    q = model.moments(sites)
+    return Solution(q, sites, look(q, True)[0])
+
+
+def expected_sites(sites: Sites, q: WeightMoments) -> Tensor:
+    """E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
+    m = q.mean
+    value = (sites.cross * m).sum() - 0.5 * torch.einsum("ib,bij,jb->", m, sites.precision, m)
+    for G, S in zip(diagonal_blocks(sites.precision, q.sizes), q.covariances, strict=True):
+        value = value - 0.5 * (G.diagonal(dim1=-2, dim2=-1) if S is None else G * S).sum()
+    return value

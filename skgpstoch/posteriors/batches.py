@@ -1,0 +1,35 @@
+"""Joint moments of f within each of many batches of rows, differentiable by the inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Posterior
+
+MOST_JOINT_ROWS = 256
+"""Rows whose joint covariance is made at a time, of which the blocks of batches are wanted."""
+
+
+def batched_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean (B, q, P) and covariance (B, P, q, q) of f at X (B, q, d), each batch jointly.
+
+    Covariances of rows in different batches are computed, and left out: up to some rows that takes
+    less time than to go through the batches one by one.
+    """
+    q = X.shape[1]
+    if q == 1:
+        mean, var = posterior.marginals(X[:, 0]).mixture_moments()
+        return mean[:, None], var[..., None, None]
+    parts = [joint_moments(posterior, part) for part in X.split(max(1, MOST_JOINT_ROWS // q))]
+    mean, cov = (torch.cat(part) for part in zip(*parts, strict=True))
+    return mean, cov
+
+
+def joint_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same of a few batches."""
+    B, q, _ = X.shape
+    rows = X.flatten(0, 1)
+    mean, _ = posterior.marginals(rows).mixture_moments()
+    whole = posterior.covariance(rows).unflatten(2, (B, q)).unflatten(1, (B, q))
+    return mean.unflatten(0, (B, q)), whole.diagonal(dim1=1, dim2=3).permute(3, 0, 1, 2)

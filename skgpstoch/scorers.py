@@ -1,0 +1,283 @@
+"""Scorers of predictive distributions for scikit-learn's model selection: greater is better.
+
+A scorer is an object that scikit-learn's metadata routing knows: it says by `set_score_request`
+whether it wants the weights and exposures of rows. With routing, weights that are passed and that
+nobody asked for or declined are scikit-learn's own error. Without it, scikit-learn hands weights of
+a search to scorers of itself, and has no way for exposures.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn import get_config
+from sklearn.utils.metadata_routing import MetadataRequest
+
+from .distributions.predictive import PredictiveDistribution, targets_of
+from .estimators.regressor import check_exposed
+from .scores import check_coverage, check_weights, interval_coverage, unwrapped
+from .wrappers import predict_distribution
+
+ROUTED = ("sample_weight", "exposure")
+
+
+@dataclass(eq=False)
+class PredictiveScorer(ABC):
+    """A score of an estimator's predictions, as ``scorer(estimator, X, y)``; greater is better.
+
+    It can be cloned and pickled.
+    """
+
+    _requests: dict[str, bool | str | None] = field(
+        default_factory=lambda: dict.fromkeys(ROUTED), init=False, repr=False
+    )
+
+    def __call__(
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
+        """Score a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted regressor that :func:`~skgpstoch.predict_distribution` takes: ours, others with
+            `predict(X, return_std=True)`, as normal; pipelines, searches and transformed targets
+            around one.
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            True targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+        exposure : array-like of shape (n_samples,), default=None
+            Of counts, for a model that was fitted with one.
+
+        Returns
+        -------
+        score : float
+            The mean of the rows.
+
+        Raises
+        ------
+        TypeError
+            If the estimator predicts no distributions, or takes no exposure.
+        ValueError
+            If weights are negative, or all are zero; or there is no exposure, but the model was
+            fitted with one.
+        """
+        if sample_weight is not None:
+            sample_weight = check_weights(sample_weight, "sample_weight", len(y))
+        of_rows = {} if exposure is None else {"exposure": exposure}
+        return float(self._score(estimator, X, y, sample_weight, **of_rows))
+
+    @abstractmethod
+    def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
+        """Score with weights that are valid."""
+
+    # ---- scikit-learn's protocols ------------------------------------------------------------
+
+    def set_score_request(self, **requests: bool | str | None) -> PredictiveScorer:
+        """Return a scorer like this one that asks for weights or exposures of rows.
+
+        The scorer itself stays as it is: all who import it share it.
+
+        Parameters
+        ----------
+        **requests : {True, False, None} or str
+            `sample_weight` and `exposure`. True: hand it on; False: do not; None: it is an error to
+            pass it; a name: hand on what is passed by this name.
+
+        Returns
+        -------
+        scorer : PredictiveScorer
+            A copy.
+
+        Raises
+        ------
+        RuntimeError
+            If metadata routing is not enabled.
+        TypeError
+            If there is another name in `requests`.
+        ValueError
+            If a request is none of these.
+        """
+        if not get_config()["enable_metadata_routing"]:
+            raise RuntimeError(
+                "set_score_request has no effect without metadata routing: enable it by "
+                "sklearn.set_config(enable_metadata_routing=True)."
+            )
+        if unknown := sorted(requests.keys() - ROUTED):
+            raise TypeError(f"set_score_request takes {list(ROUTED)}, got {unknown}.")
+        scorer = copy.deepcopy(self)
+        scorer._requests |= requests
+        scorer.get_metadata_routing()  # which checks what is asked for
+        return scorer
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return what the scorer asks for.
+
+        Returns
+        -------
+        routing : MetadataRequest
+            As scikit-learn's metadata routing knows it.
+        """
+        routing = MetadataRequest(owner=repr(self))
+        for param, alias in self._requests.items():
+            routing.score.add_request(param=param, alias=alias)
+        return routing
+
+    def _accept_sample_weight(self) -> bool:
+        """Tell searches without metadata routing that weights may be handed on."""
+        return True
+
+    def __sklearn_clone__(self) -> PredictiveScorer:
+        return copy.deepcopy(self)
+
+
+class NegLogPredictiveDensityScorer(PredictiveScorer):
+    """Minus the negative log predictive density, in nats per row: greater is better.
+
+    Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
+    :func:`~sklearn.model_selection.cross_val_score` and the like. Of counts and of classes it is
+    the log probability; for several outputs, the joint density is divided by their number.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from skgpstoch.metrics import neg_log_predictive_density_scorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> scores = cross_val_score(BayesianRidge(), X, y, scoring=neg_log_predictive_density_scorer)
+    >>> round(float(scores.mean()), 1)
+    -5.4
+    """
+
+    def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
+        predictor, X = unwrapped(estimator, X)
+        if hasattr(predictor, "log_predictive_density"):  # which classifiers have too
+            density = predictor.log_predictive_density(X, y, **of_rows)
+        else:
+            distribution, y = judged(predictor, X, y, **of_rows)
+            density = distribution.joint_logpdf(y)
+        return np.average(density, weights=sample_weight) / np.asarray(y)[:1].size
+
+
+class NegCRPSScorer(PredictiveScorer):
+    """Minus the continuous ranked probability score, in the units of y: greater is better.
+
+    Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
+    :func:`~sklearn.model_selection.cross_val_score` and the like.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from skgpstoch.metrics import neg_crps_scorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> round(neg_crps_scorer(BayesianRidge().fit(X, y), X, y), 1)
+    -30.5
+    """
+
+    def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
+        distribution, y = judged(estimator, X, y, **of_rows)
+        return -np.average(distribution.crps(y), axis=0, weights=sample_weight).mean()
+
+
+@dataclass(eq=False)
+class NegCoverageErrorScorer(PredictiveScorer):
+    """Minus \\|observed − nominal\\| coverage, averaged over the outputs: 0 is best, −1 worst.
+
+    Parameters
+    ----------
+    coverage : float, default=0.95
+        Nominal coverage of the central intervals, in (0, 1).
+
+    See Also
+    --------
+    make_coverage_scorer : The same scorer for another nominal coverage.
+
+    Notes
+    -----
+    Coverage is blind to the width of the intervals. To choose between models, report it beside
+    :func:`neg_log_predictive_density_scorer` and let the latter decide.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from skgpstoch.metrics import neg_coverage_error_scorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> neg_coverage_error_scorer(BayesianRidge().fit(X, y), X, y) > -0.02
+    True
+    """
+
+    coverage: float = 0.95
+
+    def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
+        distribution, y = judged(estimator, X, y, **of_rows)
+        interval = np.stack(distribution.interval(self.coverage), 1)
+        observed = interval_coverage(
+            y, interval, sample_weight=sample_weight, multioutput="raw_values"
+        )
+        # Distances first, then the mean: outputs that err in opposite directions do not cancel.
+        return -np.mean(np.abs(observed - self.coverage))
+
+
+def judged(
+    estimator: Any, X: Any, y: Any, **of_rows: Any
+) -> tuple[PredictiveDistribution, np.ndarray]:
+    """Return the distributions of y at the rows of X, and y in their shape."""
+    check_exposed(unwrapped(estimator, X)[0], of_rows.get("exposure"))
+    distribution = predict_distribution(estimator, X, **of_rows)
+    y = np.asarray(y)
+    is_column = y.ndim == 2 and y.shape[1] == 1 and not distribution.output_shape
+    return distribution, targets_of(distribution, y[:, 0] if is_column else y)
+
+
+neg_log_predictive_density_scorer = NegLogPredictiveDensityScorer()
+neg_crps_scorer = NegCRPSScorer()
+neg_coverage_error_scorer = NegCoverageErrorScorer()
+
+
+def make_coverage_scorer(coverage: float = 0.95) -> PredictiveScorer:
+    """Make :obj:`neg_coverage_error_scorer` for a nominal coverage.
+
+    Parameters
+    ----------
+    coverage : float, default=0.95
+        Nominal coverage of the central intervals, in (0, 1).
+
+    Returns
+    -------
+    scorer : PredictiveScorer
+        `scorer(estimator, X, y, sample_weight=None, exposure=None)`; it can be pickled.
+
+    Raises
+    ------
+    ValueError
+        If `coverage` is not in (0, 1).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.model_selection import cross_validate
+    >>> from skgpstoch.metrics import make_coverage_scorer, neg_crps_scorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> scoring = {"crps": neg_crps_scorer, "coverage": make_coverage_scorer(0.5)}
+    >>> sorted(cross_validate(BayesianRidge(), X, y, scoring=scoring))
+    ['fit_time', 'score_time', 'test_coverage', 'test_crps']
+    """
+    check_coverage(coverage)
+    return NegCoverageErrorScorer(coverage=coverage)

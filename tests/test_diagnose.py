@@ -167,9 +167,12 @@ def test_of_a_default_kernel_an_input_that_does_not_matter_is_noted():
     assert short.severity == "problem"
 
 
-def test_noise_at_its_bound_is_noted():
+def test_noise_at_its_bound_is_a_problem():
     level = torch.tensor([0.1, 1e-8], dtype=torch.float64)
-    assert only(findings.of_noise(level, (1e-8, 1e2))).severity == "note"
+    found = only(findings.of_noise(level, (1e-8, 1e2)))
+    assert found.severity == "problem"
+    assert "far too certain" in found.text
+    assert "AutoGaussianProcessRegressor" in found.advice
     assert only(findings.of_noise(level[:1], (1e-8, 1e2))).severity == "fine"
     assert not list(findings.of_noise(level, (1e-8, 1e-8)))  # is not learned
 
@@ -426,8 +429,8 @@ def test_few_rows_and_many_features_are_warned_of_once(sine):
     model = SVGPRegressor(max_iter=2, random_state=0)
     assert said_by(lambda: model.fit(X, y)) == [model.diagnose()[0].message]
     assert "9 rows are too few" in model.diagnose()[0].message
-    thrice = np.full(9, 3)
-    assert not said_by(lambda: model.fit(X, y, sample_weight=thrice))  # are 27 rows
+    thrice = np.full(9, 3)  # are 27 rows, whose copies say that there is no noise
+    assert "noise variance is at" in only(said_by(lambda: model.fit(X, y, sample_weight=thrice)))
     none = np.r_[np.ones(9), 0.0]
     X_10, y_10 = (a[:10] for a in sine)
     assert "9 rows" in only(said_by(lambda: model.fit(X_10, y_10, sample_weight=none)))

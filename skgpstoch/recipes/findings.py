@@ -155,11 +155,14 @@ def of_noise(variance: Tensor, bounds: tuple[float, float]) -> Iterator[Finding]
     found = Finding("noise at its bound", "noise variance", level, low)
     if np.isclose(math.log(level), math.log(low)):
         found = found._replace(
-            severity="note",
+            severity="problem",
             text=f"The noise variance is at its lower bound, {low:g}: the model takes y for a "
-            "function of X without noise.",
-            advice="If y is noisy, add WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are "
-            "then those of the noise; look for duplicates of rows, too.",
+            "function of X without noise, and if y has some, predictions are far too certain.",
+            advice="Look for copies of rows, which seem to say so. If y is noisy, add "
+            "WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are then those of the noise, or "
+            "take AutoGaussianProcessRegressor, whose noise has a prior; if it is not, "
+            "WhiteKernel(1e-6, 'fixed').",
+            category=ConvergenceWarning,
         )
     yield found
 

@@ -229,10 +229,14 @@ def print_table(title: str, table: pd.DataFrame, index: bool = False) -> None:
 def print_summary(
     rows: pd.DataFrame, ours: str, measures: Sequence[str], by: Sequence[str] = ()
 ) -> None:
-    """The standing against each rival, and the sets that were lost."""
-    print_table(
-        f"{ours} against each rival (wins/losses over sets)", rivalry(rows, ours, measures, by)
-    )
+    """The standing against each rival, and the sets that were lost, if there is a rival."""
+    models = set(rows.model) - {ours}
+    if models:
+        standing = rivalry(rows, ours, measures, by)
+        print_table(f"{ours} against each rival (wins/losses over sets)", standing)
+    if models <= set(OTHERS_OF_OURS):
+        print("no rival to compare with: name other CSVs by --against")
+        return
     for measure in measures:
         lost = losses(rows, ours, measure, by)
         title = f"{measure}: {len(lost)} behind the best rival"

@@ -84,9 +84,10 @@ def verdict(rows: pd.DataFrame, ours: str) -> None:
     """Print which bars hold."""
     scores = rows.pivot_table(index="set", columns="model", values="log_loss")
     rivals = [name for name in RIVALS if name in scores]
-    behind = scores.index[scores[ours] > scores[rivals].min(axis=1)]
-    passed = "pass" if len(behind) <= 1 else "FAIL"
-    print(f"log-loss: behind on {len(behind)} of {len(scores)} ({', '.join(behind)}): {passed}")
+    if rivals:
+        behind = scores.index[scores[ours] > scores[rivals].min(axis=1)]
+        passed = "pass" if len(behind) <= 1 else "FAIL"
+        print(f"log-loss: behind on {len(behind)} of {len(scores)} ({', '.join(behind)}): {passed}")
     table = rows.pivot_table(index="set", columns="model", values=["ece", "ece_if_calibrated"])
     excess = (table["ece"] - table["ece_if_calibrated"])[ours]
     above = [f"{name} +{excess[name]:.3f}" for name in excess.index[excess > CHANCE]]

@@ -16,7 +16,6 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -203,7 +202,7 @@ def check_regressor(estimator: Any) -> None:
             f"estimator must be a fitted regressor, got {type(estimator).__name__}: the estimator "
             "is the first argument, X the second."
         )
-    if is_classifier(estimator):
+    if hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"estimator must be a regressor, got the classifier {estimator!r}, whose distributions "
             "are those of predict_proba."

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,13 @@ from skgpstoch import (
 )
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
-from skgpstoch.ensembles import automatic, automatic_classifier, automatic_regressor, race
+from skgpstoch.ensembles import (
+    automatic,
+    automatic_classifier,
+    automatic_regressor,
+    process_fit,
+    race,
+)
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.training.loop import Trainer
@@ -364,6 +371,23 @@ def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
     with pytest.raises(KeyboardInterrupt):
         other.fit(*step)
     assert not hasattr(other, "estimators_")
+
+
+def test_an_interrupt_within_processes_is_told_once(step, monkeypatch):
+    original, seen = process_fit.search, []
+
+    def interrupted(objective, start):
+        seen.append(objective)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return original(objective, start)
+
+    monkeypatch.setattr(process_fit, "search", interrupted)
+    with on_interrupt("keep"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
+    assert list(model.estimators_) == ["process"]
+    assert ["interrupted" in str(each.message) for each in said] == [True]
 
 
 def test_an_interrupted_scout_is_what_there_is(step, monkeypatch, small):

@@ -23,16 +23,20 @@ from skgpstoch.ensembles.class_fit import (
     FittedProcess,
     best_scale,
     blind_functions,
+    evidence_of,
     folds_of,
     left_out_log_p,
     modes,
     problems_of,
+    unit_kernel,
 )
 from skgpstoch.ensembles.class_modes import (
+    BestTheta,
     LabelEvidence,
     PointFeatures,
     PriorKernel,
     Problems,
+    best_theta,
     contrasts,
     find_modes,
     one_hot,
@@ -62,6 +66,12 @@ def some_rows(n=15, d=3, n_classes=3, seed=0):
     return X, codes, torch.from_numpy(rng.choice([0.5, 1.0, 3.0], n))
 
 
+def tight(monkeypatch):
+    """Leave out no direction of functions, and search until no step promises anything."""
+    for name in ("NEWTON_TOL", "NEWTON_TOL_OF_ROW", "NEGLIGIBLE_VARIANCE"):
+        monkeypatch.setattr(f"skgpstoch.ensembles.class_modes.{name}", 1e-12)
+
+
 # ---- kernels given labels ----------------------------------------------------------------------
 
 
@@ -89,7 +99,7 @@ def test_contrasts_are_distances_of_classes():
 
 @EACH_KERNEL
 def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
+    tight(monkeypatch)
     X, codes, weight = some_rows()
     features = PointFeatures(PriorKernel.of(name, 3).kernel, torch.from_numpy(X))
     F, H = features(features.Z), one_hot(codes, 3)
@@ -108,7 +118,7 @@ def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
 
 def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
     """The mode of a linear kernel, its variance as it is tried, is the ridge's."""
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
+    tight(monkeypatch)
     monkeypatch.setattr(class_fit, "VARIANCES", (6.0,))
     monkeypatch.setattr(class_fit, "LOG_CONFIDENCES", np.zeros(1))
     X, y = table
@@ -135,7 +145,7 @@ def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
 
 @pytest.fixture
 def rows(table):
-    """Scaled rows of five folds, whose functions are made of all."""
+    """Scaled rows of ten folds, whose functions are made of all."""
     X, codes = torch.from_numpy(table[0]), torch.from_numpy(table[1])
     fold = torch.from_numpy(folds_of(table[1], np.random.default_rng(0)))
     return ClassRows(X, codes, torch.ones(90).double(), fold, torch.arange(90), torch.zeros(3))
@@ -143,8 +153,7 @@ def rows(table):
 
 def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
     """As by a model of the other folds, with the same kernel."""
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-9)
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-12)
+    tight(monkeypatch)
     kernel, own = ConstantKernel(4.0) * RBF(2.0), rows.fold == 1
     f = modes(PointFeatures(kernel, rows.Z), rows, (1.0, 5.0))[1]
     others = rows.without(1)
@@ -154,15 +163,60 @@ def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
     assert_allclose(f[own], problems._replace(F=features(rows.X[own])).f(U), atol=2e-3)
 
 
+def some_best(rows, z, pairs=()):
+    """θ of the rows, given how far from the prior mean that is."""
+    return BestTheta(evidence_of(PriorKernel.of("rbf-ard", 5), rows), z, list(pairs))
+
+
+def some_pairs(D, rng):
+    """Steps and changes of the slope of a curvature between 2 and 3."""
+    steps = torch.from_numpy(rng.standard_normal((3, D)))
+    return [(s, s * torch.linspace(2.0, 3.0, D).double()) for s in steps]
+
+
 def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
-    prior, theta = PriorKernel.of("rbf-ard", 5), PriorKernel.of("rbf-ard", 5).mean
-    own = rows.fold == 2
+    own, rng = rows.fold == 2, np.random.default_rng(0)
+    z, pairs = 0.3 * rng.standard_normal(7), some_pairs(7, rng)
     moved = rows._replace(codes=torch.where(own, (rows.codes + 1) % 3, rows.codes))
-    f, after = (blind_functions(prior, theta, r, r) for r in (rows, moved))
-    assert_array_equal(after[own], f[own])
+    thetas = [some_best(r, z, pairs).without(r.fold, 10) for r in (rows, moved)]
+    assert_allclose(thetas[1][2], thetas[0][2], rtol=1e-12)
+    assert (np.abs(thetas[1] - thetas[0]).max(1) > 1e-3).sum() == 9  # of the others
+    assert len(np.unique(thetas[0], axis=0)) == 10
+    kernel = unit_kernel(PriorKernel.of("rbf-ard", 5), thetas[0][0], rows.X)
+    f, after = (blind_functions(some_best(r, z, pairs), kernel, r, r) for r in (rows, moved))
+    assert_allclose(after[own], f[own], atol=1e-8)
     assert not torch.equal(after[~own], f[~own])
     log_p, after = (left_out_log_p(r, f, class_fit.VARIANCES) for r in (rows, moved))
     assert_array_equal(after[own], log_p[own])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slopes_without_a_fold_are_those_of_the_other_rows(rows, weighted):
+    if weighted:
+        some = np.random.default_rng(1).choice([0.5, 1.0, 3.0], 90)
+        rows = rows._replace(weight=torch.from_numpy(some))
+    z = 0.5 * np.random.default_rng(2).standard_normal(7)
+    slopes = evidence_of(PriorKernel.of("rbf-ard", 5), rows).slopes_without(z, rows.fold, 10)
+    for fold in rows.folds:
+        others = evidence_of(PriorKernel.of("rbf-ard", 5), rows.without(fold))
+        assert_allclose(slopes[fold], others(z)[1], rtol=1e-7, atol=1e-9)
+
+
+def test_a_step_finds_about_the_kernel_of_the_other_rows(rows):
+    prior = PriorKernel.of("rbf-ard", 5)
+    best = best_theta(evidence_of(prior, rows))
+    for fold, theta in enumerate(best.without(rows.fold, 10)):
+        evidence = evidence_of(prior, rows.without(fold))
+        top = evidence(best_theta(evidence).z)[0]
+        lost = [top - evidence((t - prior.mean) / prior.std)[0] for t in (theta, best.theta)]
+        assert lost[0] < 0.3 * lost[1]
+
+
+def test_a_search_that_did_not_move_leaves_folds_their_kernel(rows):
+    z = np.zeros(7)
+    assert_array_equal(
+        some_best(rows, z).without(rows.fold, 10), np.tile(some_best(rows, z).theta, (10, 1))
+    )
 
 
 def test_few_rows_of_noise_are_not_predicted():
@@ -193,6 +247,7 @@ def test_kernels_that_matter_are_learned_again_from_more_rows(table, monkeypatch
     monkeypatch.setattr(class_process, "BLIND_ROWS", 50)
     monkeypatch.setattr(class_process, "SEARCH_ROWS", 40)
     monkeypatch.setattr(class_process, "MOST_POINTS", 40)
+    monkeypatch.setattr(ClassRows, "score", lambda rows, fitted: len(fitted.points))
     names = ["rough-ard", "linear"]
     rough, linear = ExactProcessClassifier(kernels=names, random_state=0).fit(*table)._processes
     assert (len(rough.points), len(linear.points)) == (90, 40)
@@ -343,7 +398,7 @@ def recentred(logits, p):
 
 @pytest.fixture
 def all_features(monkeypatch):
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEWTON_TOL", 1e-12)
+    tight(monkeypatch)
     monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-13)
 
 

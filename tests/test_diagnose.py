@@ -167,11 +167,28 @@ def test_of_a_default_kernel_an_input_that_does_not_matter_is_noted():
     assert short.severity == "problem"
 
 
-def test_noise_at_its_bound_is_noted():
+def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     level = torch.tensor([0.1, 1e-8], dtype=torch.float64)
-    assert only(findings.of_noise(level, (1e-8, 1e2))).severity == "note"
-    assert only(findings.of_noise(level[:1], (1e-8, 1e2))).severity == "fine"
-    assert not list(findings.of_noise(level, (1e-8, 1e-8)))  # is not learned
+    found = only(findings.of_noise(level, (1e-8, 1e2), True))
+    assert found.severity == "problem"
+    assert "far too certain" in found.text
+    assert "AutoGaussianProcessRegressor" in found.advice
+    assert only(findings.of_noise(level, (1e-8, 1e2), False)).severity == "note"
+    assert only(findings.of_noise(level[:1], (1e-8, 1e2), True)).severity == "fine"
+    assert not list(findings.of_noise(level, (1e-8, 1e-8), True))  # is not learned
+
+
+def test_a_fit_without_noise_is_warned_of():
+    """Of twenty rows and twelve scales, where a fifth of the variance is noise."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(20, 12))
+    y = X[:, 0] + 0.5 * rng.normal(size=20)
+    scales = np.full(12, 3.0)
+    said = said_by(lambda: SVGPRegressor(1.0 * Matern(scales, nu=1.5), random_state=0).fit(X, y))
+    assert any("is at its lower bound, 1e-08, or next to it" in each for each in said)
+    noisy = 1.0 * Matern(scales, nu=1.5) + WhiteKernel(0.1, (1e-2, 10.0))
+    said = said_by(lambda: SVGPRegressor(noisy, random_state=0).fit(X, y))
+    assert not any("noise variance" in each for each in said)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,19 @@ def test_of_several_classes(multi_class):
     assert model.fit(X / SCALE, labels).feature_importances_.argmax() == 1
 
 
+@pytest.mark.parametrize("cls", [GaussianProcessRegressor, GaussianProcessClassifier])
+def test_of_whole_numbers(cls):
+    """Listing a model's attributes, which scikit-learn does by asking for each, raises nothing."""
+    numbers = np.arange(40).reshape(20, 2) % 7
+    noise = {"alpha": 0.1} if cls is GaussianProcessRegressor else {}
+    model = cls(WhiteKernel() + ConstantKernel() * RBF(2.0), optimizer=None, **noise)
+    model.fit(numbers, numbers[:, 0] % 2)
+    assert "feature_importances_" in dir(model)
+    same = clone(model).fit(numbers.astype(float), numbers[:, 0] % 2)
+    np.testing.assert_array_equal(model.feature_importances_, same.feature_importances_)
+    assert "feature_importances_" not in dir(clone(model))
+
+
 def test_of_many_rows_they_are_those_of_the_sparse_model():
     model = GaussianProcessRegressor(
         RBF(np.ones(4)) + WhiteKernel(), method="sgpr", random_state=0

@@ -147,9 +147,9 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
 
     monkeypatch.setattr(process.ExactProcessRegressor, "fit", interrupted)
     rows = np.linspace(-3.0, 3.0, 200)[:, None]
-    kept = pytest.warns(ConvergenceWarning, match="best so far")
-    with kept, pytest.warns(ConvergenceWarning, match="model is without networks"):
+    with pytest.warns(ConvergenceWarning, match="best so far") as said:
         model = AutoGaussianProcessRegressor(random_state=0).fit(rows, np.sin(rows[:, 0]))
+    assert len(said) == 1
     assert list(model.estimators_) == ["process"]
 
 

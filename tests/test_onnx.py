@@ -9,6 +9,8 @@ import pytest
 from scipy.special import ndtr, stdtr
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as k
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import skgpstoch
 from skgpstoch import (
@@ -248,11 +250,13 @@ def test_the_file_is_of_standard_operators(tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "quantiles", "message"),
     [
-        ("median", (0.5,), "outputs must be different names"),
-        (["mean", "mean"], (0.5,), "outputs must be different names"),
-        ([], (0.5,), "outputs must be different names"),
-        ("quantiles", (0.0, 0.5), "quantiles must be between 0 and 1, got 0.0"),
-        ("quantiles", (math.nan,), "quantiles must be between 0 and 1, got nan"),
+        ("median", (0.5,), "outputs must be one or more distinct names"),
+        (["mean", "mean"], (0.5,), "outputs must be one or more distinct names"),
+        ([], (0.5,), "outputs must be one or more distinct names"),
+        ("quantiles", (0.0, 0.5), r"probabilities between 0 and 1, got \(0.0, 0.5\)"),
+        ("quantiles", (math.nan,), r"probabilities between 0 and 1, got \(nan,\)"),
+        ("quantiles", (), r"probabilities between 0 and 1, got \(\)"),
+        ("quantiles", 0.5, "probabilities between 0 and 1, got 0.5"),
     ],
 )
 def test_bad_requests(outputs, quantiles, message):
@@ -262,8 +266,15 @@ def test_bad_requests(outputs, quantiles, message):
 
 
 def test_models_that_are_not_fitted():
-    with pytest.raises(NotFittedError):
-        to_onnx(SVGPRegressor())
+    for model in (SVGPRegressor(), GaussianProcessRegressor()):
+        with pytest.raises(NotFittedError):
+            to_onnx(model)
+
+
+def test_pipelines_are_for_skl2onnx():
+    pipeline = make_pipeline(StandardScaler(), GaussianProcessRegressor(optimizer=None)).fit(X, y)
+    with pytest.raises(CannotExport, match=r"support Pipeline. Call .*register_converters"):
+        to_onnx(pipeline)
 
 
 def test_parts_without_a_graph_are_named():

@@ -79,6 +79,7 @@ def test_noise_leaves_few_vectors():
     assert model.predict(X).std() < 0.6
 
 
+@pytest.mark.filterwarnings("ignore:The noise variance, 1e-08, is at its lower bound")
 def test_a_constant_target():
     X = np.linspace(0, 1, 20)[:, None]
     model = QSRVMRegressor(**QUICK).fit(X, np.full(20, 3.0))

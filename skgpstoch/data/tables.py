@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_array, check_X_y
@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from .arrays import Scaling, all_finite, readable, row_blocks
 from .categories import (
+    SHUFFLE_SEED,
     Joined,
     OneHot,
     TargetMeans,
@@ -37,6 +38,7 @@ from .rows import LEADING_COLUMNS
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
+STAND_INS = 24  # known levels in the place of a new one, each as often where they are fewer
 MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
 
 
@@ -101,6 +103,16 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
 
 
 # ---- the encoder ---------------------------------------------------------------------------------
+
+
+class NewRows(NamedTuple):
+    """Rows (m,) of a table with levels that training rows did not have, by their numbers.
+
+    And how they are encoded with each of K known levels in the place of the new ones, (K, m, d).
+    """
+
+    rows: np.ndarray
+    stand_ins: np.ndarray
 
 
 class TableEncoder:
@@ -176,6 +188,52 @@ class TableEncoder:
         Z : ndarray of shape (n_samples, n_encoded)
             In float64, or X itself.
         """
+        columns = self._read(X)
+        for column, known in zip(columns, self.levels, strict=True):
+            if known is not None:
+                warn_of_new_levels(
+                    column, known, "those of an average level, and more certain than they should be"
+                )
+        return self._encoded(X, columns, {})
+
+    def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
+        """Encode new rows, and those with new levels with known levels in their place, too.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            As :func:`validate_table` returns it.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_encoded)
+            As :meth:`transform` returns it.
+        new : NewRows or None
+            None if all levels are known.
+        """
+        columns = self._read(X)
+        is_new = np.zeros((len(columns), len(X)), dtype=bool)
+        for j, (column, known) in enumerate(zip(columns, self.levels, strict=True)):
+            if known is not None:
+                warn_of_new_levels(column, known, "mixtures of those of the known levels")
+                is_new[j] = new_levels(column, known)
+        Z, rows = self._encoded(X, columns, {}), np.flatnonzero(is_new.any(0))
+        if not len(rows):
+            return Z, None
+        few = [column._replace(values=column.values[rows]) for column in columns]
+        taken = stand_ins(self.levels)
+        return Z, NewRows(
+            rows,
+            np.stack(
+                [
+                    self._encoded(None, with_levels(few, is_new[:, rows], levels), {})
+                    for levels in zip(*taken, strict=True)
+                ]
+            ),
+        )
+
+    def _read(self, X: Any) -> list[Column]:
+        """Return the columns of new rows, which hold what those of training rows held."""
         columns = columns_of(X, [kind == LEVEL for kind in self.kinds])
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
@@ -188,10 +246,7 @@ class TableEncoder:
                     f"Column {column.name} of X is in the time zone {column.time_zone}, but "
                     f"training rows were in {zone}: convert it."
                 )
-        for column, known in zip(columns, self.levels, strict=True):
-            if known is not None:
-                warn_of_new_levels(column, known)
-        return self._encoded(X, columns, {})
+        return columns
 
     @property
     def missing_columns(self) -> list[int]:
@@ -240,14 +295,46 @@ class TableEncoder:
         return Z
 
 
-def warn_of_new_levels(column: Column, known: set) -> None:
-    """Warn of levels that training rows did not have."""
+def new_levels(column: Column, known: set) -> np.ndarray:
+    """Return which rows of a column have a level that training rows did not have, (n,)."""
+    levels = known - {None}
+    if column.kind != LEVEL or not levels:
+        return np.zeros(len(column.values), dtype=bool)
+    return np.array([not (v is None or v in levels) for v in column.values.tolist()], dtype=bool)
+
+
+def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
+    """Return known levels of each column to take the place of new ones, (K,) of objects.
+
+    In an order of their own, so that those of several columns meet in many ways.
+    """
+    rng, found = np.random.RandomState(SHUFFLE_SEED), []
+    for known in levels:
+        of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
+        order = of_column[rng.permutation(len(of_column))]
+        found.append(np.resize(order, STAND_INS) if len(order) else np.full(STAND_INS, None))
+    return found
+
+
+def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:
+    """Return columns with another level in each place that is new, (d, n)."""
+    found = []
+    for column, at, level in zip(columns, is_new, levels, strict=True):
+        if at.any():
+            values = column.values.copy()
+            values[at] = level
+            column = column._replace(values=values)
+        found.append(column)
+    return found
+
+
+def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
+    """Warn of levels that training rows did not have, and of what is predicted there."""
     new = set(column.values.tolist()) - known - {None}
     if column.kind == LEVEL and new and known - {None}:
         warn(
             f"Column {column.name} of X has levels that training rows did not have, such as "
-            f"{min(new, key=str)!r}. Predictions there are those of an average level, and more "
-            "certain than they should be."
+            f"{min(new, key=str)!r}. Predictions there are {predicted}."
         )
 
 

@@ -11,7 +11,7 @@ from .law import BREAKS, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
 LEAST_OUTSIDE = 1e-14  # probability outside, which is worth the rounding of a difference
-LEAST_LOST = 1e-30  # probability outside, below which bounds do not matter to integrals
+FAR_OUTSIDE = 1e-30  # probability outside, below which bounds do not matter to integrals
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TruncatedLaw(Law):
     def has_light_tails(self) -> Any:
         """Not where something is near a bound, towards which a map may rise without one."""
         below, above = self._outside()
-        return np.logical_and(self.law.has_light_tails, below + above <= LEAST_LOST)
+        return np.logical_and(self.law.has_light_tails, below + above <= FAR_OUTSIDE)
 
     def of(self, rows: Any) -> TruncatedLaw:
         return replace(self, law=self.law.of(rows))

@@ -81,12 +81,13 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         self._check_is_fitted()
         return self._diagnosis
 
-    def _check_has_columns(self) -> None:
-        """Raise an AttributeError if the model is not fitted, or its inputs are objects."""
+    def _columns(self) -> np.ndarray:
+        """Return rows of the fit; an AttributeError if there are none, or they are objects."""
         self._check_is_fitted()
         X = self.X_train_
         if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub"):
             raise AttributeError("X has no columns, which feature_importances_ are of.")
+        return X.astype(np.float64, copy=False)
 
     def _findings(self, kernels: dict[str, sk.Kernel], unit: float) -> Iterator[Finding]:
         """Yield what there is to say of rows in one matrix, and of fitted kernels by their names.

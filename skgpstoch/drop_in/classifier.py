@@ -338,7 +338,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     @predicting()
     def feature_importances_(self) -> np.ndarray:
         """How much f depends on each input, in units of its standard deviation."""
-        self._check_has_columns()
+        self._columns()
         base = self._placed(self.base_estimator_)
         models = getattr(base, "estimators_", [base])
         return averaged_importances(np.ones(len(models)), models)

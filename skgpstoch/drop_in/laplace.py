@@ -149,7 +149,9 @@ class BinaryLaplaceClassifier(SavedEstimator):
         def mean(X: np.ndarray) -> np.ndarray:
             return self.latent_mean_and_variance(X)[0][:, None]
 
-        return difference_importances(mean, spread_of(self.X_train_, self.weight_))
+        return difference_importances(
+            mean, spread_of(np.asarray(self.X_train_, dtype=np.float64), self.weight_)
+        )
 
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the latent function, each (n,), by blocks of rows."""

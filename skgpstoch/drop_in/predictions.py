@@ -224,8 +224,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
 
         `sample_y` has draws at given rows, with the noise of a WhiteKernel; these have none, are
         the same functions at every call, and cost no matrix of the rows that they are asked at. By
-        Matheron's rule with 1,024 random Fourier features each [1]_: their means and covariances
-        are exact, their distributions nearly Gaussian.
+        Matheron's rule with 1,024 random Fourier features each (Wilson et al., "Efficiently
+        sampling functions from Gaussian process posteriors", ICML 2020): their means and
+        covariances are exact, their distributions nearly Gaussian.
 
         Raises
         ------

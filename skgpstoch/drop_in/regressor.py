@@ -365,7 +365,7 @@ class GaussianProcessRegressor(GaussianPredictor):
     @property
     def feature_importances_(self) -> np.ndarray:
         """How much f depends on each input, in units of its standard deviation."""
-        self._check_has_columns()
+        X = self._columns()
         if self.estimator_ is not None:
             return self.estimator_.feature_importances_
         model = self._exact_model()
@@ -375,7 +375,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         def mean(X: np.ndarray) -> np.ndarray:
             return model.moments(X, with_variance=False)[0] / unit
 
-        return difference_importances(mean, spread_of(self.X_train_))
+        return difference_importances(mean, spread_of(X))
 
     # ---- the marginal likelihood -------------------------------------------------------------
 

@@ -222,7 +222,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def leaderboard_(self) -> Any:
         """Models, their scores on held-out rows (nats per row) and weights, as a pandas frame.
 
-        The best comes first.
+        The best comes first, but a model with a better score than another may have no weight: see
+        :meth:`report`.
         """
         import pandas as pd  # not needed otherwise
 
@@ -238,6 +239,16 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         report : Report
             Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
             :class:`~skgpstoch.display.ReportDisplay`.
+
+        Notes
+        -----
+        A score is of a model alone, on the rows that it has not seen. A weight says what the model
+        adds to the mixture, on the rows that all models have not seen, given a prior that speaks
+        for each model as one row does. So the model of the best score may have the weight 0 for
+        three reasons. It may be networks that only tried, for a part of the epochs, and added less
+        than 0.003 nats per row to the mixture of the others. Its weight may have been below 0.1,
+        for which predictions of one more model are not worth their time. Or its score may be of
+        other rows, fewer or easier ones.
         """
         import pandas as pd  # not needed otherwise
 

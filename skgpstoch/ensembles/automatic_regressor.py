@@ -30,6 +30,7 @@ from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
+from .new_levels import WithNewLevels
 from .process import ExactProcessRegressor
 from .race import Entrant, Judged
 from .report import calibration_by_group, limits, share_done
@@ -228,14 +229,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
         self.weights_ = weights
-        self._model: Any = Mixture(weights.tolist(), [each.model for each in found])
+        mixture = Mixture(weights.tolist(), [each.model for each in found])
+        self._model = self._of_y(mixture)
         if self.target_transformer_ is not None:
-            self._model = TransformedModel(self._model, self.target_transformer_)
-            gain = mean_log_slope(self._model, data)
+            gain = mean_log_slope(TransformedModel(mixture, self.target_transformer_), data)
             self.scores_["score"] = [score + gain for score in self.scores_["score"]]
         lattice = self._lattice
-        if lattice is not None:
-            self._model = OnLattice(self._model, lattice)
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight
         held_out = mixture_of([each.model.held_out_ for each in found], weights)
@@ -245,8 +244,21 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         self._tables = calibration_by_group(*judged), limits(*judged, done)
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
-        X = self._query(X)
-        return Parts([1.0], [self._model]), X
+        check_is_fitted(self)
+        X, new = self._encoder.transform_with_new(validate_table(self, X, reset=False))
+        if new is None:
+            return Parts([1.0], [self._model]), X
+        mixture = Mixture(self.weights_.tolist(), list(self.estimators_.values()))
+        rows = np.arange(len(X))  # which it is asked for by their numbers
+        return Parts([1.0], [self._of_y(WithNewLevels(mixture, X, new))]), rows
+
+    def _of_y(self, model: Any) -> Any:
+        """Return a model of the targets, from one of the transformed ones."""
+        if self.target_transformer_ is not None:
+            model = TransformedModel(model, self.target_transformer_)
+        if self._lattice is not None:
+            model = OnLattice(model, self._lattice)
+        return model
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:
@@ -262,7 +274,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         probability : ndarray of shape (n_samples, n_atoms)
             Of `atoms_`; rows have the sum `atom_weight_`.
         """
-        return np.asarray(self._model.predict_atoms(self._query(X)))
+        (_, (model,)), X = self._parts(X)
+        return np.asarray(model.predict_atoms(X))
 
     @available_if(has_lattice)
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
@@ -280,4 +293,5 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         log_probability : ndarray of shape (n_samples,)
             Nats; −∞ of a number that is not in `atoms_`.
         """
-        return np.asarray(self._model.log_predictive_probability(self._query(X), y))
+        (_, (model,)), X = self._parts(X)
+        return np.asarray(model.log_predictive_probability(X, y))

@@ -1,9 +1,12 @@
 """How a process of classes is fitted: its kernel, the variance of f, and how certain it is.
 
-Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: those of
-the rows of a fold are then learned from the others, as are the variance and the confidence with
-which they are predicted. *Measured* on 18 tables: held-out log probabilities of 60 rows were .093
-nats above those of new rows, and weights and confidence followed them.
+Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: for the
+rows of a fold they then move, by one step of Newton's, to what the others ask for; variance and
+confidence are learned from the others. *Measured* on 18 tables: without that step, held-out log
+probabilities of 60 rows were .093 nats above those of new rows, and weights and confidence followed
+them. Whole searches for each fold made fits 1.4 times as long and no better: on 14 tables of 60,
+120 and 400 rows, two splits of each, held-out log-losses less those of new rows were .009, .026 and
+.010 with them, −.000, .010 and .004 with one step.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor
 from ..kernels.matrices import covariance_of
 from .class_mixture import log_mixture
 from .class_modes import (
+    BestTheta,
     LabelEvidence,
     PointFeatures,
     PriorKernel,
@@ -35,7 +39,7 @@ from .stacking import stacking_weights
 FOLDS_OF_FEW = 10  # of few rows
 FEW_ROWS = 100  # that there are so many folds of
 USUAL_FOLDS = 5
-BLIND_ROWS = 600  # up to which each fold has a kernel that is learned without it
+BLIND_ROWS = 600  # up to which each fold has a kernel of its own
 VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
 VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
 LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
@@ -98,10 +102,6 @@ class ClassRows(NamedTuple):
     def folds(self) -> range:
         """The numbers of the folds."""
         return range(int(self.fold.max()) + 1)
-
-    def unweighted(self, some: Tensor) -> ClassRows:
-        """Return the same rows, some of which (N,) do not count."""
-        return self._replace(weight=self.weight.masked_fill(some, 0.0))
 
     def without(self, fold: int) -> ClassRows:
         """Return the rows of the other folds, with functions made of these."""
@@ -172,37 +172,33 @@ def fit_process(
     is, too.
     """
     prior = PriorKernel.of(name, rows.X.shape[1])
-    theta = theta_of(prior, searched, start)
-    kernel = unit_kernel(prior, theta, searched.X)
+    best = best_theta(evidence_of(prior, searched), start)
+    kernel = unit_kernel(prior, best.theta, searched.X)
     variances: Sequence[float] = VARIANCES
     if is_few := len(rows.X) <= BLIND_ROWS:
-        f = blind_functions(prior, theta, rows, searched)
-        variance = VARIANCES[best_scale(rows, f, variances)[0]]
+        f = blind_functions(best, kernel, rows, searched)
+        v, confidence = best_scale(rows, f, variances)
     else:
         tried = modes(PointFeatures(kernel, searched.Z), searched, VARIANCES)[1]
-        variance = VARIANCES[best_scale(searched, tried, VARIANCES)[0]]
+        v, _ = best_scale(searched, tried, VARIANCES)
+    variance = VARIANCES[v]
     kernel = sk.ConstantKernel(variance, "fixed") * kernel
     features = PointFeatures(kernel, rows.Z)
     if is_few:
         U, _ = find_modes(problems_of(features, rows, (1.0,)))
     else:
         (U, f), variances = modes(features, rows, (1.0,)), (variance,)
-    confidence = best_scale(rows, f, variances)[1]
+        confidence = best_scale(rows, f, variances)[1]
     log_p = left_out_log_p(rows, f, variances).cpu().numpy()
-    v = features.coefficients(U[:, 0])
-    return FittedProcess(name, theta, kernel, rows.points, v, confidence, log_p)
+    coefficients = features.coefficients(U[:, 0])
+    return FittedProcess(name, best.theta, kernel, rows.points, coefficients, confidence, log_p)
 
 
-def theta_of(prior: PriorKernel, rows: ClassRows, start: np.ndarray | None) -> np.ndarray:
-    """Return θ of the kernel that explains the labels best, from a start, or the prior mean.
-
-    Labels that are all the same say nothing of it.
-    """
-    if bool((rows.codes == rows.codes[:1]).all()):
-        return prior.mean if start is None else start
+def evidence_of(prior: PriorKernel, rows: ClassRows) -> LabelEvidence:
+    """Return the evidence of labels as a function of θ."""
     covariance = covariance_of(prior.kernel, rows.X.cpu().numpy(), rows.X.device)
     Y = contrasts(rows.codes, rows.weight, len(rows.offset))
-    return best_theta(LabelEvidence(prior, covariance, Y, rows.weight), start)
+    return LabelEvidence(prior, covariance, Y, rows.weight)
 
 
 def unit_kernel(prior: PriorKernel, theta: np.ndarray, X: Tensor) -> sk.Kernel:
@@ -235,14 +231,18 @@ def modes(
 
 
 def blind_functions(
-    prior: PriorKernel, theta: np.ndarray, rows: ClassRows, searched: ClassRows
+    best: BestTheta, kernel: sk.Kernel, rows: ClassRows, searched: ClassRows
 ) -> Tensor:
-    """Return f of each row by a kernel, and a mode, that have not seen its fold, (N, V, C)."""
+    """Return f of each row by the kernel and the mode of the other folds, (N, V, C).
+
+    Folds whose θ is that of all rows share the kernel of these.
+    """
+    if not best.pairs:
+        return modes(PointFeatures(kernel, rows.Z), rows, VARIANCES)[1]
     found = rows.X.new_empty(len(rows.X), len(VARIANCES), len(rows.offset))
-    for fold in rows.folds:
-        own, others, some = rows.fold == fold, rows.without(fold), searched.without(fold)
-        kernel = unit_kernel(prior, theta_of(prior, some, theta), some.X)
-        features = PointFeatures(kernel, others.Z)
+    for fold, theta in enumerate(best.without(searched.fold, len(rows.folds))):
+        own, others = rows.fold == fold, rows.without(fold)
+        features = PointFeatures(unit_kernel(best.evidence.prior, theta, searched.X), others.Z)
         problems = problems_of(features, others, VARIANCES)
         U, _ = find_modes(problems)
         found[own] = problems._replace(F=features(rows.X[own])).f(U)
@@ -265,26 +265,32 @@ def log_probabilities(rows: ClassRows, f: Tensor) -> Tensor:
 
 def best_scale(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> tuple[int, float]:
     """Return which variance and which factor t of f (N, V, C) suit rows best, given their prior."""
+    return best_scales(rows, f, variances, rows.judges[None])[0]
+
+
+def best_scales(
+    rows: ClassRows, f: Tensor, variances: Sequence[float], weights: Tensor
+) -> list[tuple[int, float]]:
+    """Return the same for each of several weights of the rows, (B, N)."""
     own = rows.codes[:, None, None].expand(-1, len(variances), 1)
     log_variance, std = VARIANCE_PRIOR
-    weight = rows.judges
     penalty = 0.5 * ((np.log(variances) - log_variance) / std) ** 2  # (V,)
 
     def score(log_t: float) -> np.ndarray:
         log_p = torch.log_softmax(rows.offset + math.exp(log_t) * f, 2).gather(2, own)[..., 0]
-        return (weight @ log_p).cpu().numpy() - 0.5 * (log_t / CONFIDENCE_PRIOR) ** 2 - penalty
+        return (weights @ log_p).cpu().numpy() - 0.5 * (log_t / CONFIDENCE_PRIOR) ** 2 - penalty
 
-    scores = np.stack([score(log_t) for log_t in LOG_CONFIDENCES])
-    t, v = np.unravel_index(scores.argmax(), scores.shape)
-    return int(v), math.exp(LOG_CONFIDENCES[t])
+    scores = np.stack([score(log_t) for log_t in LOG_CONFIDENCES], 1)  # (B, T, V)
+    best = (np.unravel_index(s.argmax(), s.shape) for s in scores)
+    return [(int(v), math.exp(LOG_CONFIDENCES[t])) for t, v in best]
 
 
 def left_out_log_p(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> Tensor:
     """Return log p (N, C) of f (N, V, C) without folds, scaled as suits the other folds best."""
-    log_p = f.new_empty(len(f), f.shape[2])
-    for fold in rows.folds:
+    log_p, folds = f.new_empty(len(f), f.shape[2]), torch.tensor(rows.folds, device=f.device)
+    others = rows.judges * (rows.fold != folds[:, None])
+    for fold, (v, t) in enumerate(best_scales(rows, f, variances, others)):
         own = rows.fold == fold
-        v, t = best_scale(rows.unweighted(own), f, variances)
         log_p[own] = log_probabilities(rows, t * f[own, v])
     return log_p
 

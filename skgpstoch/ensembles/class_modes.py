@@ -27,20 +27,24 @@ from torch import Tensor
 
 from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
-from ..maths.linalg import cholesky_, eigh, inverse_, log_det
+from ..maths.linalg import cholesky_, eigh, inverse_, log_det, mirror_
 from ..recipes.recipe import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Search
+from ..training.projected_lbfgs import quasi_newton
 from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
 
 LABEL_SIGNAL_PRIOR = (math.log(3.0), 1.5)  # of log c, in units of the labels' noise
 LABEL_SLOPE_PRIOR = (math.log(0.3), 1.5)  # of log b·d
 LABEL_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little of each
+LONGEST_STEP = 1.0  # in deviations of the prior, that a fold moves θ
 MOST_NEWTON_STEPS = 30
 NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
+NEWTON_TOL_OF_ROW = 3e-4  # nats for each row, if that is more
 CG_STEPS = 12
 CG_TOL = 0.3  # of the gradient, that is left of it
 STEP_HALVINGS = 12  # of a step
-NEGLIGIBLE_VARIANCE = 1e-5  # share of the variance of f that is left out
+PRECISE_POINTS = 200  # of more, the spectrum is found in float32, in half the time
+NEGLIGIBLE_VARIANCE = 1e-3  # share of the variance of f that is left out
 
 
 # ---- θ given labels ------------------------------------------------------------------------------
@@ -76,6 +80,10 @@ class PriorKernel(NamedTuple):
         mean = np.array([c, *[log_scale] * n_scales, b])
         return cls(kernel, mean, np.array([c_std, *[std] * n_scales, b_std]))
 
+    def theta(self, z: np.ndarray) -> np.ndarray:
+        """Return θ that is z deviations off the mean, (..., D)."""
+        return self.mean + self.std * z
+
 
 class LabelEvidence:
     """log p(Y | θ) + log p(θ) as a function of z = (θ − prior mean)/prior deviation, (D,).
@@ -105,7 +113,7 @@ class LabelEvidence:
 
         With σ² = tr(YᵀC⁻¹Y)/(nP) the evidence is −½P(n log σ² + log|C|).
         """
-        self.covariance.set_theta(self.prior.mean + self.prior.std * z)
+        self.covariance.set_theta(self.prior.theta(z))
         pull = self.covariance.gram_(self.C, eval_gradient)
         C, Y, n, P = self.C, self.Y, float(self.weight.sum()), self.Y.shape[1]
         C.diagonal().add_(1.0 / self.weight)
@@ -120,16 +128,81 @@ class LabelEvidence:
         G = C.mul_(-0.5 * P).addmm_(A, A.mT, alpha=0.5 / variance)
         return value, self.prior.std * pull(G) - z
 
+    def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
+        """Return gradients of what the rows but for those of each fold (N,) make of it, (F, D).
 
-def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> np.ndarray:
-    """Return θ of the largest posterior density, (D,), from a start, or else the prior mean."""
-    prior = evidence.prior
-    if not len(prior.mean):
-        return prior.mean
+        They are 0 where labels of the others are all the same. With C⁻¹ of all rows, that of the
+        others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
+        """
+        self.covariance.set_theta(self.prior.theta(z))
+        pull, C = self.covariance.gram_(self.C, True), self.C
+        C.diagonal().add_(1.0 / self.weight)
+        slopes = np.zeros((n_folds, len(z)))
+        if pull is None or not cholesky_(C):
+            return slopes
+        inverse_(C)
+        mirror_(C)
+        for k in range(n_folds):
+            own, weight = fold == k, self.weight.masked_fill(fold == k, 0.0)
+            if bool((self.Y[~own] == self.Y[~own][:1]).all()):
+                continue
+            inverse = C - C[:, own] @ torch.linalg.solve(C[own][:, own], C[own])
+            Y, n, P = self.Y - weight @ self.Y / weight.sum(), float(weight.sum()), self.Y.shape[1]
+            A = inverse @ Y
+            variance = float((Y * A).sum()) / (n * P)
+            G = inverse.mul_(-0.5 * P).addmm_(A, A.mT, alpha=0.5 / variance)
+            slopes[k] = self.prior.std * pull(G) - z
+        return slopes
+
+
+class BestTheta(NamedTuple):
+    """Where a posterior density of θ is largest, and its curvature there.
+
+    Parameters
+    ----------
+    evidence : LabelEvidence
+        Of which it is the largest.
+    z : ndarray of shape (D,)
+        Where.
+    pairs : list of pairs of Tensor
+        Steps and changes of the slope, of which the curvature is known.
+    """
+
+    evidence: LabelEvidence
+    z: np.ndarray
+    pairs: list[tuple[Tensor, Tensor]]
+
+    @property
+    def theta(self) -> np.ndarray:
+        """θ, (D,)."""
+        return self.evidence.prior.theta(self.z)
+
+    def without(self, fold: Tensor, n_folds: int) -> np.ndarray:
+        """Return θ of the rows but for those of each fold (N,), by one quasi-Newton step, (F, D).
+
+        A fold moves θ little, so that the curvature of all rows will do. Where none is known, as
+        the search did not move, θ stays.
+        """
+        if not self.pairs:
+            return np.tile(self.theta, (n_folds, 1))
+        slopes = torch.from_numpy(self.evidence.slopes_without(self.z, fold, n_folds))
+        steps = np.stack([quasi_newton(slope, self.pairs).numpy() for slope in slopes])
+        z = self.z + steps.clip(-LONGEST_STEP, LONGEST_STEP)
+        return self.evidence.prior.theta(z.clip(-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS))
+
+
+def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> BestTheta:
+    """Search for θ from a start, or else the prior mean.
+
+    Labels that are all the same say nothing of it.
+    """
+    prior, pairs = evidence.prior, []
     z = np.zeros(len(prior.mean)) if start is None else (start - prior.mean) / prior.std
-    bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(z), 1))
-    found = Search(evidence, SEARCH_LIMITS).run("fmin_l_bfgs_b", z, bounds)
-    return prior.mean + prior.std * found.theta
+    if len(z) and bool(evidence.Y.any()):
+        bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(z), 1))
+        search = Search(evidence, SEARCH_LIMITS)
+        z, pairs = search.run("fmin_l_bfgs_b", z, bounds).theta, search.pairs
+    return BestTheta(evidence, z, pairs)
 
 
 def contrasts(codes: Tensor, weight: Tensor, n_classes: int) -> Tensor:
@@ -173,7 +246,8 @@ class PointFeatures:
     @functools.cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Q (M, R) and Λ (R,), the largest; the rest have little of the variance."""
-        values, Q = eigh(self.kernel(self.Z))
+        K = self.kernel(self.Z)
+        values, Q = (a.to(K) for a in eigh(K.float() if len(K) > PRECISE_POINTS else K))
         kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE_VARIANCE * values.sum()
         return Q[:, kept], values[kept]
 
@@ -293,6 +367,7 @@ def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor,
     U = p.F.new_zeros(p.F.shape[1], n_problems, n_classes) if start is None else start
     f = p.f(U)
     psi = p.psi(U, f)
+    tol = max(NEWTON_TOL, NEWTON_TOL_OF_ROW * len(f))
     for _ in range(MOST_NEWTON_STEPS):
         gradient = U - p.pulled(p.residual(f))
         D = rough.newton_step(f.float(), gradient.float()).to(U)
@@ -307,6 +382,6 @@ def find_modes(problems: Problems, start: Tensor | None = None) -> tuple[Tensor,
         t = torch.where(found > psi, 0.0, t)[:, None]
         U, f = U + t * D, f + t * along
         psi = torch.minimum(psi, found)
-        if float(promised.max()) < NEWTON_TOL:
+        if float(promised.max()) < tol:
             break
     return U, f

@@ -88,8 +88,7 @@ def race(
     given_up: list[Judged] = []
     for entrant in entrants:
         name, make, scout, adapt, least_gain = entrant
-        if was_interrupted():
-            warn_without(name)
+        if was_interrupted():  # the model that was has told of it
             break
         try:
             tried = None

@@ -54,6 +54,7 @@ class FITCRegressor(
     """Sparse Gaussian-process regression with the FITC approximation.
 
     A baseline: its noise variance is often underestimated, as residuals explain some of the noise.
+    The default kernel has a weak prior, as that of :class:`SVGPRegressor` has.
 
     Parameters
     ----------

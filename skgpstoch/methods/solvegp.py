@@ -71,6 +71,7 @@ class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, Variation
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+    With Gaussian noise the default kernel has a weak prior, as that of :class:`SVGPRegressor` has.
 
     See Also
     --------

@@ -54,7 +54,9 @@ class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegr
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
-    row.
+    row. With Gaussian noise the hyper-parameters of the default kernel have a weak prior, which
+    keeps few rows from a fit without noise (:mod:`skgpstoch.models.hyper_prior`); those of a kernel
+    that is given have none.
 
     See Also
     --------

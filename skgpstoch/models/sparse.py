@@ -14,7 +14,7 @@ import copy
 import functools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from ..posteriors.sites import (
     optimal_mean,
     optimal_moments,
 )
+from .hyper_prior import HyperPrior
 
 LEAST_RATIO = 1e-4  # of noise scales to the usual one
 UNIT = math.log(math.expm1(1.0 - LEAST_RATIO))
@@ -118,6 +119,9 @@ class SparseModel(Module):
 
     trained_noise: tuple[Likelihood, RowScale | None] | None = None
     """Likelihood and scale of rows, where they are others for predictions."""
+
+    hyper_prior: HyperPrior | None = None
+    """Of the default kernel and its noise, in training."""
 
     def __init__(
         self,
@@ -249,12 +253,21 @@ class SparseModel(Module):
         return SparsePosterior(self, found, elbo, n_rows)
 
     def penalty(self) -> float | Tensor:
-        """What the shift costs, and the noise of rows."""
+        """What the shift costs, and what the prior says of point estimates."""
         of_shift = self.features.penalty()
         total = 0.0 if of_shift is None else self.beta * of_shift
-        if self.scale is None:
-            return total
-        return total + self.beta * self.scale.neg_log_prior().detach()
+        of_prior = self.neg_log_prior()
+        return total if of_prior is None else total + of_prior.detach()
+
+    def neg_log_prior(self) -> Tensor | None:
+        """−log p of what has a point estimate, (): the noise of rows, or hyper-parameters."""
+        if self.scale is not None:
+            return self.beta * self.scale.neg_log_prior()
+        if self.hyper_prior is None:
+            return None
+        noise: Any = self.likelihood
+        kernel: Any = self.features.kernel  # the default, a constant times what has ℓ
+        return self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
 
     # ---- copies ------------------------------------------------------------------------------
 
@@ -267,8 +280,9 @@ class SparseModel(Module):
         return other
 
     def for_predictions(self) -> SparseModel:
-        """A copy in float64, of which an error is raised at once."""
+        """A copy in float64, of which an error is raised at once, without the prior of training."""
         model = copy.deepcopy(self).double().eval()
+        model.hyper_prior = None
         model.features.close()
         return model
 

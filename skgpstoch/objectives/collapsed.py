@@ -40,6 +40,9 @@ class CollapsedObjective(FullBatchObjective):
         bound_of = bound_of_points if len(self.model.features.blocks) == 1 else bound_of_features
         try:
             bound, found = bound_of(self.model, X, rows)
+            if (of_prior := self.model.neg_log_prior()) is not None:
+                bound = bound - of_prior
+                found = found._replace(value=bound.detach())
             self.check_sound()
         except NotPositiveDefiniteError:
             if not bool(self.value.isfinite()):

@@ -47,7 +47,7 @@ class ExactObjective(VariationalObjective):
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator | None = None) -> Tensor:
         try:
-            loss = -log_evidence(self.model, X, rows) / rows.n_effective
+            loss = -log_posterior(self.model, X, rows) / rows.n_effective
         except NotPositiveDefiniteError:
             if not self.found:
                 raise
@@ -58,7 +58,13 @@ class ExactObjective(VariationalObjective):
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         """Return the same, of all rows."""
-        return -float(log_evidence(self.model, X, rows)) / rows.n_effective
+        return -float(log_posterior(self.model, X, rows)) / rows.n_effective
+
+
+def log_posterior(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
+    """log p(y | X, θ) + log p(θ), or without the latter where there is no prior, ()."""
+    value, of_prior = log_evidence(model, X, rows), model.neg_log_prior()
+    return value if of_prior is None else value - of_prior
 
 
 def log_evidence(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:

@@ -109,10 +109,8 @@ def gradients_at(
         parts = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
         for sum_, part in zip(gradients, parts, strict=True):
             sum_ -= part / n
-    if model.scale is not None and params:
-        neg_log_prior = model.beta / n * model.scale.neg_log_prior()
-        parts = torch.autograd.grad(
-            neg_log_prior, params, allow_unused=True, materialize_grads=True
-        )
+    of_prior = model.neg_log_prior()
+    if of_prior is not None and of_prior.requires_grad:
+        parts = torch.autograd.grad(of_prior / n, params, allow_unused=True, materialize_grads=True)
         gradients = [a + b for a, b in zip(gradients, parts, strict=True)]
     return gradients

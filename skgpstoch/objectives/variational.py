@@ -86,10 +86,10 @@ class VariationalObjective(Objective):
     def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
         """The objective over n, from the data term of n_batch rows."""
         penalty = self.model.features.penalty(generator)
-        cost = kl if penalty is None else kl + penalty
-        if self.model.scale is not None:
-            cost = cost + self.model.scale.neg_log_prior()
-        return self.model.beta / self.n_rows * cost - total / self.counts_for(n_batch)
+        cost = self.model.beta * (kl if penalty is None else kl + penalty)
+        if (of_prior := self.model.neg_log_prior()) is not None:
+            cost = cost + of_prior
+        return cost / self.n_rows - total / self.counts_for(n_batch)
 
     def counts_for(self, n_batch: int) -> float:
         """How many rows a minibatch counts for in the mean."""

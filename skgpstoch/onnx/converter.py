@@ -10,6 +10,7 @@ from sklearn.base import is_classifier
 
 import skgpstoch
 
+from ..drop_in.base import DropIn
 from .export import to_onnx
 from .graph import OPSET
 from .refusals import CannotExport
@@ -25,7 +26,9 @@ OF_TYPES = {
 def register_converters() -> None:
     """Tell skl2onnx how to convert the estimators of this package; needs skl2onnx.
 
-    Regressors then have the outputs "variable" (the mean) and "std"; classifiers those of
+    Regressors then have the outputs "variable" (the mean) and "std"; the drop-in
+    GaussianProcessRegressor those of scikit-learn's own, the mean, and the deviation with its
+    option `return_std`; `optim` changes nothing. Classifiers have those of
     scikit-learn's own, with probabilities in float32, as ZipMap has them. `target_opset` must be 18
     at least. Inputs may be float32 or float64; graphs compute in float64.
 
@@ -43,9 +46,15 @@ def register_converters() -> None:
         if not (isinstance(estimator, type) and hasattr(estimator, "predict")):
             continue
         given: dict[str, Any] = {"parser": parse_regressor}
+        options: dict[str, Any] = {}
         if is_classifier_class(estimator):
             options = {"zipmap": [True, False, "columns"], "nocl": [True, False]}
-            given = {"options": options, "parser": _parse_sklearn_classifier}
+            given["parser"] = _parse_sklearn_classifier
+        elif estimator is skgpstoch.GaussianProcessRegressor:
+            options = {"return_std": [True, False]}
+        if issubclass(estimator, DropIn):
+            options["optim"] = [None, "cdist", "CDIST"]
+        given["options"] = options or None
         update_registered_converter(estimator, f"Skgpstoch{name}", shapes, convert, **given)
 
 
@@ -61,7 +70,11 @@ def parse_regressor(scope: Any, model: Any, inputs: Any, custom_parsers: Any = N
 
     operator = scope.declare_local_operator(sklearn_operator_name_map[type(model)], model)
     operator.inputs = inputs
-    for name in ("variable", "std"):
+    names: tuple[str, ...] = ("variable", "std")
+    if isinstance(model, skgpstoch.GaussianProcessRegressor):
+        asked = scope.get_options(model, {"return_std": False})
+        names = ("GPmean", "GPcovstd") if asked["return_std"] else ("GPmean",)
+    for name in names:
         operator.outputs.append(scope.declare_local_variable(name, DoubleTensorType()))
     return operator.outputs
 
@@ -88,9 +101,12 @@ def shapes(operator: Any) -> None:
 def convert(scope: Any, operator: Any, container: Any) -> None:
     """Add the nodes of a model's graph."""
     if container.target_opset < OPSET:
-        raise CannotExport(f"target_opset={container.target_opset}, less than {OPSET}")
+        raise CannotExport(
+            f"target_opset={container.target_opset}", f"Set target_opset={OPSET} or more."
+        )
     model = operator.raw_operator
-    graph = to_onnx(model).graph
+    outputs = ("mean",) if len(operator.outputs) == 1 else None  # else those that are usual
+    graph = to_onnx(model, outputs).graph
     prefix = scope.get_unique_operator_name("skgpstoch") + "_"
     graph = compose.add_prefix_graph(graph, prefix)
     given = [variable.full_name for variable in operator.inputs]

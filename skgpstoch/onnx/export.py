@@ -11,15 +11,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from sklearn.base import is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.asked import check_coverage
 from .estimators import class_probabilities, distribution, moments
 from .graph import Graph, Value, model_of
+from .refusals import CannotExport
 
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
 LEVELS = (0.025, 0.5, 0.975)
+OF_PIPELINES = (
+    "Call skgpstoch.onnx.register_converters() and convert it by skl2onnx, or export the fitted "
+    "estimator at its end."
+)
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
 
@@ -98,16 +106,27 @@ def to_onnx(
     ValueError
         If the model is not fitted, or `outputs` or `quantiles` are not as described.
     """
-    check_is_fitted(model)
+    check_can_be_asked(model)
     graph = Graph()
     X = Value(graph, "X")
     if is_classifier(model):
         found = of_classes(model, X, checked(outputs, OF_CLASSES, OF_CLASSES))
     else:
         named = checked(outputs, OF_NUMBERS, OF_NUMBERS[:2])
-        found = of_numbers(model, X, named, [check_level(p) for p in quantiles])
+        found = of_numbers(model, X, named, checked_levels(quantiles))
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
     return model_of(graph, {"X": int(model.n_features_in_)}, found, about)
+
+
+def check_can_be_asked(model: Any) -> None:
+    """Raise an error unless it is a fitted estimator with columns."""
+    check_is_fitted(model)
+    if isinstance(model, Pipeline | BaseSearchCV):
+        raise CannotExport(type(model).__name__, OF_PIPELINES)
+    if not hasattr(model, "n_features_in_"):
+        raise NotFittedError(
+            f"This {type(model).__name__} was fitted to no columns of numbers: call fit before."
+        )
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:
@@ -116,16 +135,23 @@ def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[
         return usual
     names = [given] if isinstance(given, str) else list(given)
     if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-        raise ValueError(f"outputs must be different names of {list(known)}, got {given!r}.")
+        raise ValueError(
+            f"outputs must be one or more distinct names from {list(known)}, got {given!r}."
+        )
     return names
 
 
-def check_level(p: Any) -> float:
-    """Return a probability between 0 and 1, or raise a ValueError."""
+def checked_levels(given: Any) -> list[float]:
+    """Return probabilities between 0 and 1, or raise a ValueError."""
     try:
-        return check_coverage(p)
-    except ValueError:
-        raise ValueError(f"quantiles must be between 0 and 1, got {p!r}.") from None
+        levels = [check_coverage(p) for p in given]
+    except (TypeError, ValueError):
+        levels = []
+    if not levels:
+        raise ValueError(
+            f"quantiles must be one or more probabilities between 0 and 1, got {given!r}."
+        )
+    return levels
 
 
 def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[float]) -> Found:

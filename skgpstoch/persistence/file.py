@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from ..data.messages import warn
 from .forms import DAMAGE, Function
 from .registry import PACKAGE
 from .soundness import check_sound
@@ -43,7 +45,7 @@ class FileNames(Names):
     """
 
     def __init__(self, objects: Mapping[str, Any] | None = None) -> None:
-        self.objects = dict(objects or {})
+        self.objects = checked_objects(objects)
         self.asked: dict[str, Any] = {}
 
     def name(self, value: type | Function) -> str | None:
@@ -62,19 +64,47 @@ class FileNames(Names):
         if not str(name).startswith(OWN):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
-        if short not in self.objects:
-            raise ValueError(
-                f"the model has objects of your own, {short}, which no file can bring along: give "
-                f"the {'class' if is_type else 'function'} as objects={{{short!r}: {short}}}"
-            )
         if not isinstance(self.objects[short], type if is_type else Function):
             raise ValueError(f"objects[{short!r}] is no {'class' if is_type else 'function'}")
+        if self.objects[short].__name__ != short:
+            warn(
+                f"objects[{short!r}] is called {self.objects[short].__name__!r}: it is taken for "
+                f"{short!r} all the same, with which the model was saved."
+            )
         return self.objects[short]
 
     def keep(self, value: Any, path: str) -> None:
         raise ValueError(
             f"{path} is {value!r:.60}, of {type(value).__module__}.{type(value).__qualname__}, "
             "which a file without pickle cannot hold: use joblib.dump, or skops.io.dump."
+        )
+
+
+def checked_objects(objects: Any) -> dict[str, Any]:
+    """Return classes and functions by their names.
+
+    Raises
+    ------
+    TypeError
+        If these are none.
+    """
+    if objects is None:
+        return {}
+    if not isinstance(objects, Mapping):
+        raise TypeError(
+            f"objects must be a mapping of names to classes and functions, got {objects!r:.80}."
+        )
+    return dict(objects)
+
+
+def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
+    """Raise a ValueError that names all that `objects` lacks."""
+    found = set(re.findall(rf'"{re.escape(OWN)}(\w+)"', structure))
+    if missing := sorted(found - objects.keys()):
+        asked = ", ".join(f"{name!r}: {name}" for name in missing)
+        raise ValueError(
+            f"the model has objects of {', '.join(missing)}, which no file can bring along: give "
+            f"the classes or functions as objects={{{asked}}}"
         )
 
 
@@ -154,14 +184,15 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     >>> bool(np.all(again.predict(X) == model.predict(X)))
     True
     """
+    names = FileNames(objects)
     with open(Path(path), "rb") as file:
         try:
-            return loaded(file, FileNames(objects))
+            return loaded(file, names)
         except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
 
 
-def loaded(file: Any, names: Names) -> Any:
+def loaded(file: Any, names: FileNames) -> Any:
     """Return the estimator of an open file."""
     metadata, arrays = read(file)
     if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
@@ -172,6 +203,7 @@ def loaded(file: Any, names: Names) -> Any:
     if digest(metadata, arrays) != metadata["sha256"]:
         raise ValueError("it is damaged, or was altered: its contents have another digest")
     check_size(metadata["structure"], file.tell())
+    check_is_given(metadata["structure"], names.objects)
     unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)
     made = unpacker.objects(PackedState(metadata["structure"], arrays, []))
     estimator = made[-1]

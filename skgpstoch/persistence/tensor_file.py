@@ -8,6 +8,7 @@ known before it is made.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -38,6 +39,10 @@ METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 100_000_000  # as the library has it
 MOST_AXES = 32
+NOT_OURS = (
+    "a method `save` of this package has not written it, or it was cut: read what other programs "
+    "write by theirs (joblib.load, skops.io.load, torch.load)"
+)
 Table = dict[str, dict[str, Any]]
 
 
@@ -58,7 +63,17 @@ def table_of(arrays: list[np.ndarray]) -> Table:
 
 
 def write(path: Path, arrays: list[np.ndarray], metadata: dict[str, str]) -> None:
-    """Write a file, or leave the one that is there as it was."""
+    """Write a file, or leave the one that is there as it was.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; that names the path, and not what is written before it is moved.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path must be a file, and is a folder", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "path must be in a folder that is there", str(path))
     header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH)
     partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
@@ -88,10 +103,10 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     """
     size = os.fstat(file.fileno()).st_size
     if size < LENGTH:
-        raise ValueError(f"it has {size} bytes only")
+        raise ValueError(f"it has {size} bytes only; {NOT_OURS}")
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
-        raise ValueError(f"its header has {length} bytes, and the file has {size}")
+        raise ValueError(f"its header would have {length} bytes, of {size}; {NOT_OURS}")
     text = file.read(length).decode()
     check_size(text, size)
     header = parsed(text)
@@ -109,7 +124,7 @@ def check_table(table: Table, n_bytes: int) -> None:
     for i in range(len(table)):
         entry = table.get(str(i))
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-            raise ValueError(f"its header has no tensor {i}, or says something else of it")
+            raise ValueError(f"its tensors are not numbered from 0 on; {NOT_OURS}")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in TYPES:
             raise ValueError(f"tensor {i} has the type {dtype!r:.40}")

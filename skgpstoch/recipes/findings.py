@@ -24,6 +24,7 @@ from ..training.loop import History
 FEW_TO_LEARN = 20  # rows, to learn hyper-parameters from
 FEW_TO_COMPARE = 10  # rows, that hyper-parameters may well set apart
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
+NO_NOISE = 1e-6  # of the variance of y: where searches stop on the way to none
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
 OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of their sizes
@@ -147,19 +148,34 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
             yield found._replace(severity="note", advice="Give a kernel with other bounds.")
 
 
-def of_noise(variance: Tensor, bounds: tuple[float, float]) -> Iterator[Finding]:
-    """Yield whether the noise variance of an output, of a scaled y, is at a bound of ours."""
+def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:
+    """Yield whether the noise variance of an output, of a scaled y, is at a bound of ours.
+
+    Parameters
+    ----------
+    variance : Tensor of shape (P,)
+        Of every output.
+    bounds : tuple of float
+        Of the search.
+    is_given : bool
+        Whether the kernel is the user's. Of a default one it is only a note: a prior, or rows that
+        are held out, have left the noise there, as they do where y has none.
+    """
     (low, high), level = bounds, float(variance.min())
     if low == high:
         return
     found = Finding("noise at its bound", "noise variance", level, low)
-    if np.isclose(math.log(level), math.log(low)):
+    if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
         found = found._replace(
-            severity="note",
-            text=f"The noise variance is at its lower bound, {low:g}: the model takes y for a "
-            "function of X without noise.",
-            advice="If y is noisy, add WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are "
-            "then those of the noise; look for duplicates of rows, too.",
+            severity="problem" if is_given else "note",
+            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next to it: "
+            "the model takes y for a function of X without noise, and if y has some, predictions "
+            "are far too certain.",
+            advice="Look for copies of rows, which seem to say so. If y is noisy, add "
+            "WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are then those of the noise, or "
+            "take AutoGaussianProcessRegressor, whose noise has a prior; if it is not, "
+            "WhiteKernel(1e-6, 'fixed').",
+            category=ConvergenceWarning,
         )
     yield found
 

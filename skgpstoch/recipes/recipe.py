@@ -636,7 +636,7 @@ class Recipe(OfParameters, ABC):
         yield from of_bounds(kernel, is_given)
         likelihood = fitted.posterior.likelihood
         if isinstance(likelihood, Gaussian) and given.white is None:
-            yield from of_noise(likelihood.noise_variance.detach(), given.noise_bounds)
+            yield from of_noise(likelihood.noise_variance.detach(), given.noise_bounds, is_given)
         data = fitted.whole
         if not (sees_inputs and data is not None):
             return

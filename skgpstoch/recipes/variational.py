@@ -27,6 +27,7 @@ from ..kernels import join_white_noise
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import ExpectedLogLikelihood, Loss
 from ..models.deep import DeepModel
+from ..models.hyper_prior import HyperPrior
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
@@ -276,7 +277,10 @@ class VariationalRecipe(Recipe):
         if self.scales_noise:
             scale = RowScale(rows.y.new_zeros(sum(features.blocks), rows.y.shape[1]))
         kind = DeepModel if isinstance(features, DeepFeatures) else SparseModel
-        return kind(features, likelihood, mean, blocks, self.loss, problem.plan.beta, scale)
+        made = kind(features, likelihood, mean, blocks, self.loss, problem.plan.beta, scale)
+        if self.has_default_kernel(features) and self.bounds_gaussian_evidence:
+            made.hyper_prior = HyperPrior.of(rows)
+        return made
 
     def set_trainable(self, model: SparseModel, n_rows: int) -> None:
         """Train all but what is fixed, and points that are as many as the rows."""
@@ -321,10 +325,20 @@ class VariationalRecipe(Recipe):
         objective.has_user_module = network is not None and network.module is not None
         return objective
 
+    def is_of_inputs(self, features: Any) -> bool:
+        """Whether P is that of a kernel of the inputs."""
+        return self.features.network is None and type(features) in (
+            InducingFeatures,
+            OrthogonalFeatures,
+        )
+
+    def has_default_kernel(self, features: Any) -> bool:
+        """Whether that kernel was left to us."""
+        return self.features.kernel.expression is None and self.is_of_inputs(features)
+
     def is_collapsed(self, model: SparseModel, rows: Rows) -> bool:
         """Whether the bound is Titsias' or SOLVE-GP's, with one noise variance for all rows."""
-        kinds = (InducingFeatures, OrthogonalFeatures)
-        is_plain = self.features.network is None and type(model.features) in kinds
+        is_plain = self.is_of_inputs(model.features)
         is_usual = type(self.loss) is ExpectedLogLikelihood and self.bounds_gaussian_evidence
         has_q = not any(model.has_prior_covariance)
         return is_usual and is_plain and has_q and rows.noise is None
@@ -343,6 +357,7 @@ class VariationalRecipe(Recipe):
             )
         if posterior is None:
             objective = self.objective(problem)
+            objective.model.hyper_prior = None  # of many rows, which are not known yet
         else:
             model = posterior.model.for_training(problem.X)
             model.loss, model.beta = self.loss, problem.plan.beta

@@ -193,6 +193,7 @@ class Search:
         self.objective = objective
         self.limits = limits
         self.best = Optimum(np.empty(0), -math.inf)
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # steps, and changes of the slope, (n_dims,)
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> Any:
         """Return minus the log marginal likelihood, and if asked its gradient."""
@@ -233,6 +234,7 @@ class Search:
         max_iter, tol, gtol = self.limits
         optimizer = BoundedLBFGS([theta], project, max_iter, MEMORY, tol, gtol, FLAT)
         optimizer.minimise(closure)
+        self.pairs = optimizer.pairs
         self.best = Optimum(theta.detach().numpy().copy(), -optimizer.loss)
         return "converged" if optimizer.converged else "unconverged"
 

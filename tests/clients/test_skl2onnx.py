@@ -8,7 +8,12 @@ from sklearn.compose import make_column_transformer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessClassifier, SVGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    SVGPRegressor,
+)
 
 skl2onnx = pytest.importorskip("skl2onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -66,3 +71,13 @@ def test_opsets_that_are_too_old_are_refused():
     model = GaussianProcessClassifier().fit(X, y > 0)
     with pytest.raises(NotImplementedError, match="target_opset=15"):
         skl2onnx.to_onnx(model, X[:1], target_opset=15)
+
+
+def test_the_drop_in_has_the_options_of_scikit_learns_own_converter():
+    model = GaussianProcessRegressor(alpha=0.01).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    (alone,) = run(model, X, optim="cdist")
+    np.testing.assert_allclose(alone[:, 0], mean, rtol=1e-8, atol=1e-8)
+    both = run(model, X, return_std=True)
+    np.testing.assert_array_equal(both[0], alone)
+    np.testing.assert_allclose(both[1][:, 0], std, rtol=1e-6)

@@ -426,6 +426,7 @@ def test_a_warm_start_from_another_model_says_what_has_changed(model, params, wo
     refuses(fitted(model).set_params(warm_start=True, **params).fit, words)
 
 
+@pytest.mark.filterwarnings("ignore:The noise variance")  # y has none
 @pytest.mark.parametrize("exact_first", [True, False])
 def test_a_warm_start_between_features_and_kernels_as_they_are(exact_first):
     kernels = [RationalQuadratic(), RBF()][:: 1 if exact_first else -1]

@@ -314,7 +314,8 @@ def test_others_in_a_stack_are_asked_for(tmp_path):
     parts = [("gp", GaussianProcessRegressor()), ("ridge", ConstantVarianceRegressor(Ridge()))]
     model = fit(StackedDensityRegressor(parts, cv=2))
     model.save(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"give the class as objects={'Ridge': Ridge}"):
+    asked = "give the classes or functions as objects={'Ridge': Ridge}"
+    with pytest.raises(ValueError, match=asked):
         skgpstoch.load(tmp_path / "model")
     again = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge, "Lasso": LinearRegression})
     assert bits(again) == bits(model)

@@ -1,0 +1,134 @@
+"""Rows of categories whose levels training rows did not have."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
+from scipy.special import ndtri
+
+from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch.data.tables import STAND_INS, TableEncoder
+from skgpstoch.distributions.joined import JoinedLaw
+from skgpstoch.distributions.normal import NormalLaw
+
+pytestmark = pytest.mark.filterwarnings("ignore:Column 'g' of X has levels")
+
+
+def table(n_levels, n_rows=120, effect=1.0, n_new=150, seed=0):
+    """Rows of an input and a category of normal effects, and new rows of a new level each."""
+    rng = np.random.default_rng(seed)
+    level = np.r_[rng.integers(n_levels, size=n_rows), n_levels + np.arange(n_new)]
+    x = rng.uniform(-2, 2, len(level))
+    known = rng.permutation(ndtri((np.arange(n_levels) + 0.5) / n_levels))
+    effects = effect * np.r_[known, rng.normal(size=n_new)]
+    y = np.sin(x) + effects[level] + 0.1 * rng.normal(size=len(level))
+    X = pd.DataFrame({"x": x, "g": [f"level {i}" for i in level]})
+    return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y, *new = table(12)
+    return AutoGaussianProcessRegressor(random_state=0).fit(X, y), X, *new
+
+
+def held(model, X, y):
+    low, high = model.predict_interval(X).T
+    return np.mean((low <= y) & (y <= high))
+
+
+@pytest.mark.parametrize("n_levels", [8, 12, 25])
+def test_intervals_hold_new_levels(n_levels):
+    """Those of an average level held .24, .47 and .62."""
+    X, y, X_new, y_new = table(n_levels)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert held(model, X_new, y_new) > 0.88
+
+
+def test_intervals_are_as_before_where_levels_do_not_matter():
+    X, y, X_new, y_new = table(12, effect=0.0)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    std = model.predict_std(X_new)
+    known = model.predict_std(X_new.assign(g=X["g"].iloc[0]))
+    assert_allclose(std.mean(), known.mean(), rtol=0.1)
+    assert held(model, X_new, y_new) > 0.9
+
+
+def test_known_levels_are_predicted_as_if_alone(fitted):
+    model, X, X_new, _ = fitted
+    both = pd.concat([X_new[:3], X[:20], X_new[3:5]])
+    mean, std = model.predict(both, return_std=True)
+    for found, alone in zip((mean, std), model.predict(X[:20], return_std=True), strict=True):
+        assert_array_equal(found[3:23], alone)
+    assert std[:3].min() > 2.0 * std[3:23].max()
+    assert_allclose(mean[-2:], model.predict(X_new[3:5]))  # and new ones, too
+
+
+def test_predictions_are_of_one_distribution(fitted):
+    model, X, X_new, y_new = fitted
+    rows, y = pd.concat([X[:4], X_new[:4]]), np.r_[X["x"][:4], y_new[:4]]
+    found = model.predict_distribution(rows)
+    mean, std = model.predict(rows, return_std=True)
+    assert_allclose(found.mean(), mean)
+    assert_allclose(found.std(), std)
+    assert_allclose(found.logpdf(y), model.log_predictive_density(rows, y))
+    assert_allclose(found.cdf(y), model.predictive_cdf(rows, y))
+    assert_allclose(np.stack(found.interval(0.9), 1), model.predict_interval(rows, 0.9))
+    grid = np.linspace(-15.0, 15.0, 6001)
+    p = found.pdf(grid[None])
+    assert_allclose(trapezoid(p, grid), 1.0, atol=1e-3)
+    assert_allclose(trapezoid(p * grid, grid), mean, atol=1e-2)
+    assert_allclose(found.sf(y), 1.0 - found.cdf(y))
+    draws = model.sample_y(rows, 4000, random_state=0)
+    assert_allclose(draws.std(1), std, rtol=0.15)
+    assert_allclose(found.sample(4000, 0).std(1), std, rtol=0.15)
+
+
+def test_rounded_and_transformed_targets_have_new_levels():
+    X, y, X_new, _ = table(6, effect=2.0)
+    known, new = X.iloc[[0]], X_new.iloc[[0]]
+    grades = AutoGaussianProcessRegressor(random_state=0).fit(X, np.round(y))
+    atoms = grades.predict_atoms(pd.concat([known, new]))
+    assert_allclose(atoms.sum(1), grades.atom_weight_, rtol=1e-6)
+    assert (atoms[1] > 0.02).sum() > (atoms[0] > 0.02).sum()
+    value = [grades.atoms_[3]]
+    assert_allclose(np.exp(grades.log_predictive_probability(new, value)), atoms[1, 3])
+    positive = AutoGaussianProcessRegressor(target_transform="log", random_state=0)
+    positive.fit(X, np.exp(y))
+    (low, high), (low_new, high_new) = positive.predict_interval(pd.concat([known, new]))
+    assert 0.0 < low_new < low < high < high_new
+
+
+def test_stand_ins_are_known_levels():
+    X, y, X_new, _ = table(5)
+    encoder = TableEncoder()
+    encoder.fit_transform(X, y)
+    assert encoder.transform_with_new(X)[1] is None
+    both = pd.concat([X[:2], X_new[:3], X[:1].assign(g=None)])
+    Z, new = encoder.transform_with_new(both)
+    assert_array_equal(Z, encoder.transform(both))
+    assert_array_equal(new.rows, [2, 3, 4])  # what is missing is no level
+    assert new.stand_ins.shape == (STAND_INS, 3, Z.shape[1])
+    counts = new.stand_ins[:, :, 1:].sum(0)  # of each of five levels
+    assert_array_equal(counts.sum(1), STAND_INS)
+    assert counts.min() >= STAND_INS // 5
+    assert_array_equal(new.stand_ins[:, :, 0], np.tile(Z[2:5, 0], (STAND_INS, 1)))
+
+
+def test_laws_of_some_rows_each():
+    rng = np.random.default_rng(0)
+    mean, std, y = rng.normal(size=(6, 2)), rng.uniform(0.5, 1.0, (6, 2)), rng.normal(size=(6, 2))
+    whole, places = NormalLaw(mean, std), [np.array([4, 0, 2]), np.array([1, 3, 5])]
+    joined = JoinedLaw.of_parts([whole.of(place) for place in places], places)
+    for rows in (slice(None), slice(1, 4), np.array([5, 5, 0, 2]), np.array([1, 3])):
+        some, expected, at = joined.of(rows), whole.of(rows), y[rows]
+        assert some.shape == expected.shape
+        for name in ("log_density", "joint_log_density", "cdf", "sf", "crps"):
+            assert_array_equal(getattr(some, name)(at), getattr(expected, name)(at))
+        assert_array_equal(some.moments(), expected.moments())
+        assert_array_equal(some.mean(), expected.mean())
+        assert_array_equal(some.quantile(0.2), expected.quantile(0.2))
+        assert_array_equal(some.quantiles(np.full(at.shape, 0.3)), expected.quantile(0.3))
+        assert some.sample(3, np.random.RandomState(0)).shape == (3, *at.shape)
+    assert joined.of(slice(0, 0)).shape == (0, 2)

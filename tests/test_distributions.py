@@ -506,6 +506,17 @@ def test_powers_do_not_see_units_or_how_rows_are_repeated():
     assert np.isfinite(one.inverse_transform(np.array([[-50.0], [50.0]]))).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_moments_of_wide_exponentials():
+    """Squares of y come to e^100: what rounding makes of these is not to be integrated."""
+    s = np.array([[3.0], [4.0], [5.0]])
+    law = transformed(NormalLaw(np.zeros((3, 1)), s), MAPS["log"])
+    assert_allclose(law.mean(), np.exp(0.5 * s**2), rtol=1e-8)
+    mean, std = law.moments()
+    assert_allclose(mean, law.mean(), rtol=1e-9)
+    assert_allclose(std, np.sqrt(np.expm1(s**2)) * np.exp(0.5 * s**2), rtol=1e-7)
+
+
 def test_moments_of_exponentials_that_there_are_not():
     """Laplace tails of z: exp(z) has a variance if they are narrow, and then it is exact."""
     q = Marginals(torch.zeros(1, 2, 1).double(), torch.full((1, 2, 1), 1e-12).double())

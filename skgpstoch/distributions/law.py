@@ -162,13 +162,12 @@ class Law(ABC):
         return found.reshape(t.shape)
 
 
+Weight = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""g(z) − c and g′(z) at z (I, m) of rows (I,)."""
+
+
 def moments_by_tails(
-    law: Law,
-    p: int,
-    centre: np.ndarray,
-    breaks: np.ndarray,
-    unit: np.ndarray,
-    weight: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    law: Law, p: int, centre: np.ndarray, breaks: np.ndarray, unit: np.ndarray, weight: Weight
 ) -> tuple[np.ndarray, np.ndarray]:
     """E(Y − c) and E(Y − c)² of Y = g(Z), Z output p of a law, by its tails: (N,) each.
 
@@ -183,15 +182,21 @@ def moments_by_tails(
     unit : ndarray of shape (N,)
         How wide Y is.
     weight : callable
-        g(z) − c and g′(z) at z (I, m) of rows (I,).
+        Of z.
     """
 
     def change(row: np.ndarray, z: np.ndarray) -> np.ndarray:
-        is_above = z >= centre[row, None]
-        tail, (shift, slope) = law.tail(row, z, is_above, p), weight(row, z)
-        first = np.where(is_above, tail, -tail) * slope
+        shift, slope = weight(row, z)
+        first = signed_tail(law, row, z, centre, p) * slope
         return np.stack([first, 2.0 * shift * first])
 
     tolerance = TOLERANCE * np.stack([unit, np.square(unit)])
     first, second = integrate_between(change, np.vstack([breaks, centre]), tolerance)
     return first, second
+
+
+def signed_tail(law: Law, row: np.ndarray, z: np.ndarray, centre: np.ndarray, p: int) -> np.ndarray:
+    """P(Z > z) above the centres of rows, −P(Z ≤ z) below: its integral is E Z less the centre."""
+    is_above = z >= centre[row, None]
+    tail = law.tail(row, z, is_above, p)
+    return np.where(is_above, tail, -tail)

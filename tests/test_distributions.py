@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
 from scipy.stats import lognorm, norm, t
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -261,6 +262,17 @@ def test_a_lattice_has_atoms_and_a_density():
     draws = distribution.sample(20_000, random_state=0)
     assert_allclose(draws.mean(1), distribution.mean(), atol=0.06)
     assert_allclose(draws.std(1), distribution.std(), rtol=0.03)
+
+
+def test_atoms_between_narrow_distributions_have_their_cells_mass():
+    """Far out the density at an atom says nothing of its cell, whose mass is at its nearer end."""
+    mean, lattice = np.linspace(-0.4, 1.4, 37)[:, None], Lattice(np.arange(-1.0, 3.0), 0.9)
+    law = LatticeLaw(NormalLaw(mean, np.full(mean.shape, 0.05)), lattice)
+    for atom in (0.0, 1.0):
+        low, high = (atom - 0.5 - mean) / 0.05, (atom + 0.5 - mean) / 0.05
+        far, near = np.where(low > 0.0, -high, low), np.where(low > 0.0, -low, high)
+        expected = logsumexp([norm.logcdf(near), norm.logcdf(far)], axis=0, b=[[[0.9]], [[-0.9]]])
+        assert_allclose(law.log_probability(np.full(mean.shape, atom)), expected, rtol=1e-9)
 
 
 # ---- closed forms, shapes, and what is asked wrongly -------------------------------------------

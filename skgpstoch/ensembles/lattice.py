@@ -12,7 +12,7 @@ of the density (with ends on atoms, intervals of 95 % held 99.8 to 100 % of thre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ SAME = 1e-3  # of the distance to the next atom: an atom, but for rounding
 WINDOW = 6.0  # standard deviations on both sides, beyond which all is at the last atom
 MOST_CELLS = 32  # within these; among more atoms rounding does not change moments
 PAIRS_AT_A_TIME = 65_536  # of a row and an atom, that are predicted at a time
-LEAST_MASS = 1e-9  # of a cell, of which a difference of two probabilities has some digits
+LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
 
 
 class Lattice(NamedTuple):
@@ -229,11 +229,21 @@ class LatticeLaw(Law):
 
     def _below(self, y: np.ndarray) -> np.ndarray:
         """P(y* ≤ y) of several numbers of each row: (n, C)."""
-        below, is_finite = np.where(y > 0.0, 1.0, 0.0), np.isfinite(y)
+        return self._where_finite(y, np.where(y > 0.0, 1.0, 0.0), lambda law, y: law.cdf(y))
+
+    def _above(self, y: np.ndarray) -> np.ndarray:
+        """P(y* > y), of which small ones have all their digits."""
+        return self._where_finite(y, np.where(y > 0.0, 0.0, 1.0), lambda law, y: law.sf(y))
+
+    def _where_finite(
+        self, y: np.ndarray, found: np.ndarray, probability: Callable[[Law, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Fill in probabilities of finite numbers, (n, C)."""
+        is_finite = np.isfinite(y)
         if is_finite.any():
             each = self.law.of(is_finite.nonzero()[0])
-            below[is_finite] = each.cdf(y[is_finite][:, None])[:, 0]
-        return below
+            found[is_finite] = probability(each, y[is_finite][:, None])[:, 0]
+        return found
 
     def atom_probabilities(self) -> np.ndarray:
         """Probability π·P_j of each atom, (n, J): the sum of a row is π."""
@@ -248,12 +258,15 @@ class LatticeLaw(Law):
     def log_probability(self, y: np.ndarray) -> np.ndarray:
         """Log of the probability of each y, (n, 1), in nats; −∞ of a number that is no atom.
 
-        The mass of a cell where there is very little is that of the density at its atom.
+        That of a cell is a difference of tails on its side of the median. Where even these are 0 it
+        is what the density at its atom says.
         """
         y, lattice = y[:, 0], self.lattice
         j, edges = lattice.nearest(y), np.array([-np.inf, *lattice.edges, np.inf])
-        below, above = (self._below(end[:, None])[:, 0] for end in (edges[j], edges[j + 1]))
-        mass = above - below
+        ends = np.stack([edges[j], edges[j + 1]], 1)
+        below, above = self._below(ends), self._above(ends)
+        is_upper = below[:, 0] > 0.5
+        mass = np.where(is_upper, above[:, 0] - above[:, 1], below[:, 1] - below[:, 0])
         gaps = np.diff(lattice.atoms)
         width = 0.5 * (np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0]))[j]
         thin = self.law.log_density(lattice.atoms[j][:, None])[:, 0] + np.log(width)

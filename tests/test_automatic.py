@@ -276,6 +276,8 @@ def test_scouts_stay_where_time_left_their_successors_worse():
     assert kept.model.budget_ == expected
     others = judged([9.0, -0.9, -1.3], rows=(3, 0, 1), **cut)  # row 3 was not judged by scouts
     assert race.better_of(scout, others, data).model is scout.model
+    unjudged = judged([], rows=(), **cut)
+    assert race.better_of(scout, unjudged, data) is unjudged
     weighted = Data(y[:, None], y, np.array([9.0, 1.0, 1.0, 1.0]))
     assert race.better_of(scout, worse, weighted) is worse
 

@@ -124,6 +124,8 @@ def better_of(scout: Judged | None, model: Judged, data: Data) -> Judged:
         return model
     densities, weight = held_out_densities([scout, model], data)
     both = ~np.isnan(densities).any(1)
+    if not both.any():  # nothing says that the scout is better
+        return model
     gain = np.where(both, densities[:, 1] - densities[:, 0], 0.0)
     return model if np.average(gain, weights=weight) >= 0.0 else with_budget_of(model, scout)
 

@@ -31,7 +31,7 @@ from skgpstoch.likelihoods import (
     StudentT,
     make_likelihood,
 )
-from skgpstoch.likelihoods.base import mixture_log_mean
+from skgpstoch.likelihoods.base import mixture_log_mean, with_slopes
 from skgpstoch.maths.gaussian import (
     Marginals,
     log_density,
@@ -1117,3 +1117,13 @@ def test_every_likelihood_is_tested_here():
     tested = {type(make()).__name__ for make in ALL.values()}
     # That with a shared precision is no mean over q: tests/test_deep_kernel_ensemble.py.
     assert found == tested | {"Likelihood", "AdditiveNoise", "ClassLikelihood", "SharedStudentT"}
+
+
+def test_known_slopes_have_no_slopes_of_their_own():
+    """Which autograd would otherwise take to be 0."""
+    x = torch.ones(3, 1).double().requires_grad_()
+    value = with_slopes(x.detach()[:, 0] ** 2, (x, 2.0 * x.detach()))
+    (slope,) = torch.autograd.grad(value.square().sum(), x, create_graph=True)
+    assert_close(slope.detach(), torch.full((3, 1), 4.0).double())
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
@@ -271,7 +272,10 @@ def differentiate(
 
 
 class _Known(torch.autograd.Function):
-    """A function of rows, (N,), whose derivatives (N, P) are known: one node of the graph."""
+    """A function of rows, (N,), whose derivatives (N, P) are known: one node of the graph.
+
+    Second derivatives are not, and raise an error.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
@@ -280,6 +284,7 @@ class _Known(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         weight = outputs[0][:, None]
         pairs = zip(ctx.like, ctx.slopes, strict=True)

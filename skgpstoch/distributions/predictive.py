@@ -179,7 +179,7 @@ class PredictiveDistribution:
         """Continuous ranked probability score ∫ (P(Y ≤ t) − 1[t ≥ y])² dt, in the units of y.
 
         In closed form for normal distributions, their mixtures, and a Student-t distribution;
-        otherwise by quadrature, to about 10⁻⁶ of a standard deviation.
+        otherwise by quadrature, to about 10⁻⁵ of a standard deviation.
         """
         return self._at(y, far_scores, CRPS_ROWS)
 

@@ -13,6 +13,7 @@ from sklearn.preprocessing import (
     FunctionTransformer,
     MinMaxScaler,
     PowerTransformer,
+    QuantileTransformer,
     StandardScaler,
 )
 
@@ -275,6 +276,19 @@ def test_atoms_between_narrow_distributions_have_their_cells_mass():
         assert_allclose(law.log_probability(np.full(mean.shape, atom)), expected, rtol=1e-9)
 
 
+def test_densities_under_a_map_with_kinks():
+    """Between two knots of a piecewise linear map the density is that of z times a constant."""
+    y = np.random.default_rng(0).lognormal(size=(300, 1))
+    knots = QuantileTransformer(n_quantiles=300, output_distribution="normal").fit(y)
+    law = transformed(NormalLaw(np.array([[0.3]]), np.array([[0.6]])), knots)
+    distribution, ends = PredictiveDistribution(law), knots.quantiles_[5:-5, 0]
+    at = ends[:-1] + np.array([[0.1], [0.3], [0.5], [0.7], [0.9]]) * np.diff(ends)
+    z = knots.transform(at.reshape(-1, 1))[:, 0]
+    slope = norm.pdf(z) * np.tile(np.diff(ends), 5) * 299.0
+    expected = norm.logpdf(z, 0.3, 0.6) - np.log(slope)
+    assert_allclose(distribution.logpdf(at.reshape(1, -1))[0], expected, atol=1e-3)
+
+
 # ---- closed forms, shapes, and what is asked wrongly -------------------------------------------
 
 
@@ -521,8 +535,8 @@ def test_powers_do_not_see_units_or_how_rows_are_repeated():
 @pytest.mark.filterwarnings("error")
 def test_moments_of_wide_exponentials():
     """Squares of y come to e^100: what rounding makes of these is not to be integrated."""
-    s = np.array([[3.0], [4.0], [5.0]])
-    law = transformed(NormalLaw(np.zeros((3, 1)), s), MAPS["log"])
+    s = np.array([[3.0], [4.0], [5.0], [8.0]])
+    law = transformed(NormalLaw(np.zeros((4, 1)), s), MAPS["log"])
     assert_allclose(law.mean(), np.exp(0.5 * s**2), rtol=1e-8)
     mean, std = law.moments()
     assert_allclose(mean, law.mean(), rtol=1e-9)

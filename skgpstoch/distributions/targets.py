@@ -19,12 +19,14 @@ NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must b
 FAR_REACH = 40.0  # the same, within which its ends are looked for
 STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
 SHORTEST_STEP = 1e-9  # where z is a point at 0
-NEAR_END = 0.01  # of the distance to an end of the map
+NEAR_END = 0.002  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
 LARGEST = 1e300  # what a map may come to
 UNBOUNDED = 1e100  # what a map comes to that has no end
 BISECTIONS = 60
 LEAST_SLOPE = 1e-300
+KINKED = 1e-3  # of a slope, by which differences over two steps may disagree on a smooth map
+KINK_STEP = 1e-3  # of a step, over which a map with kinks is a line nearly everywhere
 LEAST_GAP = 1e-3  # of the distance of probed numbers, below which they may have one y by rounding
 
 
@@ -240,12 +242,23 @@ class TargetMap:
         return self.inverse(rows)[:, p]
 
     def slope(self, z: np.ndarray, unit: np.ndarray, p: int) -> np.ndarray:
-        """g′ of output p at z (n,), by differences of the fourth order, within its ends."""
+        """g′ of output p at z (n,), by differences of the fourth order, within its ends.
+
+        Near kinks, as those of QuantileTransformer, it is by short ones of the second order.
+        """
         h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST_STEP)
         to_end = np.minimum(z - self.low[p], self.high[p] - z)
         h = np.minimum(h, np.maximum(NEAR_END * to_end, SHORTEST_STEP))
-        y = [self.column(z + k * h, p) for k in (-2, -1, 1, 2)]
-        return (y[0] - 8.0 * y[1] + 8.0 * y[2] - y[3]) / (12.0 * h)
+        y = [self.column(z + k * h, p) for k in (-2, -1, 0, 1, 2)]
+        slope = (y[0] - 8.0 * y[1] + 8.0 * y[3] - y[4]) / (12.0 * h)
+        near, far = (y[3] - y[1]) / (2.0 * h), (y[4] - y[0]) / (4.0 * h)
+        turn, far_turn = (y[3] - 2.0 * y[2] + y[1]) / h, (y[4] - 2.0 * y[2] + y[0]) / (4.0 * h)
+        error = np.maximum(np.abs(near - far), np.abs(turn - far_turn))
+        kinked = np.flatnonzero(error > KINKED * np.abs(slope))
+        if len(kinked):
+            z, h = z[kinked], KINK_STEP * h[kinked]
+            slope[kinked] = (self.column(z + h, p) - self.column(z - h, p)) / (2.0 * h)
+        return slope
 
     def log_slope(self, z: np.ndarray, unit: np.ndarray) -> np.ndarray:
         """log |g′| at z (n, P)."""

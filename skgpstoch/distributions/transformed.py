@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..maths.quadrature import Integrand, integrate_between
-from .law import BREAKS, TOLERANCE, Law, moments_by_tails, signed_tail
+from .law import BREAKS, TOLERANCE, Law, moments_by_tails
 from .targets import TargetMap
 from .truncated import TruncatedLaw
 
@@ -110,27 +110,6 @@ class TransformedLaw(Law):
             mean[:, p] = c + first
             std[:, p] = np.sqrt(np.maximum(second - np.square(first), 0.0))
         return mean, std
-
-    def mean(self) -> np.ndarray:
-        if self.map.is_affine:
-            return self.map.inverse(self.law.mean())
-        centre, mean = self.law.place()[0], np.empty(self.shape)
-        for p in range(self.shape[1]):
-            breaks, unit, width = self._breaks(p)
-            c, slope = centre[:, p], self._slope_of(p, width)
-
-            def change(
-                row: np.ndarray,
-                z: np.ndarray,
-                p: int = p,
-                c: np.ndarray = c,
-                slope: Integrand = slope,
-            ) -> np.ndarray:
-                return signed_tail(self.law, row, z, c, p) * slope(row, z)
-
-            shift = integrate_between(change, np.vstack([breaks, c]), TOLERANCE * unit)
-            mean[:, p] = self._column(c, p) + shift
-        return mean
 
     def crps(self, y: np.ndarray) -> np.ndarray:
         z, where = self._before(y)

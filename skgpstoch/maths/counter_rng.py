@@ -25,8 +25,17 @@ def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) ->
     """
     column = torch.arange(n_columns, device=index.device)
     bits = _splitmix64(_splitmix64(index + _key(seed, stream))[:, None] + column)
-    uniform = (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52  # never 0 or 1
-    return torch.special.ndtri(uniform)
+    return torch.special.ndtri(_uniform(bits))
+
+
+def uniform_numbers(seed: int, index: Tensor, stream: int = 0) -> Tensor:
+    """Numbers between 0 and 1, (m,), that are a function of (seed, stream, index) alone."""
+    return _uniform(_splitmix64(index + _key(seed, stream)))
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """Numbers between 0 and 1, and never these, of random bits."""
+    return (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
 
 
 @functools.lru_cache(maxsize=256)

@@ -251,7 +251,7 @@ class VariationalRecipe(Recipe):
         X, start = problem.X, problem.start
         fitted = None if start is None else start.posterior.model.for_training()
         model = self.model(problem, fitted)
-        self.set_trainable(model, len(X))
+        self.set_trainable(model, problem.rows.n_all)
         if start is not None and fitted is not None:
             load_fitted(model, fitted, start)
             if self.mean == "zero":  # a constant may have been learned before
@@ -297,7 +297,7 @@ class VariationalRecipe(Recipe):
         network, n = self.features.network, problem.rows.n_effective
         n_rows = n + n_before
         options: dict[str, Any] = {
-            "mean_weight": n / len(problem.X),
+            "mean_weight": problem.rows.mean_weight,
             "weight_decay": 0.0 if network is None else network.decay(n_rows),
             "noise_bounds": self.features.kernel.noise_bounds,
         }

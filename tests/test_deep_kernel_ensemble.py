@@ -32,7 +32,9 @@ from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.base import Objective
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.recipe import Plan, Problem, Sizes, Training
+from skgpstoch.recipes.parameters import Training
+from skgpstoch.recipes.plan import Plan, Sizes
+from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.loop import History, Trainer
 from skgpstoch.training.optimizers import SCHEDULES
 

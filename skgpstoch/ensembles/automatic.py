@@ -28,7 +28,7 @@ from ..estimators.validation import as_floats
 from ..methods.deep_kernel_ensemble import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
-from ..recipes.recipe import Training
+from ..recipes.parameters import Training
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts

@@ -40,7 +40,9 @@ from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
-from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
+from ..recipes.plan import Folds, Plan, Sizes
+from ..recipes.recipe import Fitted, Problem, Recipe
+from ..recipes.warm_start import Start
 from ..training.interrupts import one_fit
 from ..training.loop import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks

@@ -21,7 +21,7 @@ from ..data.target_transforms import TRANSFORMS
 from ..features.network import ACTIVATIONS
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
-from ..recipes.inducing import INITIALIZATIONS
+from ..recipes.points import INITIALIZATIONS
 from ..training.optimizers import SCHEDULES
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")

@@ -20,7 +20,8 @@ from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
-from ..recipes.recipe import Plan, Problem, Recipe, Sizes
+from ..recipes.plan import Plan, Sizes
+from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import Checkpoint
 from ..training.loop import History, Trainer, copy_of, train
 from ..training.optimizers import make_optimizer

@@ -14,7 +14,9 @@ from ..data.devices import resolve_device
 from ..data.rows import Data
 from ..docstrings import documented
 from ..objectives.base import Objective
-from ..recipes.recipe import Problem, Recipe, Sizes, Start
+from ..recipes.plan import Sizes
+from ..recipes.recipe import Problem, Recipe
+from ..recipes.warm_start import Start
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from .base import BaseGP, Run, changed_parameters, fitting, representations

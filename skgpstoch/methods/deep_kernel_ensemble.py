@@ -56,23 +56,14 @@ from ..objectives.ensemble import MANY_ROWS, EnsembleObjective
 from ..objectives.optimal_q import optimal_q
 from ..recipes.evidence import feature_kernel
 from ..recipes.feature_builder import USUAL_BATCH
-from ..recipes.networks import build_network, finite_features
-from ..recipes.recipe import (
-    Fitted,
-    Folds,
-    KernelChoice,
-    Network,
-    Plan,
-    Problem,
-    Recipe,
-    Sizes,
-    Start,
-    Training,
-    epochs,
-    started,
-)
+from ..recipes.kernel_choice import KernelChoice
+from ..recipes.networks import Network, build_network, finite_features
+from ..recipes.parameters import Training
+from ..recipes.plan import Folds, Plan, Sizes, epochs
+from ..recipes.recipe import Fitted, Problem, Recipe, started
 from ..recipes.solver_choice import check_choices, check_input_noise
 from ..recipes.variational import bound_of
+from ..recipes.warm_start import Start
 from ..training.optimizers import SCHEDULES
 
 LAYERS = (128, 128)

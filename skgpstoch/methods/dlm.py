@@ -43,8 +43,11 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start
+from ..recipes.kernel_choice import KernelChoice
+from ..recipes.plan import Plan
+from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
+from ..recipes.warm_start import Start
 from ..training.interrupts import keeps_best
 from ..training.loop import History
 

@@ -28,7 +28,7 @@ from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
 from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
-from ..recipes.recipe import KernelChoice
+from ..recipes.kernel_choice import KernelChoice
 
 MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
 

@@ -35,7 +35,8 @@ from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.recipes.parameters import Training
 from skgpstoch.recipes.plan import Plan, Sizes
 from skgpstoch.recipes.recipe import Problem
-from skgpstoch.training.loop import History, Trainer
+from skgpstoch.training.history import History
+from skgpstoch.training.loop import Trainer
 from skgpstoch.training.optimizers import SCHEDULES
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}

@@ -23,11 +23,11 @@ from ..data.messages import warn
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.context import fitting, predicting
 from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..persistence.estimator import SavedEstimator

@@ -39,13 +39,12 @@ from ..estimators.parameters import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
-    ClassificationParameters,
     KernelParameters,
     NetworkParameters,
-    TargetParameters,
     TrainingParameters,
 )
 from ..estimators.regressor import GeneralRegressor
+from ..estimators.variational_parameters import ClassificationParameters, TargetParameters
 from ..features.base import FeatureMap
 from ..features.network import InputScales, multilayer_perceptron
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood

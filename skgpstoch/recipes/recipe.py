@@ -29,7 +29,7 @@ from ..likelihoods.heavy_tailed import Laplace, StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
-from ..training.loop import History
+from ..training.history import History
 from .budget import Budget
 from .findings import (
     nearest_rows,

@@ -27,7 +27,7 @@ from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.deep_kernel_ensemble import ensemble_plan, scale_rate
+from skgpstoch.methods.deep_kernel_ensemble.plan import ensemble_plan, scale_rate
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.base import Objective

@@ -26,7 +26,7 @@ from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
 from ..estimators.validation import as_floats, check_numbers
-from ..methods.deep_kernel_ensemble import ensemble_plan
+from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training

@@ -25,6 +25,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
@@ -176,12 +177,12 @@ class HiddenImageParameters:
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     HiddenImageParameters,
-    groups.DrawParameters,
+    variational.DrawParameters,
     ImageParameters,
-    groups.OrthogonalParameters,
-    groups.InducingParameters,
+    variational.OrthogonalParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
@@ -238,7 +239,7 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPClassifier(
-    ConvolutionalGPParameters, groups.ClassificationParameters, VariationalClassifier
+    ConvolutionalGPParameters, variational.ClassificationParameters, VariationalClassifier
 ):
     """Classification of images by the responses of a Gaussian process to their patches.
 
@@ -276,7 +277,7 @@ class ConvolutionalGPClassifier(
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPRegressor(
-    ConvolutionalGPParameters, groups.RegressionParameters, VariationalRegressor
+    ConvolutionalGPParameters, variational.RegressionParameters, VariationalRegressor
 ):
     """Regression on images by the responses of a Gaussian process to their patches.
 

@@ -23,6 +23,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
@@ -132,11 +133,11 @@ class LayerParameters:
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     LayerParameters,
-    groups.DrawParameters,
-    groups.OrthogonalParameters,
-    groups.InducingParameters,
+    variational.DrawParameters,
+    variational.OrthogonalParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
@@ -197,7 +198,7 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPRegressor(DeepGPParameters, groups.TargetParameters, VariationalRegressor):
+class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
     For functions whose scale changes with the input. On tables of many rows it is slower than
@@ -235,7 +236,9 @@ class DeepGPRegressor(DeepGPParameters, groups.TargetParameters, VariationalRegr
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPClassifier(DeepGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class DeepGPClassifier(
+    DeepGPParameters, variational.ClassificationParameters, VariationalClassifier
+):
     """Deep Gaussian-process classification by doubly stochastic variational inference.
 
     See Also

@@ -21,6 +21,7 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
@@ -32,11 +33,11 @@ from ..recipes.variational import VariationalRecipe
 @dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
-    groups.OrthogonalParameters,
+    variational.LossParameters,
+    variational.OrthogonalParameters,
     groups.NetworkParameters,
     groups.RestartParameters,
-    groups.InducingParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share.
 
@@ -67,7 +68,7 @@ def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalR
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, VariationalRegressor):
+class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -104,7 +105,9 @@ class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, Variation
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPClassifier(SolveGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class SolveGPClassifier(
+    SolveGPParameters, variational.ClassificationParameters, VariationalClassifier
+):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
@@ -29,10 +30,10 @@ from ..recipes.variational import VariationalRecipe
 @dataclass(eq=False, repr=False, kw_only=True)
 class SVGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     groups.NetworkParameters,
     groups.RestartParameters,
-    groups.InducingParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
@@ -50,7 +51,7 @@ def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegressor):
+class SVGPRegressor(SVGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -91,7 +92,7 @@ class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegr
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPClassifier(SVGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.

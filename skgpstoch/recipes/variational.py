@@ -43,20 +43,11 @@ from ..training.optimizers import SCHEDULES, constant
 from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, start_at_exact_optimum
 from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
 from .findings import of_number, of_residual
-from .recipe import (
-    Fitted,
-    Folds,
-    Plan,
-    Problem,
-    Recipe,
-    Sizes,
-    Start,
-    Training,
-    epochs,
-    load_fitted,
-    started,
-)
+from .parameters import Training
+from .plan import Folds, Plan, Sizes, epochs
+from .recipe import Fitted, Problem, Recipe, started
 from .solver_choice import check_choices, check_input_noise, choose_solver
+from .warm_start import Start, load_fitted
 
 COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations

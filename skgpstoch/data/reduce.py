@@ -157,6 +157,28 @@ class Group(ABC):
         every = [decoded(share.numpy().tobytes(), k) for k, share in enumerate(self.shares(sent))]
         return np.concatenate([share for share in every if len(share)] or every[:1])
 
+    def average_(self, *tensors: Tensor) -> None:
+        """Take the mean over ranks, in place, packed as sums are."""
+        self.sum_(*tensors)
+        for tensor in tensors:
+            tensor.div_(self.size)
+
+    def first(self, value: float) -> float:
+        """Return rank 0's number."""
+        number = torch.tensor(value, dtype=torch.float64)
+        self.broadcast_(number)
+        return float(number)
+
+    def first_bytes(self, content: bytes) -> bytes:
+        """Return rank 0's."""
+        size = torch.tensor(len(content))
+        self.broadcast_(size)
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == 0:
+            buffer[:] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self.broadcast_(buffer)
+        return buffer.numpy().tobytes()
+
     def flag(self, value: bool) -> bool:
         """Tell whether it is true on any rank."""
         flag = torch.tensor(bool(value))
@@ -236,6 +258,17 @@ class Alone(Group):
     def gather(self, array: np.ndarray) -> np.ndarray:
         """Return it."""
         return array
+
+    def average_(self, *tensors: Tensor) -> None:
+        """Leave them."""
+
+    def first(self, value: float) -> float:
+        """Return it."""
+        return value
+
+    def first_bytes(self, content: bytes) -> bytes:
+        """Return them."""
+        return content
 
     def flag(self, value: bool) -> bool:
         """Return it."""
@@ -400,14 +433,19 @@ class _Summed(torch.autograd.Function):
         return None, *(ctx.size * gradient for gradient in gradients)
 
 
-def average_gradients(group: Group, parameters: Iterable[nn.Parameter]) -> None:
-    """Average gradients over ranks, by one collective; None counts as 0 where others have one."""
+def average_gradients(group: Group, parameters: Iterable[nn.Parameter], *values: Tensor) -> None:
+    """Average gradients over ranks, by one collective; None counts as 0 where others have one.
+
+    Values that belong to them, such as the loss, are averaged as well, in place.
+    """
     if group.size == 1:
         return
     of_group = list(parameters)
     present = torch.tensor([each.grad is not None for each in of_group], dtype=torch.float32)
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in of_group]
-    group.sum_(*gradients, present)
+    group.sum_(*gradients, present, *values)
+    for value in values:
+        value.div_(group.size)
     for parameter, gradient, n_present in zip(of_group, gradients, present.tolist(), strict=True):
         parameter.grad = gradient.div_(group.size) if n_present else None
 

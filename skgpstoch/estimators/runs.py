@@ -25,6 +25,7 @@ from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import Checkpoint, copy_of
 from ..training.history import History
 from ..training.loop import Trainer, train
+from ..training.minibatches import Minibatches, Permuted, Shared
 from ..training.optimizers import make_optimizer
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
@@ -43,15 +44,25 @@ class Run(NamedTuple):
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # that there are with ample time
     places: np.ndarray | None = None  # which row of X each given row that has a weight became
+    shared: Shared | None = None  # of a group, of whose rows X and `rows` are a sample
 
-    def minibatch_source(self) -> tuple[Tensor, Rows]:
+    @property
+    def n_untrained(self) -> int:
+        """How many of the first rows nothing is trained on."""
+        return self.plan.folds.n_untrained if self.plan.folds.size else 0
+
+    def minibatches(self) -> Minibatches:
         """Return what an epoch goes through: rows that are not held out by all, or others."""
-        trained = slice(self.plan.folds.n_untrained if self.plan.folds.size else 0, None)
-        return self.objective.minibatch_source(self.X[trained], self.rows[trained])
+        n = self.n_untrained
+        if self.shared is not None:
+            return self.shared.minibatches(self.rows.fold, n)
+        return Permuted(*self.objective.minibatch_source(self.X[n:], self.rows[n:]))
 
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
-        return self.objective.solution(self.X, self.rows)
+        if self.shared is None:
+            return self.objective.solution(self.X, self.rows)
+        return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: Checkpoint | None) -> Run:
@@ -61,7 +72,7 @@ def begin(recipe: Recipe, problem: Problem, checkpoint: Checkpoint | None) -> Ru
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
         plan = replace(plan, max_iter=1)
     members = plan.folds.n_folds
-    rest = problem.generator, checkpoint, None, members
+    rest = problem.generator, checkpoint, None, members, None, problem.shared
     return Run(problem.X, problem.rows, plan, objective, optimizer, *rest)
 
 
@@ -73,11 +84,9 @@ def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | No
 def train_run(run: Run, **hooks: Any) -> History:
     """Train a run in place; hooks are of :func:`~skgpstoch.training.loop.train`."""
     objective, plan = run.objective, run.plan
-    source, rows = run.minibatch_source()
     return train(
         objective,
-        source,
-        rows,
+        run.minibatches(),
         optimizer=run.optimizer,
         checkpoint=run.checkpoint,
         deadline=run.deadline,
@@ -124,8 +133,7 @@ def begin_in_time(
 
 def n_steps(run: Run) -> int:
     """Return the steps of a run that nothing ends before."""
-    n_rows = len(run.minibatch_source()[0])
-    return run.plan.max_iter * -(-n_rows // run.plan.batch_size)
+    return run.plan.max_iter * -(-run.minibatches().n_rows // run.plan.batch_size)
 
 
 def seconds_per_step(run: Run, clock: Clock) -> float:
@@ -137,13 +145,12 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     before, seconds = copy_of(objective.state_dict()), [clock()]
     generator = torch.Generator(run.X.device)
     generator.set_state(run.generator.get_state())
-    X, rows = run.minibatch_source()
+    source = run.minibatches()
     options: dict[str, Any] = {"max_iter": plan.max_iter, "batch_size": plan.batch_size}
     trial = Trainer(
         objective,
         optimizer_of(objective, plan),
-        X,
-        rows,
+        source,
         schedule=plan.schedule,
         generator=generator,
         **options,
@@ -153,8 +160,7 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
         while len(seconds) < 2 + TRIAL_STEPS and (
             len(seconds) < 3 or seconds[-1] - seconds[1] < TRIAL_SECONDS
         ):
-            batch = torch.randint(len(X), (plan.batch_size,), generator=generator, device=X.device)
-            float(trial.train_step(X.index_select(0, batch), rows[batch]))  # waits for its end
+            float(trial.train_step(*source.drawn(plan.batch_size, generator)))  # waits for its end
             seconds.append(clock())
     objective.load_state_dict(before)
     return statistics.median(b - a for a, b in itertools.pairwise(seconds[1:]))

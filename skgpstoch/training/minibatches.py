@@ -110,7 +110,7 @@ class Dealt:
     def epoch(
         self, number: int, n_batches: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Yield minibatches, but for those without a row in the whole group."""
+        """Yield minibatches, of which some may have no row in the whole group."""
         batch = self.batch_of_rows(number, n_batches)
         sizes = torch.bincount(batch, minlength=n_batches)
         weight = None if self.rows.weight is None else self.rows.weight[self.places].double().cpu()
@@ -119,8 +119,7 @@ class Dealt:
         places = self.places[batch.argsort(stable=True).to(self.device)]
         wholes = zip(all_sizes.tolist(), weights.tolist(), strict=True)
         for own, (n, w) in zip(places.split(sizes.tolist()), wholes, strict=True):
-            if n:
-                yield self.part(own, Whole(n, w, self.group))
+            yield self.part(own, Whole(n, w, self.group))
 
     def batch_of_rows(self, epoch: int, n_batches: int) -> Tensor:
         """In which minibatch of an epoch each row is, (m,), on the CPU."""

@@ -318,9 +318,9 @@ class TorchGroup(Group):
         return WorkerLostError(
             f"Rank {self.rank} of {self.size} lost another rank at exchange {self.n_collectives} "
             f"({_PHASE.get()}), after it had waited {seconds:.1f} s of {self.timeout:g} s: "
-            f"{reason_of(error)}. A process has ended, hangs, or is too slow; look at what the others "
-            "printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or raise "
-            "`timeout` if they were only slow.",
+            f"{reason_of(error)}. A process has ended, hangs, or is too slow; look at what the "
+            "others printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or "
+            "raise `timeout` if they were only slow.",
             rank=self.rank,
             step=self.n_collectives,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -347,16 +348,21 @@ class TorchGroup(Group):
             raise self._lost from error
 
     def _named(self, error: RuntimeError, seconds: float) -> WorkerLostError:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return WorkerLostError(
             f"Rank {self.rank} of {self.size} lost another rank at exchange {self.n_collectives} "
             f"({_PHASE.get()}), after it had waited {seconds:.1f} s of {self.timeout:g} s: "
-            f"{reason}. A process has ended, hangs, or is too slow; look at what the others "
-            "printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or raise "
-            "`timeout` if they were only slow.",
+            f"{reason_of(error)}. A process has ended, hangs, or is too slow; look at what the "
+            "others printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or "
+            "raise `timeout` if they were only slow.",
             rank=self.rank,
             step=self.n_collectives,
         )
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first sentence of torch's message, without the line of its source."""
+    first = re.sub(r"^\[[^]]*\] *", "", str(error)).split("\n")[0].split(". ")[0]
+    return first.rstrip(".") or type(error).__name__
 
 
 def wait_for(work: dist.Work, end: float) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.counter_hash import sequence_start, splitmix64, uniform
 from ..data.reduce import ALONE, Group
 from ..data.rows import Rows, Whole
-from ..maths.counter_rng import uniform_numbers
 
 
 class Minibatches(Protocol):
@@ -123,8 +123,9 @@ class Dealt:
 
     def batch_of_rows(self, epoch: int, n_batches: int) -> Tensor:
         """In which minibatch of an epoch each row is, (m,), on the CPU."""
-        u = uniform_numbers(self.seed, torch.from_numpy(self.numbers), stream=epoch)
-        return (u * n_batches).long().clamp_max_(n_batches - 1)
+        start = sequence_start(self.seed, 1 + epoch)  # 0 is that of the sample
+        u = uniform(splitmix64(torch.from_numpy(self.numbers) + start))
+        return (u * n_batches).long()
 
     def part(self, own: Tensor, whole: Whole) -> tuple[Tensor, Rows]:
         """Return some of these rows, as a part of a minibatch."""

@@ -28,6 +28,7 @@ from ..data.devices import (
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
+from ..data.reduce import ALONE, current
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
@@ -40,6 +41,7 @@ from ..training.history import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .context import fitting, numeric_context, predicting
+from .group_fit import fit_in_group
 from .importances import posterior_importances, representative_rows, spread_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
@@ -121,6 +123,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
         began = time.monotonic()
         self._validate_params()
+        if (group := current()) is not ALONE:
+            fit_in_group(self, group, X, y, *of_rows)
+            return self
         data = self._validate(X, y, True, *of_rows)
         recipe = self._recipe()
         recipe.check(data)
@@ -143,7 +148,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = self._prepare(recipe, given, start)
+        return self._fit_run(recipe, self._prepare(recipe, given, start), data, given)
+
+    def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
+        """Train, close, and set the fitted attributes, for what was given of these rows."""
         callbacks = None
         if getattr(self, "_skl_callbacks", None):
             callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)

@@ -50,6 +50,8 @@ class BSGDObjective(FiniteObjective):
     w has w times its squares, and counts w times.
     """
 
+    sums_rows = False  # C is that of all pairs of rows
+
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():

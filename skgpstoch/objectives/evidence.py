@@ -70,6 +70,9 @@ class FiniteObjective(Objective):
         Rows that they average over at least, where there are as many; 20 D else.
     """
 
+    sums_rows: bool = True
+    """Whether minibatches count by sums over their rows, which may be anywhere."""
+
     log_noise: Tensor
     log_ridge: Tensor
     closing_noise: Tensor

@@ -169,6 +169,10 @@ class Recipe(OfParameters, ABC):
         """Decide the same if there is time for so many members of an ensemble only."""
         return self.plan(sizes)
 
+    def sums_rows(self, plan: Plan) -> bool:
+        """Tell whether rows may be anywhere, as sums over minibatches of them are all it takes."""
+        return False
+
     @abstractmethod
     def objective(self, problem: Problem) -> Objective:
         """Make what training minimises; its parameters start from `problem.start`, if any."""

@@ -203,6 +203,9 @@ class VariationalRecipe(Recipe):
             return plan
         return self.for_few_rows(plan, points, n_trained)
 
+    def sums_rows(self, plan: Plan) -> bool:
+        return plan.solver != "lbfgs"
+
     def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
         """Say what is quicker where all rows, or many of them, are inducing points."""
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"

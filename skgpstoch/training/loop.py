@@ -138,7 +138,7 @@ class Trainer:
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
-        if self.verbose:
+        if self.verbose and self.group.rank == 0:
             self.report()
         if is_due:
             self.safe = self.state_dict()

@@ -116,6 +116,9 @@ class EnsembleRecipe(Recipe):
         least = LEAST_OF_CLASSES if self.likelihood.for_classes_only else 1
         return replace(self, n_estimators=max(n_members, least)).plan(sizes)
 
+    def sums_rows(self, plan: Plan) -> bool:
+        return True
+
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
             return self.network.input_scaling(X, weight)

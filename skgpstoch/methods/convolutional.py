@@ -29,8 +29,7 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..recipes.patches import OF_PATCHES, Patches
@@ -187,17 +186,6 @@ class ConvolutionalGPParameters(
     """Parameters that regressor and classifier share."""
 
 
-def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return responses to patches, a loss and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=Patches.of(p),
-    )
-
-
 def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
     """Return which part of an image speaks for which latent function.
 
@@ -271,7 +259,8 @@ class ConvolutionalGPClassifier(
     patch_responses = mean_responses
 
     def _recipe(self) -> VariationalRecipe:
-        return convolutional_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, Patches.of)
 
 
 @public_estimator
@@ -313,4 +302,5 @@ class ConvolutionalGPRegressor(
     def _recipe(self) -> VariationalRecipe:
         if self.noise == "input" and np.size(self.hidden_channels):
             raise ValueError("noise must be 'constant' with hidden_channels, got 'input'.")
-        return convolutional_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, Patches.of)

@@ -27,8 +27,7 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.deep import DeepPosterior
 from ..recipes.layers import OF_LAYERS, Layers
 from ..recipes.variational import VariationalRecipe
@@ -142,17 +141,6 @@ class DeepGPParameters(
     """Parameters that regressor and classifier share."""
 
 
-def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return layers, a loss and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=Layers.of(p),
-    )
-
-
 def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return what inner layers make of X.
 
@@ -231,7 +219,8 @@ class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, Variationa
     hidden = hidden_layers
 
     def _recipe(self) -> VariationalRecipe:
-        return deep_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, Layers.of)
 
 
 @public_estimator
@@ -264,4 +253,5 @@ class DeepGPClassifier(
     hidden = hidden_layers
 
     def _recipe(self) -> VariationalRecipe:
-        return deep_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, Layers.of)

@@ -24,8 +24,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
@@ -53,17 +52,6 @@ class SolveGPParameters(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"solve", "odvgp"})],
     }
-
-
-def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return S block-diagonal, Z and O, and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=InducingPoints.of(p),
-    )
 
 
 @public_estimator
@@ -100,7 +88,8 @@ class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, Vari
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return solvegp_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
 
 
 @public_estimator
@@ -134,4 +123,5 @@ class SolveGPClassifier(
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return solvegp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

@@ -21,8 +21,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
@@ -36,17 +35,6 @@ class SVGPParameters(
     variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
-
-
-def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return S full, Z of one kind, and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=InducingPoints.of(p),
-    )
 
 
 @public_estimator
@@ -87,7 +75,8 @@ class SVGPRegressor(SVGPParameters, variational.RegressionParameters, Variationa
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return svgp_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
 
 
 @public_estimator
@@ -119,4 +108,5 @@ class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, Varia
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return svgp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

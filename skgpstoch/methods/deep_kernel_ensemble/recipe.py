@@ -67,7 +67,7 @@ class EnsembleRecipe(Recipe):
         Of the features, or on them, and the noise.
     network : Network or None
         Below it.
-    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise, max_time
+    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
         See :class:`DeepKernelEnsembleRegressor`.
     """
 
@@ -82,7 +82,6 @@ class EnsembleRecipe(Recipe):
     beta: float = 1.0
     calibrates: bool = True
     scales_noise: bool = False
-    max_time: float = math.inf
 
     @property
     def scales_target(self) -> bool:

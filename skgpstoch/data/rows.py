@@ -133,7 +133,7 @@ class Rows(_Columns):
 
     def own_generator(self, generator: torch.Generator) -> torch.Generator:
         """One for draws of these rows, made by one that all parts have in common."""
-        if self.group.size == 1:
+        if self.group is ALONE:
             return generator
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         return torch.Generator(generator.device).manual_seed(int(seed) + self.group.rank)

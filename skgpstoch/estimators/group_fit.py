@@ -28,7 +28,7 @@ from ..data.messages import muted
 from ..data.reduce import ALONE, Group, WorkerLostError, doing, using
 from ..data.rows import MERGED_ROWS, Data, Whole
 from ..data.shares import chosen_rows, offsets
-from ..recipes.plan import Sizes
+from ..recipes.plan import Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.checkpoint import CheckpointOfGroup
@@ -50,7 +50,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     clock = ClockOfGroup(group)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         data, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
-        data = data if recipe.numbers_rows else data.counted()
+        data = data if recipe.numbers_rows else counted(group, data)
         first, n = offsets(group, len(data))
         with agreed(group):
             recipe.check(data)
@@ -97,7 +97,8 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
         )
     has_rows, data = len(X) > 0, None
     if hasattr(type(estimator), "predict_proba"):
-        of_rows = (*of_rows, classes_of(group, y, *of_rows))
+        classes = classes_of(group, y, *of_rows)
+        of_rows, estimator.classes_ = (*of_rows, classes), classes
     with agreed(group):
         if has_rows:
             data = estimator._validate(X, y, True, *of_rows)
@@ -146,6 +147,13 @@ def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
     return Data(**columns)
 
 
+def counted(group: Group, data: Data) -> Data:
+    """Return this rank's rows that have a weight; with weights if any rank has some but 1."""
+    data = data.counted()
+    has_weights = group.flag(data.weight is not None)
+    return replace(data, weight=np.ones(len(data))) if has_weights and data.weight is None else data
+
+
 @contextlib.contextmanager
 def agreed(group: Group) -> Iterator[None]:
     """Raise an error of the block on every rank; the block exchanges nothing."""
@@ -172,11 +180,12 @@ def prepare(
     estimator: Any, recipe: Recipe, data: Data, sizes: Sizes, rank: Rank, start: Start | None
 ) -> tuple[Run, Data]:
     """Make the objective from a sample of the rows, and the run that trains it on all of them."""
-    group, plan = rank.whole.group, recipe.plan(sizes, start)
+    group = rank.whole.group
     seed = int(group.first(resolve_seed(estimator.random_state)))
     most = min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // sizes.n_features))
     own, places = chosen_rows(group, seed, rank.first, len(data), most)
     sample = sampled(group, data, own.numpy(), places.numpy())
+    plan = within_sample(recipe.plan(sizes, start), len(sample))
     checkpoint = None
     if estimator.checkpoint_dir is not None:
         shape = rank.whole.n_rows, rank.whole.weight

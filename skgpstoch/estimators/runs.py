@@ -20,7 +20,7 @@ from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
-from ..recipes.plan import Plan, Sizes
+from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import Checkpoint, copy_of
 from ..training.history import History
@@ -122,6 +122,8 @@ def begin_in_time(
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
     if n_members < all_members:
         plan = recipe.plan_of(sizes, n_members)
+        if problem.shared is not None:
+            plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so that networks are those of a fit that asks for them
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
         problem = problem._replace(plan=plan, rows=replace(problem.rows, fold=fold))

@@ -53,7 +53,7 @@ class DeepModel(SparseModel):
         return cast(DeepFeatures, self.features)
 
     def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
-        basis = self.deep.basis(X, rows.own_generator(generator))
+        basis = self.deep.basis(X, generator)
         return basis, rows.repeated(basis.n_samples)
 
     def bases(

@@ -84,6 +84,7 @@ class GradientObjective(VariationalObjective):
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        generator = rows.own_generator(generator)
         basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)

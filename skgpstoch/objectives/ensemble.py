@@ -187,6 +187,7 @@ class EnsembleObjective(Objective):
             likelihood = cast(AdditiveNoise, likelihood).scaled(scale)
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
+        generator = rows.own_generator(generator)
         term = self.model.loss.expected_score(each.y, likelihood, seen, none, generator)
         weight = self.seen(rows) / self.row_share.to(phi)[:, None]  # (K, N)
         total = traced(term.weighted(Rows(each.y, weight.flatten())), q, none)

@@ -109,6 +109,7 @@ class RunningObjective(VariationalObjective):
         return WeightMoments(self.mean, covariances, sizes, self.kl)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        generator = rows.own_generator(generator)
         basis, seen = self.model.basis(X, rows, generator)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), seen)
@@ -220,6 +221,7 @@ class ProfiledObjective(RunningObjective):
         return moments_of(self.weights())
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        generator = rows.own_generator(generator)
         basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(), basis.residual()
         q = weights.marginals(basis.phi, residual)

@@ -214,6 +214,7 @@ class VariationalRecipe(Recipe):
 
     def sums_rows(self, plan: Plan) -> bool:
         return plan.solver != "lbfgs"
+
     def lbfgs_stops(self, is_free: bool, enough: float) -> tuple[float, float]:
         """Return the patience and the tolerance of L-BFGS, which may be free to end early."""
         # Whether to end as soon as more is of no use. Restarts are to leave plains.

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ..data.deadline import Allowance, Deadline
 from ..data.devices import seed_rng
 from ..data.messages import warn
-from ..data.reduce import Group, average_gradients
+from ..data.reduce import ALONE, Group, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
@@ -183,7 +183,7 @@ class Trainer:
 
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
-            loss = self.objective(X, rows, self.generator).detach()
+            loss = self.objective(X, rows, self.step_generator()).detach()
             self.group.average_(loss)
         else:
             factor = self.rate * self.schedule(self.position(), self.n_steps)
@@ -198,11 +198,17 @@ class Trainer:
     def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
         """What an optimiser may ask for more than once at a step."""
         self.objective.zero_grad()
-        loss = self.objective(X, rows, self.generator)
+        loss = self.objective(X, rows, self.step_generator())
         loss.backward()
         loss = loss.detach()
         average_gradients(self.group, self.objective.parameters(), loss)
         return loss
+
+    def step_generator(self) -> torch.Generator:
+        """Give a generator for a step, which is the same on all ranks when it begins."""
+        if self.group is ALONE:
+            return self.generator
+        return torch.Generator(self.source.device).manual_seed(self.draw_seed())
 
     def draw_seed(self) -> int:
         device = self.source.device

@@ -131,10 +131,8 @@ def joined(folder):
 
 def as_between_devices(folder):
     """What tensors on accelerators go through, if the host were one; rank 1 is late at last."""
-    with (
-        group_at(folder, "devices"),
-        unittest.mock.patch.object(reduce, "is_host", lambda _: False),
-    ):
+    elsewhere = unittest.mock.patch.object(reduce, "is_host", return_value=False)
+    with group_at(folder, "devices"), elsewhere:
         ours = dist.new_group(backend="gloo")
         group = reduce.TorchGroup(dist.group.WORLD, TIMEOUT, ours)
         total, mine = torch.tensor(1.0 + group.rank), torch.tensor([2.0 * group.rank])

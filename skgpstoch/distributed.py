@@ -135,12 +135,13 @@ def start(
     if not dist.is_available():
         raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
     limit = timedelta(seconds=timeout)
+    entry = next(TIMES_ENTERED)
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
 
     def initialise() -> None:
         store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
         store.set_timeout(limit)
-        store = dist.PrefixStore(f"skgpstoch/{next(TIMES_ENTERED)}", store)
+        store = dist.PrefixStore(f"skgpstoch/{entry}", store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
 
     met(initialise, f"rank {rank} of {size}, at {init}", timeout)

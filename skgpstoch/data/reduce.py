@@ -34,12 +34,19 @@ Operation = Callable[..., "dist.Work"]
 class WorkerLostError(RuntimeError):
     """Another rank has ended, hangs or is unreachable, so that a fit cannot go on.
 
+    Parameters
+    ----------
+    message : str
+        What happened, and what to do.
+    rank : int or None, default=None
+        The rank that says so, not the one that is lost.
+    step : int, default=0
+        How many times it had exchanged anything with the others.
+
     Attributes
     ----------
-    rank : int or None
-        The rank that says so, not the one that is lost.
-    step : int
-        How many times it had exchanged anything with the others.
+    rank, step
+        As they were given.
     """
 
     def __init__(self, message: str, rank: int | None = None, step: int = 0) -> None:

@@ -22,10 +22,13 @@ from skgpstoch.ensembles.class_fit import (
     ClassRows,
     FittedProcess,
     best_scale,
+    best_scales,
     blind_functions,
     evidence_of,
+    fit_process,
     folds_of,
     left_out_log_p,
+    log_probabilities,
     modes,
     problems_of,
     unit_kernel,
@@ -202,6 +205,22 @@ def test_a_label_does_not_change_how_it_is_predicted(monkeypatch):
     p, after = (clone(model).fit(X, labels).held_out_.mean for labels in (y, np.r_[1, y[1:]]))
     assert_allclose(after[0], p[0], atol=1e-6)
     assert np.abs(after[1:] - p[1:]).max() > 0.01
+
+
+def test_functions_are_scaled_about_the_shares_of_the_other_folds():
+    codes, each = torch.tensor([0] * 6 + [1] * 2), torch.arange(8)
+    noise = np.random.default_rng(4).standard_normal((8, 2))
+    X = codes[:, None] + 0.5 * torch.from_numpy(noise)
+    rows = ClassRows.of(X, codes, torch.ones(8).double(), each, each, 2)
+    offset = torch.stack([rows.without(k).offset for k in rows.folds])
+    fitted = fit_process("linear", rows, rows)
+    kernel = unit_kernel(PriorKernel.of("linear", 2), np.empty(0), X)
+    f = modes(PointFeatures(kernel, X), rows, class_fit.VARIANCES)[1]
+    assert fitted.confidence == best_scale(rows, offset, f, class_fit.VARIANCES)[1]
+    scales = best_scales(rows, offset, f, class_fit.VARIANCES, 1.0 - torch.eye(8).double())
+    for k, (v, t) in enumerate(scales):
+        expected = log_probabilities(rows.without(k), t * f[[k], v])
+        assert_allclose(fitted.log_p[[k]], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

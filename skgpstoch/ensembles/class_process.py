@@ -193,8 +193,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         weight = np.ones(len(data)) if data.weight is None else data.weight.astype(np.float64)
         codes = data.y[:, 0].astype(np.int64)
         fold, points = folds_of(codes, rng), some_of(len(X), n_points(len(X), MOST_POINTS), rng)
-        columns = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))
-        return ClassRows.of(X, *columns, n_classes=len(self.classes_))
+        c, w, k, m = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))
+        return ClassRows.of(X, c, w, k, m, len(self.classes_))
 
     # ---- predictions -------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
 from ..maths.linalg import cholesky_, eigh, inverse_, log_det, mirror_
-from ..recipes.recipe import MOST_RELEVANT_INPUTS
+from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Search
 from ..training.projected_lbfgs import quasi_newton
 from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS

@@ -18,10 +18,10 @@ from ..data.devices import HOST, block_rows, map_blocks, prediction_device, reso
 from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
+from ..estimators.context import fitting, predicting
 from ..estimators.importances import difference_importances
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..training.interrupts import was_interrupted
 from .class_deviations import Contrasts, deviation_about, probability_moments

@@ -292,7 +292,7 @@ class Problems(NamedTuple):
         How many rows each counts for.
     scale : Tensor of shape (B,)
         s.
-    offset : Tensor of shape (C,)
+    offset : Tensor of shape (C,) or (B, C)
         Of f.
     """
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -246,7 +246,7 @@ def on_first(group: Group, work: Callable[[], Any]) -> None:
         with contextlib.suppress(RuntimeError):
             group.agree(RuntimeError(f"the fit was ended by {type(error).__name__}"))
         raise error
-    group.agree(cast("Exception | None", error))
+    group.agree(error)
 
 
 @contextlib.contextmanager

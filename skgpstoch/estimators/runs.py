@@ -22,7 +22,7 @@ from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
 from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
-from ..training.checkpoint import Checkpoint, copy_of
+from ..training.checkpoint import AnyCheckpoint, copy_of
 from ..training.history import History
 from ..training.loop import Trainer, train
 from ..training.minibatches import Minibatches, Permuted, Shared
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     objective: Objective
     optimizer: torch.optim.Optimizer | None
     generator: torch.Generator
-    checkpoint: Checkpoint | None
+    checkpoint: AnyCheckpoint | None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # that there are with ample time
     places: np.ndarray | None = None  # which row of X each given row that has a weight became
@@ -65,7 +65,7 @@ class Run(NamedTuple):
         return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
 
 
-def begin(recipe: Recipe, problem: Problem, checkpoint: Checkpoint | None) -> Run:
+def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
     optimizer = optimizer_of(objective, plan)
@@ -109,7 +109,7 @@ def begin_in_time(
     recipe: Recipe,
     problem: Problem,
     sizes: Sizes,
-    checkpoint: Checkpoint | None,
+    checkpoint: AnyCheckpoint | None,
     deadline: Deadline,
 ) -> Run:
     """Make a run that ends before a deadline: of fewer members where that predicts better."""
@@ -168,7 +168,7 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     return statistics.median(b - a for a, b in itertools.pairwise(seconds[1:]))
 
 
-def saved_members(checkpoint: Checkpoint | None, device: torch.device) -> int | None:
+def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int | None:
     """Return how many members a fit has that was killed, if there is one to resume."""
     if checkpoint is None:
         return None

@@ -142,6 +142,9 @@ class CheckpointOfGroup:
             self.of_first.remove()
 
 
+AnyCheckpoint = Checkpoint | CheckpointOfGroup
+
+
 def _discard(path: Path) -> None:
     """Remove a file, if it is still there and that is possible."""
     with contextlib.suppress(OSError):

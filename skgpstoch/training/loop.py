@@ -20,7 +20,7 @@ from ..data.reduce import ALONE, Group, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint, copy_of, optimizer_can_be_in, same_form, summary
+from .checkpoint import AnyCheckpoint, copy_of, optimizer_can_be_in, same_form, summary
 from .global_rng import global_rng
 from .history import MAX_ROLLBACKS, History
 from .interrupts import AGAIN, keeps_best, was_interrupted
@@ -49,7 +49,7 @@ class Trainer:
     n_iter_no_change: float = math.inf
     tol: float = 0.0
     on_epoch: Callable[[History], bool] | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: AnyCheckpoint | None = None
     allowance: Allowance | None = None
     on_step: Callable[[Trainer], None] | None = None
     verbose: bool = False
@@ -334,7 +334,7 @@ class Trainer:
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: AnyCheckpoint) -> None:
         """Go on from a checkpoint, if there is one that can be used; else nothing changes."""
         start = self.state_dict()
         try:
@@ -389,7 +389,7 @@ def train(
     source: Minibatches,
     *,
     optimizer: Optimizer | None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: AnyCheckpoint | None = None,
     deadline: Deadline | None = None,
     **options: Any,
 ) -> History:

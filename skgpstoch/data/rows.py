@@ -46,11 +46,14 @@ class Whole:
     group : Group, default=ALONE
         Who holds the other parts, so that sums are sums over the group; alone, the part is a sample
         that stands for all.
+    sample : Rows or None, default=None
+        Some of them, where not even the part is in memory.
     """
 
     n_rows: int
     weight: float
     group: Group = ALONE
+    sample: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ class Rows(_Columns):
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def present(self) -> list[str]:
+        """Names of the columns that there are."""
+        named = [f.name for f in fields(self) if f.metadata.get("is_column", True)]
+        return [name for name in named if getattr(self, name) is not None]
 
     def __getitem__(self, index: slice | Tensor) -> Rows:
         if isinstance(index, Tensor) and index.dtype == torch.long:
@@ -125,6 +133,11 @@ class Rows(_Columns):
     def n_all(self) -> int:
         """How many rows there are, with all other parts."""
         return len(self) if self.whole is None else self.whole.n_rows
+
+    @property
+    def representative(self) -> Rows:
+        """Rows in memory that tell about all of them."""
+        return self if self.whole is None or self.whole.sample is None else self.whole.sample
 
     @property
     def beyond(self) -> float:

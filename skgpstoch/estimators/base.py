@@ -29,6 +29,7 @@ from ..data.devices import (
 from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.reduce import ALONE, current
+from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
@@ -47,6 +48,7 @@ from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, begin, begin_in_time, budget_of, train_run
+from .stored_fit import fit_stored
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -92,13 +94,14 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     # ---- fit ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
+        X : array-like of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome. Rows
+            that are read in chunks have y and all that is known of rows, too.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
@@ -123,6 +126,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
         began = time.monotonic()
         self._validate_params()
+        if isinstance(X, RowSource):
+            fit_stored(self, X, y, *of_rows)
+            return self
         if (group := current()) is not ALONE:
             fit_in_group(self, group, X, y, *of_rows)
             return self

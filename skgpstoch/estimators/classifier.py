@@ -31,7 +31,7 @@ class Classifier(ClassifierMixin, BaseGP):
     classes_: np.ndarray
 
     @documented(BaseGP.fit)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
@@ -162,7 +162,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return self.classes_[best]
 
     @documented(predict_proba)
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Share of the rows whose class is the one predicted.
 
         Parameters

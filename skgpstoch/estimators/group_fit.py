@@ -26,17 +26,17 @@ from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.messages import muted
 from ..data.reduce import ALONE, Group, WorkerLostError, doing, using
-from ..data.rows import MERGED_ROWS, Data, Whole
+from ..data.rows import MERGED_ROWS, Data, Rows, Whole
 from ..data.shares import chosen_rows, offsets
 from ..recipes.plan import Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.checkpoint import CheckpointOfGroup
-from ..training.minibatches import Shared
+from ..training.minibatches import Shared, Table
 from .checkpoint_key import checkpoint_of, seed_of
 from .runs import Run, begin, begin_in_time
 
-FEW_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
+GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
 SAMPLE_NUMBERS = 50_000_000  # of X, that a sample has at most
 BEAT = 5.0  # seconds between two signs of life of rank 0, while the others wait for its fit
@@ -59,7 +59,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
         whole = Whole(n, float(weight), group)
     sizes = Sizes(n, max(n, math.floor(whole.weight)), data.X.shape[1], data.y_std is not None)
     start = estimator._start()
-    if n <= FEW_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
+    if n <= GATHERED_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
         data = data.map(group.gather)
         recipe = in_time(estimator, recipe, time.monotonic)
         fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
@@ -182,29 +182,56 @@ def prepare(
     """Make the objective from a sample of the rows, and the run that trains it on all of them."""
     group = rank.whole.group
     seed = int(group.first(resolve_seed(estimator.random_state)))
-    most = min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // sizes.n_features))
+    most = most_sampled(sizes.n_features)
     own, places = chosen_rows(group, seed, rank.first, len(data), most)
     sample = sampled(group, data, own.numpy(), places.numpy())
+
+    def table(dtype: str, device: torch.device, rows: Rows) -> Shared:
+        X, own_rows = estimator._tensors(data, dtype, device)
+        own_rows = replace(own_rows, whole=rank.whole)
+        return Shared(X, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
+
+    run = begin_from_sample(estimator, recipe, sample, sizes, rank.whole, start, seed, table)
+    return run, sample
+
+
+def begin_from_sample(
+    estimator: Any,
+    recipe: Recipe,
+    sample: Data,
+    sizes: Sizes,
+    whole: Whole,
+    start: Start | None,
+    seed: int,
+    table: Callable[[str, torch.device, Rows], Table],
+) -> Run:
+    """Make the objective from a sample, and the run that trains it on all rows of a table.
+
+    The table is made of a dtype, a device, and the sample's rows.
+    """
     plan = within_sample(recipe.plan(sizes, start), len(sample))
     checkpoint = None
     if estimator.checkpoint_dir is not None:
-        shape = rank.whole.n_rows, rank.whole.weight
+        shape = whole.n_rows, whole.weight
         known = checkpoint_of(estimator, sample, seed, start, plan.beta, shape)
-        seed, checkpoint = seed_of(estimator, known, seed), CheckpointOfGroup(known, group)
+        seed, checkpoint = seed_of(estimator, known, seed), CheckpointOfGroup(known, whole.group)
     generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
     device = generator.device
     estimator._set_scalings(recipe, sample, start)
     X, rows = estimator._tensors(sample, plan.dtype, device, None, plan.folds)
-    rows = replace(rows, whole=replace(rank.whole, group=ALONE))
-    X_own, own_rows = estimator._tensors(data, plan.dtype, device)
-    own_rows = replace(own_rows, whole=rank.whole)
-    shared = Shared(X_own, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
-    problem = Problem(X, rows, estimator._x_scaling, plan, generator, start, shared)
+    of_all = replace(rows, whole=replace(whole, group=ALONE))
+    shared = table(plan.dtype, device, rows)
+    problem = Problem(X, of_all, estimator._x_scaling, plan, generator, start, shared)
     if recipe.deadline is None:
         run = begin(recipe, problem, checkpoint)
     else:
         run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
-    return run._replace(places=np.arange(len(sample))), sample
+    return run._replace(places=np.arange(len(sample)))
+
+
+def most_sampled(n_features: int) -> int:
+    """Return how many rows the sample has, if there are as many."""
+    return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
 
 
 def sampled(group: Group, data: Data, own: np.ndarray, places: np.ndarray) -> Data:

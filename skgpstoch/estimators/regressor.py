@@ -290,7 +290,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     # ---- more rows ---------------------------------------------------------------------------
 
     def condition_on(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
     ) -> Any:
         """Condition the posterior on more rows, with the hyper-parameters of the fit.
 
@@ -435,7 +441,13 @@ class GeneralRegressor(Regressor):
 
     @documented(Regressor.fit)
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
     ) -> Any:
         """Fit the model.
 

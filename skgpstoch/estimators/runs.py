@@ -25,7 +25,7 @@ from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import AnyCheckpoint, copy_of
 from ..training.history import History
 from ..training.loop import Trainer, train
-from ..training.minibatches import Minibatches, Permuted, Shared
+from ..training.minibatches import Minibatches, Permuted, Table
 from ..training.optimizers import make_optimizer
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # that there are with ample time
     places: np.ndarray | None = None  # which row of X each given row that has a weight became
-    shared: Shared | None = None  # of a group, of whose rows X and `rows` are a sample
+    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
     @property
     def n_untrained(self) -> int:

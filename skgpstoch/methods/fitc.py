@@ -105,7 +105,7 @@ class FITCRegressor(
 
     @documented(VariationalRegressor.fit)
     def fit(  # type: ignore[override]
-        self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
+        self, X: Any, y: Any = None, *, y_std: Any = None, **refused: Any
     ) -> Any:
         """Fit the model.
 

@@ -21,6 +21,7 @@ from ..features.network import NetworkFeatures
 from ..maths.averages import RunningStatistics
 from ..maths.linear_regression import (
     Statistics,
+    batch_statistics,
     choose_noise,
     exact_statistics,
     held_out_score,
@@ -28,6 +29,7 @@ from ..maths.linear_regression import (
     negative_log_evidence,
     predict_held_out,
     spectrum,
+    sums_over_blocks,
 )
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from .base import Objective, evaluating
@@ -249,9 +251,14 @@ class FiniteObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
         """Closing exact pass over all rows, those of the folds included, in float64."""
         features = copy.deepcopy(self.features).double().eval()
-        weight = None if rows.weight is None else rows.weight[None]
-        statistics = exact_statistics(lambda X: features(X.double())[None], X, rows.y, weight)
-        return self._posterior(features, Statistics(*rows.total(*statistics)))
+
+        def part(block: slice) -> Statistics:
+            Z, some = features(X[block].double())[None], rows[block]
+            weight = None if some.weight is None else some.weight[None]
+            return batch_statistics(Z, some.y, weight)
+
+        sums = rows.total(*sums_over_blocks(part, len(X)))
+        return self._posterior(features, Statistics(*sums))
 
     def _posterior(self, features: FeatureMap, statistics: Statistics) -> ConjugatePosterior:
         s = spectrum(statistics)

@@ -173,7 +173,7 @@ def from_either(
 
 def level_sites(model: SparseModel, X: Tensor, rows: Rows) -> Sites:
     """Return the sites of all rows about the constant f that fits their targets as a whole."""
-    total, level = model.zero_sites(), model.likelihood.initial_mean(rows)
+    total, level = model.zero_sites(), model.likelihood.initial_mean(rows.representative)
     for basis, block in model.bases(X, rows):
         total = total + sites_of(model, basis, *score_at(model, basis, block, level))
     return Sites(*rows.total(*total))

@@ -30,7 +30,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.history import History
-from ..training.minibatches import Shared
+from ..training.minibatches import Table
 from .budget import Budget
 from .findings import (
     nearest_rows,
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
-    shared: Shared | None = None  # of a group, of whose rows X and `rows` are a sample
+    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +37,20 @@ class Minibatches(Protocol):
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
         """Return so many rows at random, for a step that is only timed."""
+
+
+class Table(Protocol):
+    """Rows of which a sample is in memory everywhere, as a fit trains on and closes over them."""
+
+    @property
+    def X(self) -> Any:
+        """Those of this process, slices of which can be taken in order."""
+
+    def with_folds(self, fold: Tensor | None) -> Rows:
+        """Return what is known of them, with the folds of the sample's rows."""
+
+    def minibatches(self, fold: Tensor | None, n_untrained: int) -> Minibatches:
+        """Return minibatches of all but the sample's first rows, which are not trained on."""
 
 
 class Permuted(NamedTuple):

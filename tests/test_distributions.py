@@ -9,6 +9,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import lognorm, norm, t
+from sklearn.base import clone
+from sklearn.linear_model import Ridge
 from sklearn.preprocessing import (
     FunctionTransformer,
     MinMaxScaler,
@@ -18,11 +20,14 @@ from sklearn.preprocessing import (
 )
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
     DeepGPRegressor,
     DeepKernelEnsembleRegressor,
     GaussianProcessRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
@@ -482,6 +487,25 @@ def test_latent_functions_and_known_errors(table):
     known = model.predict_distribution(X, y_std=0.5)
     assert_allclose(known[5:9].std(), model.predict_std(X, y_std=0.5)[5:9])
     assert_allclose(known[5:9].crps(0.0), known.crps(0.0)[5:9])
+
+
+# ---- target_transform --------------------------------------------------------------------------
+
+TRANSFORMED = {
+    "cross-validated": ADMMGaussianProcessRegressor(max_iter=2, random_state=0),
+    "basis": QSGPRegressor(n_components=30, n_subset=30, max_iter=2, random_state=0),
+    "relevant": QSRVMRegressor(n_subset=30, max_iter=5, random_state=0),
+    "one variance": ConstantVarianceRegressor(Ridge(), cv=3),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson", PowerTransformer()])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_densities_of_transformed_targets(name, transform, table):
+    X, y = table[0][:60], np.exp(table[1][:60])
+    model = clone(TRANSFORMED[name]).set_params(target_transform=transform).fit(X, y)
+    check_law(model.predict_distribution(X[:4]).law, np.random.default_rng(0))
 
 
 # ---- target_transform of the default -----------------------------------------------------------

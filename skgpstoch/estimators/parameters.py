@@ -219,8 +219,35 @@ class NetworkParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class TransformedTargetParameters:
+    """A monotone transformation of targets.
+
+    Parameters
+    ----------
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
+        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
+        Latent functions, noise, and the marginal likelihood are of the transformed target.
+
+    Attributes
+    ----------
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
+    """
+
+    target_transform: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"target_transform": TRANSFORM}
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("target_transform",)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class FiniteParameters(
-    NetworkParameters, KernelParameters, TrainingParameters, WarmStartParameters
+    TransformedTargetParameters,
+    NetworkParameters,
+    KernelParameters,
+    TrainingParameters,
+    WarmStartParameters,
 ):
     """Finite features, and the noise.
 
@@ -268,10 +295,6 @@ class FiniteParameters(
         WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
-    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
-        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
-        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -281,8 +304,6 @@ class FiniteParameters(
         The fitted kernel on the features, its scale included.
     log_marginal_likelihood_value_ : float
         Exact log p(y | X) of all rows, in nats, for y in its own units.
-    target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     hidden_layer_sizes: Any = (128, 128)
@@ -294,7 +315,6 @@ class FiniteParameters(
     normalize_y: bool = True
     noise: str = "auto"
     noise_variance: float = 0.1
-    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_components": [POSITIVE_INTEGER, AUTO],
@@ -303,13 +323,11 @@ class FiniteParameters(
         "normalize_y": ["boolean"],
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
         "noise_variance": [POSITIVE],
-        "target_transform": TRANSFORM,
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         "n_components",
         "n_estimators",
         "normalize_y",
-        "target_transform",
     )
 
 
@@ -499,7 +517,7 @@ class OrthogonalParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TargetParameters:
+class TargetParameters(TransformedTargetParameters):
     """Regression and counts with a variational posterior, whose noise is the same everywhere.
 
     Parameters
@@ -517,10 +535,6 @@ class TargetParameters:
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
         "shared_student_t" needs loss="log".
-    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
-        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
-        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -534,18 +548,14 @@ class TargetParameters:
     log_marginal_likelihood_value_ : float
         The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
         `partial_fit`, and where there is none (likelihood="shared_student_t").
-    target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     normalize_y: bool = True
-    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "normalize_y": ["boolean"],
-        "target_transform": TRANSFORM,
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y", "target_transform")
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -392,9 +392,9 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         theta = checked_theta(theta, self.kernel_)
+        value, gradient = self._evidence(theta, bool(eval_gradient))
         if not clone_kernel:
             self.kernel_.theta = theta
-        value, gradient = self._evidence(theta, bool(eval_gradient))
         return (value, gradient) if eval_gradient else value
 
     @torch.inference_mode(False)

@@ -303,7 +303,9 @@ def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
     """CRPS, which is a straight line where y is far from all probability."""
     mean, std = law.moments()
     with np.errstate(over="ignore", invalid="ignore"):
-        nearest = np.clip(y, mean - FAR_AWAY * std, mean + FAR_AWAY * std)
+        reach = np.where(np.isfinite(mean), FAR_AWAY * std, np.inf)
+        mean = np.where(np.isfinite(mean), mean, 0.0)
+        nearest = np.clip(y, mean - reach, mean + reach)
         nearest = np.rint(nearest) if law.is_discrete else nearest
         is_far = np.abs(y - nearest) >= 1.0 if law.is_discrete else y != nearest
         beyond = np.where(is_far, np.abs(y - nearest), 0.0)

@@ -59,7 +59,7 @@ class SavedEstimator(BaseEstimator):
         Raises
         ------
         ValueError
-            If a part of the model is neither our own nor of a class that attributes describe. Use
-            joblib then.
+            If a parameter has been set to what `fit` would refuse, or if a part of the model is
+            neither our own nor of a class that attributes describe. Use joblib then.
         """
         save(self, path)

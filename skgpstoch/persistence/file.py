@@ -32,6 +32,11 @@ from .tensor_file import read, table_of, write
 FILE_FORMAT = "1"
 FREE_BYTES = 2**24  # that objects may take however small a file is; five thousand modules
 OWN = "own."  # begins names of classes and functions of the user's
+INSTEAD = {
+    False: "use joblib.dump, or skops.io.dump",
+    True: "give a function that `def` has named, for which skgpstoch.load asks as objects, one of "
+    "NumPy's (np.log, np.exp and the like, of numbers), or use joblib.dump",
+}
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 
@@ -76,7 +81,7 @@ class FileNames(Names):
     def keep(self, value: Any, path: str) -> None:
         raise ValueError(
             f"{path} is {value!r:.60}, of {type(value).__module__}.{type(value).__qualname__}, "
-            "which a file without pickle cannot hold: use joblib.dump, or skops.io.dump."
+            f"which a file without pickle cannot hold: {INSTEAD[callable(value)]}."
         )
 
 
@@ -129,11 +134,12 @@ def is_usual(cls: type) -> bool:
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """Write an estimator to a file."""
+    params = estimator.get_params(deep=False)
     packer = Packer(FileNames())
     state = packer.state(estimator)
     for _, value in packer.found.values():
         check_sound(value)
-    params = estimator.get_params(deep=False)
+    estimator._validate_params()  # which set_params does not
     metadata = {
         "format": FILE_FORMAT,
         "class": type(estimator).__name__,

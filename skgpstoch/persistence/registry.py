@@ -96,8 +96,8 @@ TORCH_LAYERS = """
 """
 OF_NUMPY = """
     absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh deg2rad degrees exp
-    exp2 expm1 fabs floor log log10 log1p log2 negative positive rad2deg radians reciprocal rint sign sin
-    sinh sqrt square tan tanh trunc
+    exp2 expm1 fabs floor log log10 log1p log2 negative positive rad2deg radians reciprocal rint
+    sign sin sinh sqrt square tan tanh trunc
 """
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.split()}
 """Functions of numbers, each by itself, as transformers have them."""

@@ -370,6 +370,10 @@ def test_wrong_numbers_are_named():
     for n_samples in ((6, 3), 1.5, -1):
         with pytest.raises(ValueError, match="n_samples must be an integer of at least 1, got"):
             distribution.rvs(n_samples)
+    for y in ("a", 1j, object()):
+        with pytest.raises(ValueError, match="y must be numbers, got"):
+            distribution.cdf(y)
+    assert distribution.ppf([[]]).shape == distribution.crps(np.ones((4, 0))).shape == (4, 0)
     two = PredictiveDistribution(normal(np.random.default_rng(0), P=2), (2,))
     with pytest.raises(ValueError, match=r"\(4, m, 2\), m for each row, or \(1, m, 2\), the same"):
         two.ppf([[0.1, 0.5, 0.9]])

@@ -377,6 +377,24 @@ def test_what_no_file_can_hold_is_refused(model, named, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("path", [None, 5, b"model"])
+def test_paths_are_no_other_objects(path):
+    for call in (GaussianProcessRegressor().save, skgpstoch.load):
+        with pytest.raises(TypeError, match=r"path must be a str or os\.PathLike, got"):
+            call(path)
+
+
+def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
+    """Where they are written, not where they are read."""
+    model = GaussianProcessRegressor()
+    model.note_ = list(range(100_000))
+    with pytest.raises(ValueError, match=r"too long lists.*keep numbers in arrays"):
+        model.save(tmp_path / "model")
+    model.note_ = np.array(model.note_)
+    model.save(tmp_path / "model")
+    assert_array_equal(skgpstoch.load(tmp_path / "model").note_, model.note_)
+
+
 def shifted(y):
     return y + 1.0
 

@@ -216,7 +216,7 @@ class PredictiveDistribution:
         n, P = self.law.shape
         m = y.shape[1] if y.ndim > len(self.shape) else 1
         grid, found = y.reshape(n, m, P), np.empty((n, m, P))
-        for rows in row_blocks(n, max(size // m, 1)):
+        for rows in row_blocks(n, max(size // max(m, 1), 1)):
             numbers = np.repeat(np.arange(n)[rows], m)
             for some in row_blocks(len(numbers), size):
                 of_block = function(self.law.of(numbers[some]), grid[rows].reshape(-1, P)[some])
@@ -229,9 +229,12 @@ class PredictiveDistribution:
         Raises
         ------
         ValueError
-            If they are NaN, or have another shape.
+            If they are none, are NaN, or have another shape.
         """
-        given = np.asarray(readable(y), dtype=np.float64)
+        try:
+            given = np.asarray(readable(y), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be numbers, got {y!r:.80}.") from error
         if np.isnan(given).any():
             raise ValueError(f"{name} must not contain NaN.")
         axes = len(self.shape)

@@ -186,7 +186,7 @@ def test_what_lacks_distributions_is_named(rows):
 def test_what_a_regressor_does_not_take_is_named(cls, name, rows):
     """As a method and as a function: the class that users know, and what to do."""
     model, said = cls.__new__(cls), rf"{cls.__name__}\.predict.*|{cls.__name__}\.sample_y"
-    advice = r" takes no exposure: leave out.*parameters, X.*likelihood='poisson'"
+    advice = r"\(\) got an unexpected.*'exposure': leave out.*parameters, X.*likelihood='poisson'"
     for call in (getattr(model, name), partial(getattr(gp, name), model)):
         with pytest.raises(TypeError, match=f"^({said}){advice}"):
             call(rows[0], exposure=2.0)

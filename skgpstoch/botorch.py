@@ -34,7 +34,8 @@ from .drop_in.exact import ExactModel
 from .drop_in.many_rows import ManyRowsModel
 from .drop_in.regressor import GaussianProcessRegressor
 from .estimators.base import predictor
-from .estimators.regressor import Regressor, transformer_of
+from .estimators.regressor import Regressor
+from .estimators.targets import transformer_of
 from .kernels import split_white_noise
 from .likelihoods.real import AdditiveNoise
 from .posteriors.base import Posterior

@@ -33,7 +33,7 @@ import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
 from skgpstoch.data import devices
-from skgpstoch.estimators.parameters import FiniteParameters
+from skgpstoch.estimators.finite_parameters import FiniteParameters
 
 # Before the first backward pass of the process, when torch counts devices.
 if pretend_device.WHY_NOT is None:

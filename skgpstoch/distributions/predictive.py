@@ -14,7 +14,6 @@ from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from .law import Law
 
-LARGE_BLOCK = BLOCK_ROWS  # pairs of a row and a number that are computed at a time
 CRPS_ROWS = 512  # whose integrals are computed at a time
 FAR_AWAY = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
 ROUNDED = 1e-14  # of probabilities of counts

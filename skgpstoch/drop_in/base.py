@@ -16,7 +16,8 @@ from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..data.kinds import real_target
 from ..docstrings import documented
-from ..estimators.base import BaseGP, check_numbers, validate_inputs
+from ..estimators.base import BaseGP
+from ..estimators.validation import check_numbers, validate_inputs
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters

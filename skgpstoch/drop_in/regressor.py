@@ -18,7 +18,7 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting
+from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.functions import SampledFunctions
 from ..estimators.importances import difference_importances, spread_of

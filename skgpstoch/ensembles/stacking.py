@@ -38,12 +38,13 @@ from ..data.findings import Diagnosis
 from ..data.kinds import real_target
 from ..data.messages import warn
 from ..docstrings import documented
-from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
+from ..estimators.base import BaseGP
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
+from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS
 from ..estimators.regressor import Regressor
-from ..estimators.validation import as_floats
+from ..estimators.validation import as_floats, check_numbers, validate_inputs
 from .mixture import MixtureRegressor, Normals, Parts
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones

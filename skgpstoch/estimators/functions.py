@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.arrays import Scaling
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..posteriors.functions import Functions
-from .base import predicting
+from .context import predicting
 
 
 class SampledFunctions:

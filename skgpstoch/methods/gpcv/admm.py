@@ -41,7 +41,7 @@ from ...estimators.parameters import (
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
-from ...recipes.recipe import KernelChoice
+from ...recipes.kernel_choice import KernelChoice
 from .multipliers import STEP_OF_SOLVER
 from .recipe import CrossValidationRecipe
 

@@ -3,6 +3,7 @@
 import pickle
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -179,12 +180,27 @@ def test_what_lacks_distributions_is_named(rows):
         gp.predict_distribution(SVGPRegressor, X)
     with pytest.raises(TypeError, match="got ndarray: the estimator is the first argument"):
         gp.predict_distribution(X, sparse())
-    with pytest.raises(TypeError, match=r"Regressor.predict_distribution takes no exposure"):
-        gp.predict_distribution(gp.AutoGaussianProcessRegressor(), X, exposure=2.0)
     with pytest.raises(TypeError, match="predict_proba"):
         gp.predict_distribution(gp.SVGPClassifier(), X)
     with pytest.raises(ValueError, match="coverage"):
         gp.predict_interval(sparse().fit(X, y), X, coverage=2.0)
+
+
+@pytest.mark.parametrize("name", ["predict_distribution", "predict_interval", "sample_y"])
+@pytest.mark.parametrize(
+    "cls",
+    [gp.AutoGaussianProcessRegressor, gp.GaussianProcessRegressor, gp.StackedDensityRegressor],
+)
+def test_what_a_regressor_does_not_take_is_named(cls, name, rows):
+    """As a method and as a function: the class that users know, and what to do."""
+    model, said = cls.__new__(cls), rf"{cls.__name__}\.predict.*|{cls.__name__}\.sample_y"
+    advice = r"\(\) got an unexpected.*'exposure': leave out.*parameters, X.*likelihood='poisson'"
+    for call in (getattr(model, name), partial(getattr(gp, name), model)):
+        with pytest.raises(TypeError, match=f"^({said}){advice}"):
+            call(rows[0], exposure=2.0)
+    for call in (SklearnProcess().predict, partial(gp.predict_std, SklearnProcess())):
+        with pytest.raises(TypeError, match="exposure"):
+            call(rows[0], exposure=2.0)
 
 
 def test_scikit_learns_own_process_is_normal(rows):

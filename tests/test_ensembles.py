@@ -317,7 +317,26 @@ def test_one_variance_is_that_of_rows_held_out(step):
     )
 
 
-@parametrize_with_checks([ConstantVarianceRegressor(Ridge(), cv=2)])
+def test_relative_errors_are_stacked_with_others():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (150, 1))
+    y = np.exp(X[:, 0] + 0.3 * rng.standard_normal(150))
+    ridge = ConstantVarianceRegressor(Ridge(0.01))
+    models = [("plain", ridge), ("log", clone(ridge).set_params(target_transform="log"))]
+    model = StackedDensityRegressor(models, cv=4).fit(X, y)
+    assert model.weights_[1] > 0.9
+    assert abs(model.named_estimators_["log"].std_ - 0.3) < 0.06
+    assert abs(model.estimators_[1].predict([[0.0]])[0] - np.exp(0.5 * 0.3**2)) < 0.1
+    with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
+        models[1][1].fit(X, -y)
+
+
+@parametrize_with_checks(
+    [
+        ConstantVarianceRegressor(Ridge(), cv=2),
+        ConstantVarianceRegressor(Ridge(), cv=2, target_transform="yeo-johnson"),
+    ]
+)
 def test_checks_of_one_variance(estimator, check):
     check(estimator)
 

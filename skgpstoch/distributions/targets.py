@@ -17,7 +17,7 @@ from ..data.target_transforms import GIVEN_BACK
 PROBED = 257  # numbers at which a map is looked at
 NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must be monotone
 FAR_REACH = 40.0  # the same, within which its ends are looked for
-STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
+STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: of the width of z, and of z (exp to e^700)
 SHORTEST_STEP = 1e-9  # where z is a point at 0
 NEAR_END = 0.002  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line

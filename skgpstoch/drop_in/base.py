@@ -137,7 +137,10 @@ def checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
     ValueError
         If it has not as many numbers as the kernel has free hyper-parameters.
     """
-    theta = np.asarray(theta, dtype=np.float64)
+    try:
+        theta = np.asarray(readable(theta), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"theta must be numbers, got {theta!r:.80}.") from error
     if theta.shape != (kernel.n_dims,):
         raise ValueError(
             f"theta must have the shape ({kernel.n_dims},), one log-hyper-parameter for each "

@@ -14,17 +14,21 @@ from .parameters import (
     AUTO,
     POSITIVE,
     POSITIVE_INTEGER,
-    TRANSFORM,
     KernelParameters,
     NetworkParameters,
     TrainingParameters,
+    TransformedTargetParameters,
     WarmStartParameters,
 )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FiniteParameters(
-    NetworkParameters, KernelParameters, TrainingParameters, WarmStartParameters
+    TransformedTargetParameters,
+    NetworkParameters,
+    KernelParameters,
+    TrainingParameters,
+    WarmStartParameters,
 ):
     """Finite features, and the noise.
 
@@ -72,10 +76,6 @@ class FiniteParameters(
         WhiteKernel that is fixed stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
-    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
-        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
-        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -85,8 +85,6 @@ class FiniteParameters(
         The fitted kernel on the features, its scale included.
     log_marginal_likelihood_value_ : float
         Exact log p(y | X) of all rows, in nats, for y in its own units.
-    target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     hidden_layer_sizes: Any = (128, 128)
@@ -98,7 +96,6 @@ class FiniteParameters(
     normalize_y: bool = True
     noise: str = "auto"
     noise_variance: float = 0.1
-    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_components": [POSITIVE_INTEGER, AUTO],
@@ -107,11 +104,9 @@ class FiniteParameters(
         "normalize_y": ["boolean"],
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
         "noise_variance": [POSITIVE],
-        "target_transform": TRANSFORM,
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = (
         "n_components",
         "n_estimators",
         "normalize_y",
-        "target_transform",
     )

@@ -213,3 +213,26 @@ class NetworkParameters:
         "activation",
         "feature_map",
     )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TransformedTargetParameters:
+    """A monotone transformation of targets.
+
+    Parameters
+    ----------
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
+        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
+        Latent functions, noise, and the marginal likelihood are of the transformed target.
+
+    Attributes
+    ----------
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
+    """
+
+    target_transform: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"target_transform": TRANSFORM}
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("target_transform",)

@@ -19,8 +19,8 @@ from .parameters import (
     POSITIVE,
     POSITIVE_INTEGER,
     SHARE,
-    TRANSFORM,
     TrainingParameters,
+    TransformedTargetParameters,
     WarmStartParameters,
 )
 
@@ -211,7 +211,7 @@ class DrawParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TargetParameters:
+class TargetParameters(TransformedTargetParameters):
     """Regression and counts with a variational posterior, whose noise is the same everywhere.
 
     Parameters
@@ -229,10 +229,6 @@ class TargetParameters:
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
         "shared_student_t" needs loss="log".
-    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
-        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
-        Latent functions, noise, and the marginal likelihood are of the transformed target.
 
     Attributes
     ----------
@@ -246,18 +242,14 @@ class TargetParameters:
     log_marginal_likelihood_value_ : float
         The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
         `partial_fit`, and where there is none (likelihood="shared_student_t").
-    target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
     """
 
     normalize_y: bool = True
-    target_transform: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "normalize_y": ["boolean"],
-        "target_transform": TRANSFORM,
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y", "target_transform")
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

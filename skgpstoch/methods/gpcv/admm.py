@@ -37,6 +37,7 @@ from ...estimators.parameters import (
     POSITIVE,
     POSITIVE_INTEGER,
     KernelParameters,
+    TransformedTargetParameters,
     WarmStartParameters,
 )
 from ...estimators.regressor import Regressor
@@ -48,7 +49,9 @@ from .recipe import CrossValidationRecipe
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class ADMMGaussianProcessRegressor(KernelParameters, WarmStartParameters, Regressor):
+class ADMMGaussianProcessRegressor(
+    TransformedTargetParameters, KernelParameters, WarmStartParameters, Regressor
+):
     """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
 
     The squared error of rows held out is minimised, by the method of multipliers: products with

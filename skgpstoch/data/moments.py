@@ -1,0 +1,90 @@
+"""Means and deviations of columns, of parts that are merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Scaling
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is known of the columns of some rows.
+
+    Parameters
+    ----------
+    weight : float
+        Σw.
+    mean : ndarray of shape (d,)
+        Σwx / Σw.
+    norm : ndarray of shape (d,)
+        √Σw(x − mean)², whose square might overflow.
+    low, high : ndarray of shape (d,)
+        The smallest and the largest; ∞ and −∞ of no rows.
+    """
+
+    weight: float
+    mean: np.ndarray
+    norm: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def none(cls, n_columns: int) -> Moments:
+        """Of no rows."""
+        zeros, infinite = np.zeros(n_columns), np.full(n_columns, np.inf)
+        return cls(0.0, zeros, zeros, infinite, -infinite)
+
+    @classmethod
+    def of(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Moments:
+        """Of rows (m, d) that have a weight (m,); None is 1."""
+        if len(A) == 0:
+            return cls.none(A.shape[1])
+        A = A.astype(np.float64, copy=False)
+        low, high = A.min(0), A.max(0)
+        top = np.maximum(np.abs(low), np.abs(high))
+        top[top == 0.0] = 1.0  # squares must not overflow
+        w = np.ones(len(A)) if weight is None else weight
+        total = float(w.sum())
+        mean = w @ (A / top) / total
+        centred = A / top - mean
+        correction = w @ centred / total  # what rounding left
+        norm = np.sqrt(np.maximum(w @ np.square(centred) - total * np.square(correction), 0.0))
+        return cls(total, (mean + correction) * top, norm * top, low, high)
+
+    def merge(self, other: Moments) -> Moments:
+        """Of the rows of both (Chan, Golub & LeVeque, 1983)."""
+        total = self.weight + other.weight
+        if total == 0.0:
+            return self
+        share = other.weight / total
+        apart = other.mean - self.mean
+        between = np.sqrt(self.weight * share) * np.abs(apart)
+        return Moments(
+            total,
+            self.mean + share * apart,
+            np.hypot(np.hypot(self.norm, other.norm), between),
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    @property
+    def squares(self) -> np.ndarray:
+        """Σw(x − mean)², (d,)."""
+        return np.square(self.norm)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Σw(x − mean)² / Σw, (d,)."""
+        return np.square(self.norm / np.sqrt(self.weight))
+
+    def scaling(self, dtype: np.dtype) -> Scaling:
+        """Return the scaling to mean 0 and variance 1 of numbers that had this type.
+
+        Columns that are constant to rounding are only centred, as by :meth:`Scaling.standard`.
+        """
+        std = self.norm / np.sqrt(self.weight)
+        constant = std <= 10 * np.finfo(dtype).eps * np.abs(self.mean)
+        return Scaling(self.mean, np.where(constant, 1.0, std))

@@ -28,8 +28,16 @@ from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
-from .group_fit import ClockOfGroup, adopt, agreed, fit_on_first, fit_warned, in_time, most_sampled
-from .group_fit import begin_from_sample
+from .group_fit import (
+    ClockOfGroup,
+    adopt,
+    agreed,
+    begin_from_sample,
+    fit_on_first,
+    fit_warned,
+    in_time,
+    most_sampled,
+)
 
 GIVEN = ("y", "sample_weight", "exposure", "y_std")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .stored import join, take
 
-COLUMNS = ("y", "weight", "exposure", "y_std")
+BESIDES_X = ("y", "weight", "exposure", "y_std")
 """What a chunk may hold besides X."""
 
 
@@ -23,7 +23,7 @@ class Chunk:
     Parameters
     ----------
     X : ndarray of shape (m, d)
-        Inputs, of the source's dtype.
+        Inputs, of the source's dtype; a frame if they are not transformed yet.
     rows : ndarray of shape (m,)
         The number of each row in the whole source, counted from 0.
     where : str
@@ -36,7 +36,7 @@ class Chunk:
         Known measurement errors of y.
     """
 
-    X: np.ndarray
+    X: Any
     rows: np.ndarray
     where: str
     y: np.ndarray | None = None
@@ -92,12 +92,12 @@ def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
         raise ValueError(
             f"{chunk.where}: X has {X.shape[1]} columns, but the first rows have {len(names)}."
         )
-    arrays = {
+    arrays: dict[str, Any] = {
         "X": as_dtype(X, dtype, f"{chunk.where}: X"),
         "rows": chunk.rows,
         "y": None if chunk.y is None else as_target(chunk.y, chunk.where),
     }
-    for name in COLUMNS[1:]:
+    for name in BESIDES_X[1:]:
         column = getattr(chunk, name)
         arrays[name] = column if column is None else as_floats(column, name, chunk.where)
     done = Chunk(where=chunk.where, **arrays)
@@ -157,7 +157,8 @@ def refuse_lengths(chunk: Chunk) -> None:
         most = {"X": 2, "y": 2, "y_std": 2}.get(name, 1)
         if len(array) != n or array.ndim > most:
             raise ValueError(
-                f"{chunk.where}: {SAID.get(name, name)} has shape {array.shape}, but X has {n} rows."
+                f"{chunk.where}: {SAID.get(name, name)} has shape {array.shape}, but X has {n} "
+                "rows."
             )
 
 

@@ -91,9 +91,7 @@ def names_out(transform: Any) -> list[str] | None:
         return None
 
 
-def fitted_transform(
-    transform: Any, sample: Callable[[], tuple[Any, np.ndarray | None]]
-) -> Any:
+def fitted_transform(transform: Any, sample: Callable[[], tuple[Any, np.ndarray | None]]) -> Any:
     """Return a transformer that is fitted: itself, or a clone that was fitted on a sample."""
     if transform is None:
         return None

@@ -12,7 +12,7 @@ from .chunk import SAID, Chunk
 from .row_source import CHUNK_ROWS, RowSource, refuse_rank
 from .stored import is_frame, refuse_unstored, stored, take
 
-PARTS = ("X", "y", "weight")  # of a tuple
+TUPLE = ("X", "y", "weight")  # of a tuple
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
 
 
@@ -47,8 +47,6 @@ class ChunkRows(RowSource):
     [0, 5, 10]
     """
 
-    n_units = None
-
     def __init__(
         self,
         factory: Callable[[], Iterable[Any]],
@@ -66,18 +64,28 @@ class ChunkRows(RowSource):
             )
         self.factory = factory
         self.n_total = n_rows
-        self.n_rows = n_rows
+        self.n_shared = n_rows
         self.rank, self.size = 0, 1
 
     def __repr__(self) -> str:
         known = "" if self.n_total is None else f", {self.n_total:,} rows"
         return f"ChunkRows({getattr(self.factory, '__name__', 'factory')}{known})"
 
+    @property
+    def n_rows(self) -> int | None:
+        """How many rows there are; None before the first whole pass if it was not said."""
+        return self.n_shared
+
+    @property
+    def n_units(self) -> None:
+        """None: chunks have one order."""
+        return None
+
     def share(self, rank: int, size: int) -> Self:
         """Return chunks rank, rank + size, ... alone; all are made, and others are passed over."""
         refuse_rank(rank, size)
         part = {"rank": self.rank + self.size * rank, "size": self.size * size}
-        return self._limited(n_rows=self.n_rows if size == 1 else None, **part)
+        return self._limited(n_shared=self.n_shared if size == 1 else None, **part)
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
         """Yield chunks in the order in which they are made, whatever the generator."""
@@ -91,12 +99,13 @@ class ChunkRows(RowSource):
                 yield from pieces(parts, first, n, where)
             first += n
         self.counted(first)
-        self.n_rows = n_shared
+        self.n_shared = n_shared
 
     def pass_(self) -> Iterator[Any]:
         """Return a new iterator of chunks."""
         made = self.factory()
-        if is_frame(made) or isinstance(made, np.ndarray | Mapping) or not hasattr(made, "__iter__"):
+        is_table = is_frame(made) or isinstance(made, np.ndarray | Mapping)
+        if is_table or not hasattr(made, "__iter__"):
             raise TypeError(
                 f"factory must return an iterator of chunks, got {type(made).__name__}: "
                 "SequenceRows reads arrays."
@@ -113,9 +122,9 @@ class ChunkRows(RowSource):
         """
         if self.n_total is not None and n_rows != self.n_total:
             raise ValueError(
-                f"{self!r} gave {n_rows:,} rows in this pass, but there were {self.n_total:,} before "
-                "(or by n_rows). factory must return a new iterator over the same rows whenever it "
-                "is called, and not the rest of one that was used."
+                f"{self!r} gave {n_rows:,} rows in this pass, but there were {self.n_total:,} "
+                "before (or by n_rows). factory must return a new iterator over the same rows "
+                "whenever it is called, and not the rest of one that was used."
             )
         self.n_total = n_rows
 
@@ -138,11 +147,11 @@ def named_parts(given: Any, where: str) -> dict[str, Any]:
             )
         named = {GIVEN[name]: values for name, values in given.items()}
     else:
-        if not 1 <= len(given) <= len(PARTS):
+        if not 1 <= len(given) <= len(TUPLE):
             raise ValueError(
                 f"{where} must be X, (X, y) or (X, y, sample_weight), got {len(given)} parts."
             )
-        named = dict(zip(PARTS, given, strict=False))
+        named = dict(zip(TUPLE, given, strict=False))
     return {name: values for name, values in named.items() if values is not None}
 
 

@@ -19,6 +19,8 @@ class Moments:
         Σw.
     mean : ndarray of shape (d,)
         Σwx / Σw.
+    rest : ndarray of shape (d,)
+        What the mean lacks by rounding, which counts where columns are far from 0.
     norm : ndarray of shape (d,)
         √Σw(x − mean)², whose square might overflow.
     low, high : ndarray of shape (d,)
@@ -27,6 +29,7 @@ class Moments:
 
     weight: float
     mean: np.ndarray
+    rest: np.ndarray
     norm: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -35,7 +38,7 @@ class Moments:
     def none(cls, n_columns: int) -> Moments:
         """Of no rows."""
         zeros, infinite = np.zeros(n_columns), np.full(n_columns, np.inf)
-        return cls(0.0, zeros, zeros, infinite, -infinite)
+        return cls(0.0, zeros, zeros, zeros, infinite, -infinite)
 
     @classmethod
     def of(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Moments:
@@ -45,14 +48,14 @@ class Moments:
         A = A.astype(np.float64, copy=False)
         low, high = A.min(0), A.max(0)
         top = np.maximum(np.abs(low), np.abs(high))
-        top[top == 0.0] = 1.0  # squares must not overflow
+        unit = np.ldexp(1.0, np.frexp(top)[1] - 1)  # squares must not overflow; divides exactly
         w = np.ones(len(A)) if weight is None else weight
         total = float(w.sum())
-        mean = w @ (A / top) / total
-        centred = A / top - mean
-        correction = w @ centred / total  # what rounding left
-        norm = np.sqrt(np.maximum(w @ np.square(centred) - total * np.square(correction), 0.0))
-        return cls(total, (mean + correction) * top, norm * top, low, high)
+        mean = w @ (A / unit) / total
+        away = A / unit - mean
+        rest = w @ away / total
+        norm = np.sqrt(np.maximum(w @ np.square(away) - total * np.square(rest), 0.0))
+        return cls(total, mean * unit, rest * unit, norm * unit, low, high)
 
     def merge(self, other: Moments) -> Moments:
         """Of the rows of both (Chan, Golub & LeVeque, 1983)."""
@@ -60,11 +63,13 @@ class Moments:
         if total == 0.0:
             return self
         share = other.weight / total
-        apart = other.mean - self.mean
+        apart = (other.mean - self.mean) + (other.rest - self.rest)
+        mean = self.mean + share * apart
         between = np.sqrt(self.weight * share) * np.abs(apart)
         return Moments(
             total,
-            self.mean + share * apart,
+            mean,
+            self.rest + (share * apart - (mean - self.mean)),
             np.hypot(np.hypot(self.norm, other.norm), between),
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),

@@ -132,8 +132,8 @@ def feature_names(
         for other, schema in schemas.items():
             if new := [n for n in schema.names if INDEX not in n and n not in first.names]:
                 raise ValueError(
-                    f"{other} has columns that {path} has not: {', '.join(new)}. Name those of X by "
-                    "`features`."
+                    f"{other} has columns that {path} has not: {', '.join(new)}. Name those of X "
+                    "by `features`."
                 )
     else:
         names = list(features)
@@ -159,7 +159,8 @@ def refuse_twice(roles: Mapping[str, list[str]]) -> None:
     for role, columns in roles.items():
         for name in columns:
             if name in seen:
-                raise ValueError(f"Column {name!r} must be named once, got {seen[name]} and {role}.")
+                both = f"{seen[name]} and {role}"
+                raise ValueError(f"Column {name!r} must be named once, got {both}.")
             seen[name] = role
 
 

@@ -57,12 +57,9 @@ class ParquetRows(RowSource):
 
     Notes
     -----
-    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, at most 65,536
-    rows at a time; row groups of at most 100,000 rows shuffle best.
+    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, at most
+    65,536 rows at a time; row groups of at most 100,000 rows shuffle best.
     """
-
-    n_rows: int
-    n_units: int
 
     def __init__(
         self,
@@ -92,12 +89,12 @@ class ParquetRows(RowSource):
         )
 
     @property
-    def n_rows(self) -> int:  # type: ignore[no-redef]
+    def n_rows(self) -> int:
         """How many rows there are, as the files' metadata say."""
         return sum(unit.n_rows for unit in self.units)
 
     @property
-    def n_units(self) -> int:  # type: ignore[no-redef]
+    def n_units(self) -> int:
         """How many row groups there are."""
         return len(self.units)
 
@@ -149,8 +146,8 @@ class ParquetRows(RowSource):
             ) from error
         if done != unit.n_rows:
             raise ValueError(
-                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened: the file was "
-                "changed."
+                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened: the "
+                "file was changed."
             )
 
 
@@ -210,9 +207,7 @@ def opened(path: str) -> tuple[Any, list[int]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError(
-            "ParquetRows needs pyarrow: pip install 'skgpstoch[parquet]'."
-        ) from error
+        raise ImportError("ParquetRows needs pyarrow: pip install 'skgpstoch[parquet]'.") from error
     try:
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]

@@ -15,9 +15,7 @@ from .chunk import SAID, Chunk
 from .stored import is_frame
 
 
-def write_parquet(
-    path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]
-) -> None:
+def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]) -> None:
     """Write arrays as the row groups of a Parquet file.
 
     The file has another name until it is complete, so there is none, or the one that there was, if
@@ -86,7 +84,9 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'skgpstoch[parquet]'.") from error
+        raise ImportError(
+            "Parquet files need pyarrow: pip install 'skgpstoch[parquet]'."
+        ) from error
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
     writers: list[Any] = []

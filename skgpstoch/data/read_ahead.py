@@ -6,11 +6,11 @@ import contextvars
 import queue
 import threading
 from collections.abc import Generator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+LONGEST_WAIT = 10.0
 """Seconds to wait for a read that is under way when nobody wants its rows any more."""
 
 
@@ -57,9 +57,9 @@ def read_ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
                 return
             if got.error is not None:
                 raise got.error
-            yield got.item  # type: ignore[misc]
+            yield cast(T, got.item)
             del got  # or it would be there beside two others
     finally:
         stopped.set()
         wanted.release()
-        thread.join(PATIENCE)
+        thread.join(LONGEST_WAIT)

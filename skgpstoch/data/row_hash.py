@@ -12,8 +12,9 @@ MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def row_hashes(seed: int, rows: np.ndarray) -> np.ndarray:
     """Return SplitMix64 of row numbers (n,) in the sequence of a seed: (n,), int64.
 
-    Rows have different hashes, and the order of hashes is a random order of rows: the k smallest are
-    a random sample, the same whichever rows a process holds and in whatever order it reads them.
+    Rows have different hashes, and the order of hashes is a random order of rows: the k smallest
+    are a random sample, the same whichever rows a process holds and in whatever order it reads
+    them.
 
     Examples
     --------

@@ -29,11 +29,13 @@ class SmallestHashes:
 
     def add(self, chunk: Chunk) -> None:
         """Take in the rows of a chunk whose hashes are small enough."""
+        if self.size == 0:
+            return
         hashes = row_hashes(self.seed, chunk.rows)
         if self.size <= len(self.hashes):
             small = hashes < self.limit
             hashes, chunk = hashes[small], chunk[small]
-        if len(hashes) == 0 or self.size == 0:
+        if len(hashes) == 0:
             return
         self.parts.append(chunk)
         self.hashes = np.concatenate([self.hashes, hashes])

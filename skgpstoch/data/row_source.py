@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .chunk import COLUMNS, SAID, Chunk, as_target, checked
+from .chunk import BESIDES_X, SAID, Chunk, as_target, checked
 from .chunk_inputs import Inputs, fitted_transform, inputs_of
 from .read_ahead import read_ahead
 from .row_sample import SmallestHashes
@@ -34,19 +34,24 @@ class RowSource(ABC):
     Parameters
     ----------
     transform : transformer or None
-        Applied to each chunk of X; a clone of it is fitted on random rows first if it is not fitted.
+        Applied to each chunk of X; if it is not fitted, a clone is fitted on random rows first.
     buffer_rows : int
         Room of the shuffle buffer.
     """
 
-    n_rows: int | None
-    """How many rows there are; None as long as nobody has counted them."""
-    n_units: int | None
-    """How many units there are that can be read in any order; None if order cannot be changed."""
-
     def __init__(self, transform: Any, buffer_rows: int) -> None:
         self.transform = transform
         self.buffer_rows = positive(buffer_rows, "buffer_rows")
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int | None:
+        """How many rows there are; None as long as nobody has counted them."""
+
+    @property
+    @abstractmethod
+    def n_units(self) -> int | None:
+        """How many units can be read in any order; None if there is only one order."""
 
     @abstractmethod
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
@@ -184,7 +189,7 @@ class RowSource(ABC):
     def count(self) -> int:
         """Return how many rows there are, by a pass over them if nobody has counted them."""
         if self.n_rows is None:
-            return sum(map(len, self.read(None)))
+            return sum(len(chunk) for chunk in self.read(None))
         return self.n_rows
 
     def _limited(self, **attributes: Any) -> Self:
@@ -196,7 +201,7 @@ class RowSource(ABC):
 
 def positive(value: Any, name: str) -> int:
     """Return a positive integer; anything else is a ValueError or a TypeError."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}.")
@@ -222,7 +227,7 @@ def in_turn(n: int, generator: np.random.Generator | None) -> np.ndarray:
 
 def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
     """Raise a ValueError if a chunk has a column that the first has not, or lacks one."""
-    for name in COLUMNS:
+    for name in BESIDES_X:
         has, had = getattr(chunk, name) is not None, getattr(known, name) is not None
         if has is not had:
             words = "has no" if had else "has"
@@ -248,7 +253,7 @@ def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:
         )
     if not np.can_cast(chunk.y.dtype, y.dtype, "same_kind"):
         raise ValueError(
-            f"{chunk.where}: y has dtype {chunk.y.dtype}, but the first y has {y.dtype}: convert all "
-            "to one type."
+            f"{chunk.where}: y has dtype {chunk.y.dtype}, but the first y has {y.dtype}: convert "
+            "all to one type."
         )
     return replace(chunk, y=chunk.y.astype(y.dtype, copy=False))

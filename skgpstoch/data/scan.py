@@ -1,9 +1,8 @@
-"""What a first pass learns of rows: numbers, scales, classes, a sample, and whether they are sorted."""
+"""What a first pass learns of rows: numbers, scales, classes, a sample, whether they are sorted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,9 @@ from .chunk import Chunk, as_dtype
 from .moments import Moments
 from .row_sample import SmallestHashes, smallest_of
 from .row_source import RowSource
-from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, warn_if_sorted
+from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
 
-MOST_CLASSES = 10_000
+MOST_LABELS = 10_000
 """Labels beyond which y is not taken for classes."""
 
 
@@ -74,7 +73,7 @@ class Scan:
             sample=smallest_of(samples, self.n_sample, self.seed),
             n_sample=self.n_sample,
             seed=self.seed,
-            blocks=None if first.blocks is None else first.blocks.merge(second.blocks),
+            blocks=merged_blocks(first.blocks, second.blocks),
         )
 
 
@@ -150,9 +149,9 @@ class Tally:
         self.y = moments if self.y is None else self.y.merge(moments)
         self.add_block(NumberBlocks.of(y, weight))
 
-    def add_block(self, block: Any) -> None:
+    def add_block(self, block: Blocks) -> None:
         """Take in what is known of y in a chunk."""
-        self.blocks = block if self.blocks is None else self.blocks.merge(block)
+        self.blocks = merged_blocks(self.blocks, block)
 
     def scan(self) -> Scan:
         """Return what is known."""
@@ -196,9 +195,9 @@ def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.nd
         merged = np.unique(np.concatenate(known))
     except TypeError as error:
         raise ValueError(f"y must hold labels of one type: {error}.") from error
-    if len(merged) > MOST_CLASSES:
+    if len(merged) > MOST_LABELS:
         raise ValueError(
-            f"y must hold at most {MOST_CLASSES:,} different labels, got more: it looks like numbers, "
-            "for which there are regressors."
+            f"y must hold at most {MOST_LABELS:,} different labels, got more: it looks like "
+            "numbers, for which there are regressors."
         )
     return merged

@@ -43,9 +43,6 @@ class SequenceRows(RowSource):
     [4, 4, 2]
     """
 
-    n_rows: int
-    n_units: int
-
     def __init__(
         self,
         X: Any,
@@ -77,12 +74,12 @@ class SequenceRows(RowSource):
         return f"SequenceRows({type(self.X).__name__} of {self.n_total:,} rows)"
 
     @property
-    def n_rows(self) -> int:  # type: ignore[no-redef]
+    def n_rows(self) -> int:
         """How many rows there are."""
         return int(np.minimum(self.chunk_rows, self.n_total - self.starts).sum())
 
     @property
-    def n_units(self) -> int:  # type: ignore[no-redef]
+    def n_units(self) -> int:
         """How many slices there are."""
         return len(self.starts)
 

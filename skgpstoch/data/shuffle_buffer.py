@@ -8,7 +8,7 @@ import numpy as np
 
 from .chunk import Chunk
 
-PARTS = 4
+BUFFER_PARTS = 4
 """A buffer gives a quarter of its rows at a time: then it is nearly full, and mixes best."""
 
 
@@ -67,7 +67,7 @@ class ShuffleBuffer:
 
     def take(self, generator: np.random.Generator) -> Chunk:
         """Remove random rows, and return these."""
-        n = min(self.n_filled, -(-self.size // PARTS))
+        n = min(self.n_filled, -(-self.size // BUFFER_PARTS))
         chosen = generator.choice(self.n_filled, n, replace=False)
         taken = {name: array[chosen] for name, array in self.arrays.items()}
         self.n_filled -= n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class NumberBlocks:
             central = [w @ away**k / weight for k in (2, 3, 4)]
         return cls(weight[None], mean[None], *(moment[None] for moment in central))
 
-    def merge(self, other: Self) -> NumberBlocks:
+    def merge(self, other: NumberBlocks) -> NumberBlocks:
         """Of the chunks of both."""
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return NumberBlocks(*map(np.concatenate, pairs))
@@ -84,7 +84,7 @@ class LabelBlocks:
         """Of one chunk."""
         return cls((Counted(labels, counts),))
 
-    def merge(self, other: Self) -> LabelBlocks:
+    def merge(self, other: LabelBlocks) -> LabelBlocks:
         """Of the chunks of both."""
         return LabelBlocks(self.chunks + other.chunks)
 
@@ -94,7 +94,7 @@ class LabelBlocks:
         return np.array([chunk.counts.sum() for chunk in self.chunks])
 
     def explained(self) -> float:
-        """Share of the variance of labels' indicators that chunks explain (Goodman & Kruskal's τ)."""
+        """Share of the variance of labels that chunks explain, Goodman and Kruskal's τ."""
         classes = np.unique(np.concatenate([chunk.labels for chunk in self.chunks]))
         total, within = np.zeros(len(classes)), 0.0
         for labels, counts in self.chunks:
@@ -106,6 +106,23 @@ class LabelBlocks:
 
 
 Blocks = NumberBlocks | LabelBlocks
+
+
+def merged_blocks(first: Blocks | None, second: Blocks | None) -> Blocks | None:
+    """Return the chunks of both; None if neither has y.
+
+    Raises
+    ------
+    TypeError
+        If one has numbers, the other labels.
+    """
+    if first is None or second is None:
+        return first or second
+    if isinstance(first, NumberBlocks) and isinstance(second, NumberBlocks):
+        return first.merge(second)
+    if isinstance(first, LabelBlocks) and isinstance(second, LabelBlocks):
+        return first.merge(second)
+    raise TypeError("Scans of numbers and of labels cannot be merged.")
 
 
 def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:

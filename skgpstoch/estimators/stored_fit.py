@@ -78,9 +78,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
             return StoredTable(part, found.n_rows, tensors, none, known, *numbers, seed)
 
         with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
-            run = begin_from_sample(
-                estimator, recipe, data, sizes, whole, start, seed, table
-            )
+            run = begin_from_sample(estimator, recipe, data, sizes, whole, start, seed, table)
             try:
                 estimator._fit_run(recipe, run, data, data)
             finally:

@@ -26,7 +26,7 @@ from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.estimators import group_fit
 
 N, NEW = 2000, 200
-KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed")
+KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,9 @@ def new(table):
 
 def closed(**params):
     """What a pass over all rows decides alone: kernel, noise and points are given."""
-    Z = np.random.default_rng(2).uniform(-3.0, 3.0, (30, 2))
+    Z = np.random.default_rng(2).uniform(-3.0, 3.0, (80, 2))
     given = {
-        "kernel": KERNEL + WhiteKernel(0.01, "fixed"),
+        "kernel": KERNEL + WhiteKernel(0.1, "fixed"),
         "inducing_points": Z,
         "learn_inducing_points": False,
         "mean": "zero",
@@ -93,7 +93,7 @@ def test_a_closing_pass_is_that_of_arrays(table, new, is_weighted):
         assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
         assert_allclose(model.predict_std(new[0]), whole.predict_std(new[0]), atol=1e-10)
         bounds = [m.log_marginal_likelihood_value_ for m in (model, whole)]
-        assert_allclose(*bounds, rtol=1e-10)
+        assert_allclose(*bounds, rtol=1e-9)
 
 
 def test_newtons_passes_are_those_of_arrays(table, new):
@@ -126,11 +126,11 @@ def test_a_rank_without_units(table, new):
 # ---- training ------------------------------------------------------------------------------------
 
 REGRESSORS = {
-    "svgp": lambda: SVGPRegressor(n_inducing=30, max_iter=4, random_state=0),
+    "svgp": lambda: SVGPRegressor(n_inducing=80, solver="collapsed", max_iter=4, random_state=0),
     "student_t": lambda: SVGPRegressor(
-        likelihood="student_t", n_inducing=30, solver="natural", max_iter=4, random_state=0
+        likelihood="student_t", n_inducing=80, solver="natural", max_iter=4, random_state=0
     ),
-    "dlm": lambda: DLMRegressor(n_inducing=30, beta=1.0, max_iter=4, random_state=0),
+    "dlm": lambda: DLMRegressor(n_inducing=80, beta=1.0, max_iter=4, random_state=0),
     "scgd": lambda: SCGDGaussianProcessRegressor(max_iter=6, random_state=0),
     "networks": lambda: DeepKernelEnsembleRegressor(max_iter=8, n_estimators=2, random_state=0),
 }
@@ -175,7 +175,9 @@ def test_few_rows_are_fitted_as_arrays_are(table):
 def test_several_outputs_and_transformed_targets(table, new):
     X, y = table
     both = np.stack([np.exp(y), np.exp(-y)], 1)
-    model = SVGPRegressor(n_inducing=30, max_iter=4, target_transform="log", random_state=0)
+    model = SVGPRegressor(
+        n_inducing=80, solver="collapsed", max_iter=4, target_transform="log", random_state=0
+    )
     model.fit(SequenceRows(X, both, chunk_rows=317))
     expected = np.exp(np.stack([new[1], -new[1]], 1))
     assert np.abs(np.log(model.predict(new[0]) / expected)).mean() < 0.1

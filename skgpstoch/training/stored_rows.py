@@ -78,7 +78,8 @@ def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
         return pieces[0]
     X, rows = zip(*pieces, strict=True)
     names = rows[0].present()
-    return torch.cat(X), Rows(**{k: torch.cat([getattr(r, k) for r in rows]) for k in names})
+    columns: dict[str, Any] = {k: torch.cat([getattr(r, k) for r in rows]) for k in names}
+    return torch.cat(X), Rows(**columns)
 
 
 # ---- passes in order -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.special import expit, softmax
@@ -13,7 +14,6 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessClassifier
 from skgpstoch.ensembles import class_fit, class_process
@@ -542,6 +542,6 @@ def test_what_cannot_be_fitted(table):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
 
 
-@parametrize_with_checks([ExactProcessClassifier(kernels=["rbf"])])
+@sklearn_checks([ExactProcessClassifier(kernels=["rbf"])])
 def test_checks_of_processes_of_classes(estimator, check):
     check(estimator)

@@ -9,7 +9,7 @@ from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.deep import DeepGPClassifier, DeepGPRegressor
-from .methods.deep_kernel_ensemble import (
+from .methods.deep_kernel_ensemble.estimators import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
 )

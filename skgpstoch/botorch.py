@@ -11,6 +11,7 @@ differentiable by the inputs, in batches, in float64. Hyper-parameters are what 
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 
 try:
-    from botorch.models.model import Model
+    from botorch.models.model import FantasizeMixin, Model
     from botorch.posteriors import GPyTorchPosterior
     from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+    from linear_operator import to_linear_operator
 except ImportError as error:
     raise ImportError(
         "skgpstoch.botorch needs BoTorch: install it, for example by `pip install botorch`."
@@ -34,9 +36,11 @@ from .drop_in.exact import ExactModel
 from .drop_in.many_rows import ManyRowsModel
 from .drop_in.regressor import GaussianProcessRegressor
 from .estimators.base import predictor
-from .estimators.regressor import Regressor, transformer_of
+from .estimators.regressor import Regressor
+from .estimators.targets import transformer_of
 from .kernels import split_white_noise
 from .likelihoods.real import AdditiveNoise
+from .maths.linalg import cholesky, tri_solve
 from .posteriors.base import Posterior
 from .posteriors.batches import batched_moments
 
@@ -47,8 +51,10 @@ class LatentModel(NamedTuple):
     posterior: Posterior
     x_scaling: Scaling
     y_scaling: Scaling
-    white: np.ndarray | None
+    white: np.ndarray | None = None
     """Noise variance of a new scaled y, (P,) or (); None: the posterior's likelihood says."""
+    alpha: Any = 0.0
+    """What is added to it when y is observed, and not when it is predicted; None: it is of rows."""
 
 
 def latent_of(estimator: Any) -> LatentModel:
@@ -68,11 +74,16 @@ def latent_of(estimator: Any) -> LatentModel:
             white = split_white_noise(estimator.kernel_)[1]
             level = np.array(0.0 if white is None else white.noise_level)
             inputs = Scaling.identity(estimator.n_features_in_)
-            return LatentModel(model.posterior(latent=True), inputs, scaling, level)
+            alpha = None if estimator._alpha_train.ndim else estimator._alpha_train
+            return LatentModel(model.posterior(latent=True), inputs, scaling, level, alpha)
         many = cast(ManyRowsModel, model)
-        inner = latent_of(many.estimator)
-        level = many.white / inner.y_scaling.scale**2
-        return inner._replace(y_scaling=inner.y_scaling.within(scaling), white=level)
+        inner, noise = latent_of(many.estimator), estimator._noise
+        unit = inner.y_scaling.scale**2
+        return inner._replace(
+            y_scaling=inner.y_scaling.within(scaling),
+            white=many.white / unit,
+            alpha=noise.alpha / unit if noise.alpha_of_rows is None else None,
+        )
     if isinstance(estimator, Regressor) and isinstance(estimator.posterior_, Posterior):
         if transformer_of(estimator) is not None:
             raise ValueError(
@@ -80,51 +91,30 @@ def latent_of(estimator: Any) -> LatentModel:
                 "posteriors are Gaussian. Fit the regressor to the transformed y."
             )
         posterior = copy.deepcopy(predictor(estimator)[1])
-        return LatentModel(posterior, estimator._x_scaling, estimator._y_scaling, None)
+        return LatentModel(posterior, estimator._x_scaling, estimator._y_scaling)
     raise TypeError(
         "estimator must be a GaussianProcessRegressor or another regressor of skgpstoch with a "
         f"posterior_, got {type(estimator).__name__}."
     )
 
 
-class BoTorchModel(Model):
-    """The posterior of a fitted regressor, as BoTorch asks for it.
+class PosteriorModel(Model, FantasizeMixin):
+    """A Gaussian process posterior of f, in batches; a subclass has its moments and its noise.
 
-    Parameters
-    ----------
-    estimator : regressor
-        A fitted `GaussianProcessRegressor`, with a kernel that runs in torch, or any other fitted
-        regressor of skgpstoch with a `posterior_`: sparse, finite-dimensional, networks. It is not
-        changed.
-
-    Raises
-    ------
-    NotFittedError
-        If the estimator is not fitted.
-    TypeError
-        If it is of another kind, or its kernel does not run in torch.
-    ValueError
-        If it has a `target_transform`.
+    All is in float64, and in the units of X and y.
     """
 
-    def __init__(self, estimator: Any) -> None:
-        super().__init__()
-        self.estimator = estimator
-        posterior, x_scaling, y_scaling, self.white = latent_of(estimator)
-        self.f = posterior.requires_grad_(False)
-        for name, (offset, scale) in {"x": x_scaling, "y": y_scaling}.items():
-            self.register_buffer(f"{name}_offset", torch.as_tensor(offset, dtype=torch.float64))
-            self.register_buffer(f"{name}_scale", torch.as_tensor(scale, dtype=torch.float64))
+    @abstractmethod
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean (..., q, P) and covariance (..., P, q, q) of f at X (..., q, d)."""
 
-    @property
-    def num_outputs(self) -> int:
-        """Number of targets."""
-        return len(self.y_scale)
+    @abstractmethod
+    def noise(self, X: Tensor) -> Tensor:
+        """Return the noise variance of y as it is predicted, (..., q, P)."""
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        """(): one model, which is asked in batches."""
-        return torch.Size()
+    @abstractmethod
+    def observed_noise(self, X: Tensor) -> Tensor:
+        """Return the noise variance of y as it is observed, (..., q, P)."""
 
     def posterior(
         self,
@@ -152,27 +142,111 @@ class BoTorchModel(Model):
         posterior : GPyTorchPosterior
             In float64.
         """
-        batches = (X.double().reshape(-1, *X.shape[-2:]) - self.x_offset) / self.x_scale
-        mean, cov = batched_moments(self.f, batches)  # (B, q, P), (B, P, q, q)
-        mean = mean * self.y_scale + self.y_offset
-        cov = cov * self.y_scale.square()[:, None, None]
+        X = X.double()
+        mean, cov = self.moments(X)
         if isinstance(observation_noise, Tensor):
-            given = observation_noise.double().expand(*X.shape[:-1], -1)
-            cov = cov + torch.diag_embed(given.reshape(mean.shape).mT)
+            cov = cov + torch.diag_embed(observation_noise.double().expand_as(mean).mT)
         elif observation_noise:
-            cov = cov + torch.diag_embed(self._noise(batches).mT)
+            cov = cov + torch.diag_embed(self.noise(X).expand_as(mean).mT)
         chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
-        found = distribution(mean[..., chosen], cov[:, chosen], X.shape[:-2])
-        posterior = GPyTorchPosterior(found)
+        posterior = GPyTorchPosterior(distribution(mean[..., chosen], cov[..., chosen, :, :]))
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
-    def _noise(self, batches: Tensor) -> Tensor:
-        """Return the noise variance of new rows, (B, q, P)."""
-        B, q, _ = batches.shape
+    def fantasize(
+        self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any
+    ) -> ConditionedModel:
+        """Return the model of draws of y at some rows, one for each draw and batch.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., q, d)
+            Batches of rows.
+        sampler : MCSampler
+            Draws y.
+        observation_noise : Tensor or None, default=None
+            Noise variance of y, which broadcasts to (..., q, P); None: that of the fit.
+        """
+        if observation_noise is None:
+            observation_noise = self.observed_noise(X.double())
+        return super().fantasize(X, sampler, observation_noise=observation_noise, **kwargs)
+
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None
+    ) -> ConditionedModel:
+        """Return the model of more rows, differentiable by these.
+
+        f is taken as Gaussian, so that the result is exact where it is: with a Gaussian likelihood
+        and no draws of hidden layers.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., q, d)
+            Inputs of new rows.
+        Y : Tensor of shape (..., q, P)
+            Their targets; more batches than X has are fantasies of the same rows.
+        noise : Tensor or None, default=None
+            Noise variance of Y, which broadcasts to its shape; None: that of the fit.
+        """
+        X, Y = X.double(), Y.double()
+        noise = self.observed_noise(X) if noise is None else noise.double()
+        shape = torch.broadcast_shapes(noise.shape, (*X.shape[:-1], self.num_outputs))
+        return ConditionedModel(self, X, Y, noise.expand(shape))
+
+
+class BoTorchModel(PosteriorModel):
+    """The posterior of a fitted regressor, as BoTorch asks for it.
+
+    Parameters
+    ----------
+    estimator : regressor
+        A fitted `GaussianProcessRegressor`, with a kernel that runs in torch, or any other fitted
+        regressor of skgpstoch with a `posterior_`: sparse, finite-dimensional, networks. It is not
+        changed.
+
+    Raises
+    ------
+    NotFittedError
+        If the estimator is not fitted.
+    TypeError
+        If it is of another kind, or its kernel does not run in torch.
+    ValueError
+        If it has a `target_transform`.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__()
+        self.estimator = estimator
+        posterior, x_scaling, y_scaling, self.white, self.alpha = latent_of(estimator)
+        self.f = posterior.requires_grad_(False)
+        for name, (offset, scale) in {"x": x_scaling, "y": y_scaling}.items():
+            self.register_buffer(f"{name}_offset", torch.as_tensor(offset, dtype=torch.float64))
+            self.register_buffer(f"{name}_scale", torch.as_tensor(scale, dtype=torch.float64))
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of targets."""
+        return len(self.y_scale)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """(): one model, which is asked in batches."""
+        return torch.Size()
+
+    def _scaled(self, X: Tensor) -> Tensor:
+        """Return batches of rows (B, q, d) as the posterior sees them."""
+        return (X.reshape(-1, *X.shape[-2:]) - self.x_offset) / self.x_scale
+
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        mean, cov = batched_moments(self.f, self._scaled(X))  # (B, q, P), (B, P, q, q)
+        mean = mean * self.y_scale + self.y_offset
+        cov = cov * self.y_scale.square()[:, None, None]
+        batch = X.shape[:-2]
+        return mean.reshape(*batch, *mean.shape[1:]), cov.reshape(*batch, *cov.shape[1:])
+
+    def noise(self, X: Tensor) -> Tensor:
         if self.white is not None:
-            white = torch.as_tensor(self.white, dtype=torch.float64, device=batches.device)
-            return (white * self.y_scale.square()).expand(B, q, -1)
-        rows = batches.flatten(0, 1)
+            return self._in_units(self.white).expand(*X.shape[:-1], self.num_outputs)
+        rows = self._scaled(X).flatten(0, 1)
         f, likelihood = self.f.predictive(rows, Rows(rows[:, :1]))
         if not isinstance(likelihood, AdditiveNoise):
             raise ValueError(
@@ -180,43 +254,78 @@ class BoTorchModel(Model):
                 "Gaussian given f."
             )
         (_, of_y), (_, of_f) = likelihood.moments(f).mixture_moments(), f.mixture_moments()
-        return ((of_y - of_f) * self.y_scale.square()).unflatten(0, (B, q))
+        return self._in_units(of_y - of_f).reshape(*X.shape[:-1], -1)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BoTorchModel:
-        """Return the model of more rows, by `condition_on` of a copy of the estimator.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Inputs of new rows.
-        Y : Tensor of shape (n, P)
-            Their targets.
-
-        Raises
-        ------
-        ValueError
-            If there are batches of rows: this is one model.
-        """
-        if X.ndim != 2 or Y.ndim != 2 or kwargs:
+    def observed_noise(self, X: Tensor) -> Tensor:
+        if self.alpha is None:
             raise ValueError(
-                "condition_on_observations takes X (n, d) and Y (n, m), a single batch, and no "
-                f"more, got {tuple(X.shape)}, {tuple(Y.shape)} and {sorted(kwargs)}: the model of "
-                "an estimator has no batches."
+                "The noise of new rows must be given, as `noise` or `observation_noise`: the "
+                "estimator was fitted with one alpha for each row."
             )
-        estimator = copy.deepcopy(self.estimator)
-        y = Y if self._takes_columns() else Y[:, 0]
-        return BoTorchModel(estimator.condition_on(X, y))
+        return self.noise(X) + self._in_units(self.alpha)
 
-    def _takes_columns(self) -> bool:
-        """Whether the y of the estimator has two dimensions."""
-        shape = getattr(self.estimator, "y_train_", None)
-        return len(self.estimator._y_shape) == 1 if shape is None else shape.ndim == 2
+    def _in_units(self, variance: Any) -> Tensor:
+        """Return a variance of the scaled y, or several, in squared units of y."""
+        return torch.as_tensor(variance).to(self.y_scale) * self.y_scale.square()
 
 
-def distribution(mean: Tensor, cov: Tensor, batch_shape: torch.Size) -> Any:
-    """Return N(mean, cov) of means (B, q, P) and covariances (B, P, q, q) in this shape."""
-    mean = mean.mT.reshape(*batch_shape, *mean.mT.shape[1:])  # (..., P, q)
-    cov = cov.reshape(*batch_shape, *cov.shape[1:])
-    if mean.shape[-2] == 1:
-        return MultivariateNormal(mean.squeeze(-2), cov.squeeze(-3))
-    return MultitaskMultivariateNormal.from_batch_mvn(MultivariateNormal(mean, cov), task_dim=-1)
+class ConditionedModel(PosteriorModel):
+    """A model given observations (X′, Y′) with noise S besides, in batches.
+
+    With m and c the mean and covariance of f before, and C = c(X′, X′) + S = LLᵀ,
+
+        m(X) + c(X, X′)C⁻¹(Y′ − m(X′)),   c(X, X) − VᵀV,   V = L⁻¹c(X′, X)
+
+    Parameters
+    ----------
+    model : PosteriorModel
+        That of f before.
+    X : Tensor of shape (..., q, d)
+    Y, noise : Tensor of shape (..., q, P)
+        Targets, and S.
+    """
+
+    def __init__(self, model: PosteriorModel, X: Tensor, Y: Tensor, noise: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.X, self.Y, self.S = X, Y, noise
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of targets."""
+        return self.model.num_outputs
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Batches of observations."""
+        shapes = (self.X.shape[:-2], self.Y.shape[:-2], self.model.batch_shape)
+        return torch.broadcast_shapes(*shapes)
+
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        batch = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
+        joint = [rows.expand(*batch, *rows.shape[-2:]) for rows in (self.X, X)]
+        mean, cov = self.model.moments(torch.cat(joint, -2))
+        k = self.X.shape[-2]
+        C = cov[..., :k, :k] + torch.diag_embed(self.S.mT)
+        L = cholesky(C, "covariance of the observations")  # (..., P, k, k)
+        V = tri_solve(L, cov[..., :k, k:])
+        error = tri_solve(L, (self.Y - mean[..., :k, :]).mT[..., None])  # L⁻¹(Y′ − m(X′))
+        shift = (V.mT @ error)[..., 0].mT  # (..., q, P)
+        return mean[..., k:, :] + shift, cov[..., k:, k:] - V.mT @ V
+
+    def noise(self, X: Tensor) -> Tensor:
+        return self.model.noise(X)
+
+    def observed_noise(self, X: Tensor) -> Tensor:
+        return self.model.observed_noise(X)
+
+
+def distribution(mean: Tensor, cov: Tensor) -> Any:
+    """Return N(mean, cov) of means (..., q, P) and covariances (..., P, q, q).
+
+    Covariances are factorised by GPyTorch, with jitter, and when they are needed.
+    """
+    if mean.shape[-1] == 1:
+        return MultivariateNormal(mean.squeeze(-1), to_linear_operator(cov.squeeze(-3)))
+    of_outputs = MultivariateNormal(mean.mT, to_linear_operator(cov))
+    return MultitaskMultivariateNormal.from_batch_mvn(of_outputs, task_dim=-1)

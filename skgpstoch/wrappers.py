@@ -22,7 +22,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from .data.asked import check_coverage, check_n_samples
+from .data.asked import check_coverage, check_n_samples, check_names
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
 from .distributions.transformed import transformed, transformed_draws
@@ -88,7 +88,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
         law = transformed(given.law, estimator.transformer_)
         return PredictiveDistribution(law, (law.shape[1],) if estimator._training_dim > 1 else ())
     if hasattr(estimator, "predict_distribution"):
-        check_known(estimator, estimator.predict_distribution, of_rows)
+        check_names(estimator, estimator.predict_distribution, of_rows)
         return estimator.predict_distribution(X, **of_rows)
     if not predicts_std(estimator):
         raise TypeError(
@@ -96,6 +96,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
             f"predict(X, return_std=True), got {estimator!r}. ConstantVarianceRegressor gives any "
             "regressor one variance."
         )
+    check_names(estimator, estimator.predict, of_rows)
     mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))
     columns = (part.reshape(len(part), -1) for part in (mean, std))
     return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
@@ -185,7 +186,7 @@ def sample_y(
         return transformed_draws(draws[:, 0], estimator.transformer_)
     if not hasattr(estimator, "sample_y"):
         raise TypeError(f"Draws need a regressor with sample_y, which {estimator!r} lacks.")
-    check_known(estimator, estimator.sample_y, of_rows)
+    check_names(estimator, estimator.sample_y, of_rows)
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
 
 
@@ -206,15 +207,6 @@ def check_regressor(estimator: Any) -> None:
         raise TypeError(
             f"estimator must be a regressor, got the classifier {estimator!r}, whose distributions "
             "are those of predict_proba."
-        )
-
-
-def check_known(estimator: Any, method: Any, of_rows: dict[str, Any]) -> None:
-    """Raise a TypeError unless a method has parameters for what is known of rows."""
-    if unknown := sorted(of_rows.keys() - signature(method).parameters.keys()):
-        raise TypeError(
-            f"{type(estimator).__name__}.{method.__name__} takes no {', '.join(unknown)}: leave "
-            "out what the regressor does not predict with."
         )
 
 

@@ -28,12 +28,13 @@ import pretend_device
 import pytest
 import torch
 from sklearn.base import is_classifier, is_regressor
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
 from skgpstoch.data import devices
-from skgpstoch.estimators.parameters import FiniteParameters
+from skgpstoch.estimators.finite_parameters import FiniteParameters
 
 # Before the first backward pass of the process, when torch counts devices.
 if pretend_device.WHY_NOT is None:
@@ -127,6 +128,23 @@ def named(cls):
 def on_each(fixture, classes):
     """A mark of tests that are for each of these classes, not for the one that stands for them."""
     return pytest.mark.parametrize(fixture, classes, ids=named, indirect=True)
+
+
+def sklearn_checks(estimators):
+    """scikit-learn's checks; that of learning is slow on arrays, which read-only ones repeat."""
+    learning = ("check_classifiers_train", "check_regressors_train")
+
+    def marks(check):
+        repeated = check.func.__name__ in learning and not check.keywords
+        return pytest.mark.slow if repeated else ()
+
+    mark = parametrize_with_checks(estimators)
+    names, pairs = mark.args
+    return pytest.mark.parametrize(
+        names,
+        [pytest.param(model, check, marks=marks(check)) for model, check in pairs],
+        **mark.kwargs,
+    )
 
 
 # Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.

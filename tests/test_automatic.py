@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import few_rows
+from conftest import few_rows, sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -90,17 +90,19 @@ def mixed(step):
 
 
 @few_rows
-@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
+@sklearn_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")
     if not scored:
         request.getfixturevalue("few_iterations")
         monkeypatch.setitem(SMALL, "max_iter", 1)
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
-        of_one = functools.partial(ExactProcessRegressor, kernels=["linear", "constant"])
-        monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
-        of_line = functools.partial(ExactProcessClassifier, kernels=["linear"])
-        monkeypatch.setattr(automatic_classifier, "ExactProcessClassifier", of_line)
+    of_one = functools.partial(
+        ExactProcessRegressor, kernels=["rbf"] if scored else ["linear", "constant"]
+    )
+    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
+    of_line = functools.partial(ExactProcessClassifier, kernels=["rbf"] if scored else ["linear"])
+    monkeypatch.setattr(automatic_classifier, "ExactProcessClassifier", of_line)
     check(estimator)
 
 

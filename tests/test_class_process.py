@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.special import expit, softmax
@@ -13,7 +14,6 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessClassifier
 from skgpstoch.ensembles import class_fit, class_process
@@ -22,10 +22,13 @@ from skgpstoch.ensembles.class_fit import (
     ClassRows,
     FittedProcess,
     best_scale,
+    best_scales,
     blind_functions,
     evidence_of,
+    fit_process,
     folds_of,
     left_out_log_p,
+    log_probabilities,
     modes,
     problems_of,
     unit_kernel,
@@ -145,10 +148,10 @@ def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
 
 @pytest.fixture
 def rows(table):
-    """Scaled rows of ten folds, whose functions are made of all."""
+    """Scaled rows whose functions are made of all; ten folds, with other shares of the classes."""
     X, codes = torch.from_numpy(table[0]), torch.from_numpy(table[1])
-    fold = torch.from_numpy(folds_of(table[1], np.random.default_rng(0)))
-    return ClassRows(X, codes, torch.ones(90).double(), fold, torch.arange(90), torch.zeros(3))
+    fold = torch.from_numpy(np.random.default_rng(0).permutation(90) % 10)
+    return ClassRows.of(X, codes, torch.ones(90).double(), fold, torch.arange(90), 3)
 
 
 def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
@@ -161,6 +164,7 @@ def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
     problems = problems_of(features, others, (1.0, 5.0))
     U, _ = find_modes(problems)
     assert_allclose(f[own], problems._replace(F=features(rows.X[own])).f(U), atol=2e-3)
+    assert_array_equal(rows.blind_offset[own], others.offset.expand(9, 3))
 
 
 def some_best(rows, z, pairs=()):
@@ -177,7 +181,8 @@ def some_pairs(D, rng):
 def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
     own, rng = rows.fold == 2, np.random.default_rng(0)
     z, pairs = 0.3 * rng.standard_normal(7), some_pairs(7, rng)
-    moved = rows._replace(codes=torch.where(own, (rows.codes + 1) % 3, rows.codes))
+    codes = torch.where(own, 0, rows.codes)
+    moved = ClassRows.of(rows.X, codes, rows.weight, rows.fold, rows.points, 3)
     thetas = [some_best(r, z, pairs).without(r.fold, 10) for r in (rows, moved)]
     assert_allclose(thetas[1][2], thetas[0][2], rtol=1e-12)
     assert (np.abs(thetas[1] - thetas[0]).max(1) > 1e-3).sum() == 9  # of the others
@@ -188,6 +193,34 @@ def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
     assert not torch.equal(after[~own], f[~own])
     log_p, after = (left_out_log_p(r, f, class_fit.VARIANCES) for r in (rows, moved))
     assert_array_equal(after[own], log_p[own])
+
+
+def test_a_label_does_not_change_how_it_is_predicted(monkeypatch):
+    """But for how large functions are, and how certain, which the other rows say."""
+    tight(monkeypatch)
+    monkeypatch.setattr(class_fit, "VARIANCES", (10.0,))
+    monkeypatch.setattr(class_fit, "LOG_CONFIDENCES", np.zeros(1))
+    X, y = np.random.default_rng(0).standard_normal((10, 2)), np.arange(10) // 3
+    model = ExactProcessClassifier(kernels=["linear"], random_state=0)
+    p, after = (clone(model).fit(X, labels).held_out_.mean for labels in (y, np.r_[1, y[1:]]))
+    assert_allclose(after[0], p[0], atol=1e-6)
+    assert np.abs(after[1:] - p[1:]).max() > 0.01
+
+
+def test_functions_are_scaled_about_the_shares_of_the_other_folds():
+    codes, each = torch.tensor([0] * 6 + [1] * 2), torch.arange(8)
+    noise = np.random.default_rng(4).standard_normal((8, 2))
+    X = codes[:, None] + 0.5 * torch.from_numpy(noise)
+    rows = ClassRows.of(X, codes, torch.ones(8).double(), each, each, 2)
+    offset = torch.stack([rows.without(k).offset for k in rows.folds])
+    fitted = fit_process("linear", rows, rows)
+    kernel = unit_kernel(PriorKernel.of("linear", 2), np.empty(0), X)
+    f = modes(PointFeatures(kernel, X), rows, class_fit.VARIANCES)[1]
+    assert fitted.confidence == best_scale(rows, offset, f, class_fit.VARIANCES)[1]
+    scales = best_scales(rows, offset, f, class_fit.VARIANCES, 1.0 - torch.eye(8).double())
+    for k, (v, t) in enumerate(scales):
+        expected = log_probabilities(rows.without(k), t * f[[k], v])
+        assert_allclose(fitted.log_p[[k]], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -232,10 +265,9 @@ def test_points_do_not_say_how_certain_functions_are(rows):
     f = torch.where(rows.codes[:, None] == torch.arange(3), 3.0, 0.0)[:, None].double()
     f[:45] *= -1.0  # wrong, where there are points
     every = rows._replace(weight=rows.weight.index_fill(0, torch.arange(45), 0.0))
-    assert best_scale(rows._replace(points=torch.arange(45)), f, (1.0,)) == best_scale(
-        every, f, (1.0,)
-    )
-    assert best_scale(rows, f, (1.0,))[1] < 0.5 < best_scale(every, f, (1.0,))[1]
+    few, none = rows._replace(points=torch.arange(45)), torch.zeros(90, 3).double()
+    assert best_scale(few, none, f, (1.0,)) == best_scale(every, none, f, (1.0,))
+    assert best_scale(rows, none, f, (1.0,))[1] < 0.5 < best_scale(every, none, f, (1.0,))[1]
 
 
 def test_points_have_the_features_of_rows(rows):
@@ -510,6 +542,6 @@ def test_what_cannot_be_fitted(table):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
 
 
-@parametrize_with_checks([ExactProcessClassifier(kernels=["rbf"])])
+@sklearn_checks([ExactProcessClassifier(kernels=["rbf"])])
 def test_checks_of_processes_of_classes(estimator, check):
     check(estimator)

@@ -27,13 +27,16 @@ from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.deep_kernel_ensemble import ensemble_plan, scale_rate
+from skgpstoch.methods.deep_kernel_ensemble.plan import ensemble_plan, scale_rate
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.base import Objective
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.recipe import Plan, Problem, Sizes, Training
-from skgpstoch.training.loop import History, Trainer
+from skgpstoch.recipes.parameters import Training
+from skgpstoch.recipes.plan import Plan, Sizes
+from skgpstoch.recipes.recipe import Problem
+from skgpstoch.training.history import History
+from skgpstoch.training.loop import Trainer
 from skgpstoch.training.optimizers import SCHEDULES
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}

@@ -9,15 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    ESTIMATORS,
-    IMAGES,
-    INDUCING,
-    OF_OTHERS,
-    constructor,
-    fitted_once,
-    named,
-)
+from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitted_once, named
 from numpy.testing import assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -44,7 +36,7 @@ from skgpstoch import (
 )
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.recipes import findings
-from skgpstoch.training.loop import History
+from skgpstoch.training.history import History
 
 PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "why_is_my_fit_bad.rst"
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"

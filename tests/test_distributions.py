@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import quad
 from scipy.special import logsumexp
-from scipy.stats import lognorm, norm, t
+from scipy.stats import lognorm, norm, t, truncnorm
+from sklearn.base import clone
+from sklearn.linear_model import Ridge
 from sklearn.preprocessing import (
     FunctionTransformer,
     MinMaxScaler,
@@ -18,11 +21,14 @@ from sklearn.preprocessing import (
 )
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
     DeepGPRegressor,
     DeepKernelEnsembleRegressor,
     GaussianProcessRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
@@ -31,6 +37,7 @@ from skgpstoch.distributions import PredictiveDistribution
 from skgpstoch.distributions.mixed import MixedLaw
 from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.distributions.transformed import TRIMMED, transformed
+from skgpstoch.distributions.truncated import TruncatedLaw
 from skgpstoch.ensembles.lattice import Lattice, LatticeLaw
 from skgpstoch.ensembles.student_mixture import StudentMixture
 from skgpstoch.estimators.predicted import PredictedLaw
@@ -368,6 +375,10 @@ def test_wrong_numbers_are_named():
     for n_samples in ((6, 3), 1.5, -1):
         with pytest.raises(ValueError, match="n_samples must be an integer of at least 1, got"):
             distribution.rvs(n_samples)
+    for y in ("a", 1j, object()):
+        with pytest.raises(ValueError, match="y must be numbers, got"):
+            distribution.cdf(y)
+    assert distribution.ppf([[]]).shape == distribution.crps(np.ones((4, 0))).shape == (4, 0)
     two = PredictiveDistribution(normal(np.random.default_rng(0), P=2), (2,))
     with pytest.raises(ValueError, match=r"\(4, m, 2\), m for each row, or \(1, m, 2\), the same"):
         two.ppf([[0.1, 0.5, 0.9]])
@@ -484,6 +495,25 @@ def test_latent_functions_and_known_errors(table):
     assert_allclose(known[5:9].crps(0.0), known.crps(0.0)[5:9])
 
 
+# ---- target_transform --------------------------------------------------------------------------
+
+TRANSFORMED = {
+    "cross-validated": ADMMGaussianProcessRegressor(max_iter=2, random_state=0),
+    "basis": QSGPRegressor(n_components=30, n_subset=30, max_iter=2, random_state=0),
+    "relevant": QSRVMRegressor(n_subset=30, max_iter=5, random_state=0),
+    "one variance": ConstantVarianceRegressor(Ridge(), cv=3),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson", PowerTransformer()])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_densities_of_transformed_targets(name, transform, table):
+    X, y = table[0][:60], np.exp(table[1][:60])
+    model = clone(TRANSFORMED[name]).set_params(target_transform=transform).fit(X, y)
+    check_law(model.predict_distribution(X[:4]).law, np.random.default_rng(0))
+
+
 # ---- target_transform of the default -----------------------------------------------------------
 
 
@@ -541,6 +571,50 @@ def test_moments_of_wide_exponentials():
     mean, std = law.moments()
     assert_allclose(mean, law.mean(), rtol=1e-9)
     assert_allclose(std, np.sqrt(np.expm1(s**2)) * np.exp(0.5 * s**2), rtol=1e-7)
+
+
+@pytest.mark.filterwarnings("error")
+def test_moments_beyond_the_largest_number_are_infinite():
+    s = np.array([[15.0], [17.0], [20.0], [30.0], [60.0], [1000.0]])
+    distribution = PredictiveDistribution(transformed(NormalLaw(0.0 * s, s), MAPS["log"]))
+    mean, std = distribution.mean(), distribution.std()
+    assert_allclose(mean, [*np.exp(0.5 * s[:3, 0] ** 2), *[np.inf] * 3], rtol=1e-4)
+    assert_allclose(std, [*np.exp(s[:2, 0] ** 2), *[np.inf] * 4], rtol=1e-4)
+    assert np.isfinite(distribution.crps(1.0)).all()
+    assert_allclose(distribution.median()[:5], 1.0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("end", [8.0, 12.0, 30.0])
+@pytest.mark.parametrize("width", [0.1, np.inf])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_truncated_tails_keep_their_digits(end, width, sign):
+    low, high = np.sort([sign * end, sign * (end + width)])
+    expected = truncnorm(low, high)
+    normal = NormalLaw(np.zeros((1, 1)), np.ones((1, 1)))
+    law = TruncatedLaw.between(normal, np.array([low]), np.array([high]))
+    found, y = PredictiveDistribution(law), expected.ppf([[1e-3, 0.1, 0.5, 0.9, 0.999]])
+    assert_allclose(found.cdf(y), expected.cdf(y), rtol=1e-10)
+    assert_allclose(found.sf(y), expected.sf(y), rtol=1e-10)
+    assert_allclose(found.logpdf(y), expected.logpdf(y), rtol=1e-12)
+    assert_allclose(found.ppf(expected.cdf(y)), y, rtol=1e-13)
+    assert_allclose(found.mean(), expected.mean(), rtol=1e-12)
+    assert_allclose(found.std(), expected.std(), rtol=1e-6)
+    at = expected.ppf(0.7)
+    parts = [
+        quad(lambda t: (expected.cdf(t) - (t >= at)) ** 2, *expected.ppf(ends))[0]
+        for ends in ((1e-15, 0.7), (0.7, 1.0 - 1e-15))
+    ]
+    assert_allclose(found.crps(at), sum(parts), rtol=1e-6)
+
+
+def test_a_truncated_distribution_beyond_all_numbers_is_a_point():
+    normal = NormalLaw(np.zeros((1, 1)), np.ones((1, 1)))
+    law = TruncatedLaw.between(normal, np.array([40.0]), np.array([50.0]))
+    found = PredictiveDistribution(law)
+    assert_array_equal(found.cdf([[39.0, 40.0, 45.0]]), [[0.0, 1.0, 1.0]])
+    assert_array_equal(found.ppf([[0.0, 0.5, 1.0]]), [[40.0, 40.0, 50.0]])
+    assert_array_equal([found.mean(), found.std()], [[40.0], [0.0]])
 
 
 def test_moments_of_exponentials_that_there_are_not():

@@ -1062,13 +1062,15 @@ def test_a_white_kernel_is_added_where_there_is_no_noise(rows):
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")
 @pytest.mark.parametrize(
-    ("method", "noise"),
+    ("method", "noise", "optimizer"),
     [
-        *(("svgp", noise) for noise in ("first", "fixed", "none", "rows")),
-        *((method, "rows") for method in SPARSE if method != "svgp"),
+        *(("svgp", noise, "fmin_l_bfgs_b") for noise in ("first", "fixed", "none", "rows")),
+        *((method, "rows", "fmin_l_bfgs_b") for method in SPARSE if method != "svgp"),
+        *((method, "first", None) for method in SPARSE),
+        *(("svgp", noise, None) for noise in ("fixed", "none")),
     ],
 )
-def test_the_bound_at_any_theta(method, noise, rows):
+def test_the_bound_at_any_theta(method, noise, optimizer, rows):
     """With all rows as inducing points it is the marginal likelihood, alpha and noise included."""
     X, y = rows
     kernel, alpha = 1.3 * RBF(0.9), np.asarray(0.05)
@@ -1078,7 +1080,9 @@ def test_the_bound_at_any_theta(method, noise, rows):
         kernel = kernel + WhiteKernel(0.2, "fixed")
     elif noise == "rows":
         kernel, alpha = kernel + WhiteKernel(0.2), np.linspace(0.05, 0.3, len(y))
-    model = GaussianProcessRegressor(kernel, alpha=alpha, method=method, random_state=0).fit(X, y)
+    model = GaussianProcessRegressor(
+        kernel, alpha=alpha, optimizer=optimizer, method=method, random_state=0
+    ).fit(X, y)
     theta = model.kernel_.theta + 0.1
     value, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
     exact = GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None).fit(X, y)
@@ -1090,6 +1094,20 @@ def test_the_bound_at_any_theta(method, noise, rows):
     slopes = [(at(theta + h) - at(theta - h)) / 2e-4 for h in step]
     assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-4)
     assert_allclose(model.kernel_.theta + 0.1, theta)  # which stayed
+    assert model.log_marginal_likelihood(theta, clone_kernel=False) == value
+    assert_allclose(model.kernel_.theta, theta)
+
+
+@pytest.mark.parametrize("method", ["exact", "sgpr"])
+@pytest.mark.parametrize("theta", [[np.nan] * 3, [1e3, 0.0, 0.0], [0.0, 0.0, 1e3]])
+def test_there_is_no_likelihood_where_there_is_no_factor(method, theta, rows):
+    kernel = 1.0 * RBF() + WhiteKernel()
+    model = GaussianProcessRegressor(kernel, method=method, random_state=0).fit(*rows)
+    value, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
+    assert value == -np.inf
+    assert_array_equal(gradient, np.zeros(3))
+    with pytest.raises(ValueError, match="theta must be numbers, got 'abc'"):
+        model.log_marginal_likelihood("abc")
 
 
 @pytest.mark.parametrize("method", MANY)

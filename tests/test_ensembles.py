@@ -166,13 +166,13 @@ def test_weights_of_rows_reach_all(step):
     assert np.abs(error).mean() < 0.3
 
 
-def test_models_are_judged_by_others_and_left_out(step):
+def test_models_are_judged_by_others_and_left_out(stacked, step):
     far = ConstantVarianceRegressor(DummyRegressor())
     model = stack().set_params(judged_by={"gp": far, "near": sparse()}).fit(*step)
     exchanged = stack().set_params(gp=far, near=sparse()).fit(*step)
     assert_array_equal(model.weights_, exchanged.weights_)
     assert isinstance(model.named_estimators_["near"], ConstantVarianceRegressor)
-    shares = stack().fit(*step).weights_
+    shares = stacked.weights_
     assert np.sort(shares)[1] > 0.01
     alone = stack().set_params(least_weight=1.0).fit(*step)
     assert_array_equal(alone.weights_, shares == shares.max())
@@ -240,12 +240,12 @@ def test_drop_ins_can_be_stacked(step):
     assert_allclose(model.predictive_cdf(step[0], interval[:, 0]), 0.1, atol=1e-6)
 
 
-@pytest.mark.parametrize("unit", [1e-200, 1e150])
-def test_units_of_mixtures(unit, step):
+def test_units_of_mixtures(stacked, step):
     X, y = step
-    for model in (stack(), ConstantVarianceRegressor(Ridge())):
-        std, scaled = (clone(model).fit(X, u * y).predict_std(X[:5]) for u in (1.0, unit))
-        assert_allclose(scaled / unit, std, rtol=1e-6)
+    for one in (stacked, ConstantVarianceRegressor(Ridge()).fit(X, y)):
+        for unit in (1e-200, 1e150):
+            scaled = clone(one).fit(X, unit * y).predict_std(X[:5])
+            assert_allclose(scaled / unit, one.predict_std(X[:5]), rtol=1e-6)
 
 
 def test_judges_of_nobody(step):
@@ -317,7 +317,26 @@ def test_one_variance_is_that_of_rows_held_out(step):
     )
 
 
-@parametrize_with_checks([ConstantVarianceRegressor(Ridge(), cv=2)])
+def test_relative_errors_are_stacked_with_others():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (150, 1))
+    y = np.exp(X[:, 0] + 0.3 * rng.standard_normal(150))
+    ridge = ConstantVarianceRegressor(Ridge(0.01))
+    models = [("plain", ridge), ("log", clone(ridge).set_params(target_transform="log"))]
+    model = StackedDensityRegressor(models, cv=4).fit(X, y)
+    assert model.weights_[1] > 0.9
+    assert abs(model.named_estimators_["log"].std_ - 0.3) < 0.06
+    assert abs(model.estimators_[1].predict([[0.0]])[0] - np.exp(0.5 * 0.3**2)) < 0.1
+    with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
+        models[1][1].fit(X, -y)
+
+
+@parametrize_with_checks(
+    [
+        ConstantVarianceRegressor(Ridge(), cv=2),
+        ConstantVarianceRegressor(Ridge(), cv=2, target_transform="yeo-johnson"),
+    ]
+)
 def test_checks_of_one_variance(estimator, check):
     check(estimator)
 

@@ -31,7 +31,8 @@ from skgpstoch.objectives import all_rows, collapsed, dual, exact
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.sites import RowSites
-from skgpstoch.recipes.recipe import Sizes, Start
+from skgpstoch.recipes.plan import Sizes
+from skgpstoch.recipes.warm_start import Start
 
 F64 = torch.float64
 KERNEL = 1.3 * Matern([0.8, 1.2], nu=1.5)

@@ -174,6 +174,14 @@ def test_errors(rows):
         model.sample_functions()(GRID[:, :1])
 
 
+@pytest.mark.parametrize("X", [GRID, torch.ones(2), torch.ones(0, 2), torch.ones(3, 1)])
+@pytest.mark.parametrize("cls", [GaussianProcessRegressor, SVGPRegressor])
+def test_tensors_of_another_shape_are_refused(cls, X, rows):
+    functions = cls(KERNEL, random_state=0).fit(*rows).sample_functions()
+    with pytest.raises(ValueError, match=r"X must be a tensor of shape|X has 1 (features|columns)"):
+        functions.torch(X)
+
+
 def test_code_of_the_page_runs_without_a_warning():
     """Blocks that have a name need other packages: tests/clients/test_guide.py."""
     exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {})

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from skgpstoch.features.inducing import InducingFeatures, whiten
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.maths.linalg import inverse_cholesky
-from skgpstoch.recipes.inducing import (
+from skgpstoch.recipes.points import (
     INITIALIZATIONS,
     choose_points,
     largest_conditional_variances,

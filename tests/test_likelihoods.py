@@ -14,10 +14,12 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 from scipy.stats import kstest, laplace, norm, t
 from sklearn.base import BaseEstimator, clone
+from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
 from skgpstoch import SVGPRegressor, likelihoods
 from skgpstoch.data.rows import Rows
+from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import (
     AdditiveNoise,
     Bernoulli,
@@ -31,7 +33,8 @@ from skgpstoch.likelihoods import (
     StudentT,
     make_likelihood,
 )
-from skgpstoch.likelihoods.base import mixture_log_mean, with_slopes
+from skgpstoch.likelihoods.base import mixture_log_mean
+from skgpstoch.maths.first_order import with_slopes
 from skgpstoch.maths.gaussian import (
     Marginals,
     log_density,
@@ -1119,11 +1122,25 @@ def test_every_likelihood_is_tested_here():
     assert found == tested | {"Likelihood", "AdditiveNoise", "ClassLikelihood", "SharedStudentT"}
 
 
-def test_known_slopes_have_no_slopes_of_their_own():
-    """Which autograd would otherwise take to be 0."""
+def squares(x):
+    return with_slopes(x.detach()[:, 0] ** 2, (x, 2.0 * x.detach()))
+
+
+def probabilities(x):
+    q = Marginals(x[None], torch.ones_like(x)[None])
+    return Bernoulli("logit").log_predictive(torch.ones_like(x), q)
+
+
+def kernels(x):
+    return from_sklearn(sk.DotProduct() * sk.RBF())(x, x.detach() + 1.0).sum(1)
+
+
+@pytest.mark.parametrize("function", [squares, probabilities, kernels])
+def test_first_derivatives_by_formulas_have_no_others(function):
+    """Which autograd would otherwise take to be 0, beside what else depends on the inputs."""
     x = torch.ones(3, 1).double().requires_grad_()
-    value = with_slopes(x.detach()[:, 0] ** 2, (x, 2.0 * x.detach()))
-    (slope,) = torch.autograd.grad(value.square().sum(), x, create_graph=True)
-    assert_close(slope.detach(), torch.full((3, 1), 4.0).double())
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+    (alone,) = torch.autograd.grad(function(x).sum(), x)
+    (slope,) = torch.autograd.grad(function(x).sum() + (x**3).sum(), x, create_graph=True)
+    assert_close(slope.detach(), alone + 3.0)
+    with pytest.raises(RuntimeError, match="Second derivatives are not available"):
+        torch.autograd.grad(slope.sum(), x)

@@ -120,6 +120,30 @@ def test_kernels(kernel):
     assert_same_numbers(SVGPRegressor(kernel, n_inducing=10, max_iter=2, random_state=0).fit(X, y))
 
 
+@pytest.mark.parametrize("metric", ["linear", "cosine", "polynomial", "rbf", "laplacian"])
+def test_kernels_that_are_left_to_scikit_learn(metric):
+    kernel = 2.0 * k.PairwiseKernel(metric=metric, gamma=0.3) + k.RBF() ** 2 + k.WhiteKernel(0.5)
+    assert_same_numbers(GaussianProcessRegressor(kernel, optimizer=None).fit(X, y))
+    if metric == "polynomial":
+        options = {"degree": 2, "coef0": 0.5}
+        kernel = k.PairwiseKernel(0.1, metric=metric, pairwise_kernels_kwargs=options) ** 2
+        assert_same_numbers(GaussianProcessRegressor(kernel, alpha=0.1, optimizer=None).fit(X, y))
+    if metric == "cosine":
+        assert_same_classes(GaussianProcessClassifier(kernel.k1.k1.k2, optimizer=None).fit(X, TWO))
+
+
+@pytest.mark.parametrize("kernel", [k.RBF(0.7), k.PairwiseKernel(metric="cosine")], ids=str)
+def test_rows_in_float32(kernel):
+    kernel += k.WhiteKernel(1e-4)
+    rows = X.astype(np.float32)
+    assert_same_numbers(GaussianProcessRegressor(kernel, optimizer=None).fit(rows, y))
+    assert_same_classes(GaussianProcessClassifier(kernel.k1, optimizer=None).fit(rows, TWO))
+
+
+def test_white_noise_alone():
+    assert_same_numbers(GaussianProcessRegressor(k.WhiteKernel(), optimizer=None).fit(X, y))
+
+
 REGRESSORS = {
     "orthogonal points": SolveGPRegressor(n_inducing=10, n_orthogonal=10, max_iter=2),
     "networks": SCGDGaussianProcessRegressor(hidden_layer_sizes=(8, 8), max_iter=2),
@@ -280,7 +304,9 @@ def test_pipelines_are_for_skl2onnx():
 def test_parts_without_a_graph_are_named():
     few = {"max_iter": 1, "random_state": 0}
     images = rng.standard_normal((20, 16))
+    chi2 = GaussianProcessRegressor(k.PairwiseKernel(metric="chi2"), alpha=0.1, optimizer=None)
     cases = {
+        r"PairwiseKernel\(gamma=1.0, metric=chi2\)": chi2.fit(np.abs(X), y),
         "DeepFeatures": DeepGPRegressor(n_inducing=5, **few).fit(X, y),
         "PatchCovariances": ConvolutionalGPRegressor(
             image_shape=(4, 4), patch_shape=(2, 2), n_inducing=5, **few

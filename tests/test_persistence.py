@@ -20,8 +20,11 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from scipy import special
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.gaussian_process import kernels as sk
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PowerTransformer, QuantileTransformer
 from torch import nn
 
 import skgpstoch
@@ -372,6 +375,73 @@ def test_what_no_file_can_hold_is_refused(model, named, tmp_path):
     with pytest.raises(ValueError, match=rf"{type(model).__name__}.*{named}.*joblib\.dump"):
         model.save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [None, 5, b"model"])
+def test_paths_are_no_other_objects(path):
+    for call in (GaussianProcessRegressor().save, skgpstoch.load):
+        with pytest.raises(TypeError, match=r"path must be a str or os\.PathLike, got"):
+            call(path)
+
+
+def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
+    """Where they are written, not where they are read."""
+    model = GaussianProcessRegressor()
+    model.note_ = list(range(100_000))
+    with pytest.raises(ValueError, match=r"too long lists.*keep numbers in arrays"):
+        model.save(tmp_path / "model")
+    model.note_ = np.array(model.note_)
+    model.save(tmp_path / "model")
+    assert_array_equal(skgpstoch.load(tmp_path / "model").note_, model.note_)
+
+
+def shifted(y):
+    return y + 1.0
+
+
+def unshifted(z):
+    return z - 1.0
+
+
+@pytest.mark.parametrize(
+    ("transform", "is_known"),
+    [
+        (FunctionTransformer(np.log1p, np.expm1), True),
+        (make_pipeline(FunctionTransformer(np.exp, np.log), PowerTransformer()), True),
+        (QuantileTransformer(n_quantiles=9, output_distribution="normal"), True),
+        (FunctionTransformer(shifted, unshifted), False),
+    ],
+    ids=["ufunc", "pipeline", "quantiles", "function"],
+)
+def test_transformers_of_targets_come_back(transform, is_known, tmp_path):
+    model = sparse(target_transform=transform).fit(X, Y)
+    model.save(tmp_path / "model")
+    objects = None if is_known else {"shifted": shifted, "unshifted": unshifted}
+    again = skgpstoch.load(tmp_path / "model", objects=objects)
+    assert_array_equal(again.predict_interval(X), model.predict_interval(X))
+    assert repr(again.target_transform) == repr(transform)
+
+
+@pytest.mark.parametrize("function", [abs, lambda y: y, special.log1p, np.add, np.vectorize(abs)])
+def test_other_functions_are_refused(function, tmp_path):
+    """SciPy's have names of NumPy's."""
+    model = sparse(target_transform=FunctionTransformer(function, function))
+    at = r"SVGPRegressor\.target_transform\.func.*`def`.*np\.log"
+    with pytest.raises(ValueError, match=at):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_inducing", "many"), ("max_iter", -5), ("kernel", np.log)]
+)
+def test_parameters_that_no_fit_takes_are_refused(name, value, tmp_path):
+    model = sparse().fit(X, Y).set_params(**{name: value})
+    with pytest.raises(ValueError, match=f"The '{name}' parameter of SVGPRegressor must be"):
+        model.save(tmp_path / "model")
+    model.set_params(n_inducing=7, max_iter=3, kernel=None).save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    assert again.n_inducing == 7
+    assert_array_equal(again.predict(X), model.predict(X))
 
 
 def test_two_classes_of_one_name_are_refused(tmp_path):

@@ -11,7 +11,7 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
 )
-from skgpstoch.recipes.recipe import Folds, Sizes
+from skgpstoch.recipes.plan import Folds, Sizes
 from skgpstoch.training.optimizers import SCHEDULES
 
 SCGD, MINIMAX, BSGD = (

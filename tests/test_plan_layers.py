@@ -16,9 +16,12 @@ from skgpstoch import (
 )
 from skgpstoch.recipes.images import HiddenImages
 from skgpstoch.recipes.inducing import InducingPoints
+from skgpstoch.recipes.kernel_choice import KernelChoice
 from skgpstoch.recipes.layers import LayerDraws, Layers
+from skgpstoch.recipes.networks import Network
 from skgpstoch.recipes.patches import Patches
-from skgpstoch.recipes.recipe import KernelChoice, Network, Sizes, Start
+from skgpstoch.recipes.plan import Sizes
+from skgpstoch.recipes.warm_start import Start
 
 
 def recipe(cls, **params):

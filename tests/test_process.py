@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import approx_fprime
@@ -12,7 +13,6 @@ from scipy.stats import multivariate_normal, norm, t
 from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import GaussianProcessRegressor
 from skgpstoch.ensembles import process_fit
@@ -207,7 +207,7 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
 # ---- the estimator -----------------------------------------------------------------------------
 
 
-@parametrize_with_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
+@sklearn_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
 def test_checks_of_processes(estimator, check):
     check(estimator)
 

@@ -10,7 +10,7 @@ import pytest
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, SVGPRegressor
 from skgpstoch.data.deadline import Allowance, Deadline
 from skgpstoch.estimators.progress import PAUSE, SILENT_SECONDS, ProgressLine, progress_of
-from skgpstoch.training.loop import History
+from skgpstoch.training.history import History
 
 
 class Terminal(io.StringIO):

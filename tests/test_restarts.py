@@ -27,7 +27,14 @@ def model(cls, n_restarts, **params):
     return cls(KERNEL, n_restarts=n_restarts, **shared | params)
 
 
-@pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor, FITCRegressor])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        SVGPRegressor,
+        pytest.param(SolveGPRegressor, marks=pytest.mark.slow),
+        pytest.param(FITCRegressor, marks=pytest.mark.slow),
+    ],
+)
 def test_a_restart_finds_the_period(cls, season):
     one, several = model(cls, 0).fit(*season), model(cls, 3).fit(*season)
     assert several.log_marginal_likelihood_value_ > one.log_marginal_likelihood_value_ + 10.0

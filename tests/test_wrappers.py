@@ -3,6 +3,7 @@
 import pickle
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,15 @@ from sklearn.preprocessing import (
 )
 
 import skgpstoch as gp
-from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor
+from skgpstoch import (
+    ADMMGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    QSGPRegressor,
+    QSRVMRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 DOC = Path(__file__).parents[1] / "doc"
 PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
@@ -171,12 +180,27 @@ def test_what_lacks_distributions_is_named(rows):
         gp.predict_distribution(SVGPRegressor, X)
     with pytest.raises(TypeError, match="got ndarray: the estimator is the first argument"):
         gp.predict_distribution(X, sparse())
-    with pytest.raises(TypeError, match=r"Regressor.predict_distribution takes no exposure"):
-        gp.predict_distribution(gp.AutoGaussianProcessRegressor(), X, exposure=2.0)
     with pytest.raises(TypeError, match="predict_proba"):
         gp.predict_distribution(gp.SVGPClassifier(), X)
     with pytest.raises(ValueError, match="coverage"):
         gp.predict_interval(sparse().fit(X, y), X, coverage=2.0)
+
+
+@pytest.mark.parametrize("name", ["predict_distribution", "predict_interval", "sample_y"])
+@pytest.mark.parametrize(
+    "cls",
+    [gp.AutoGaussianProcessRegressor, gp.GaussianProcessRegressor, gp.StackedDensityRegressor],
+)
+def test_what_a_regressor_does_not_take_is_named(cls, name, rows):
+    """As a method and as a function: the class that users know, and what to do."""
+    model, said = cls.__new__(cls), rf"{cls.__name__}\.predict.*|{cls.__name__}\.sample_y"
+    advice = r"\(\) got an unexpected.*'exposure': leave out.*parameters, X.*likelihood='poisson'"
+    for call in (getattr(model, name), partial(getattr(gp, name), model)):
+        with pytest.raises(TypeError, match=f"^({said}){advice}"):
+            call(rows[0], exposure=2.0)
+    for call in (SklearnProcess().predict, partial(gp.predict_std, SklearnProcess())):
+        with pytest.raises(TypeError, match="exposure"):
+            call(rows[0], exposure=2.0)
 
 
 def test_scikit_learns_own_process_is_normal(rows):
@@ -277,12 +301,23 @@ def test_the_page_is_true():
 # ---- target_transform of estimators ------------------------------------------------------------
 
 FINITE = SCGDGaussianProcessRegressor(hidden_layer_sizes=(), max_iter=2, random_state=0)
-OURS = {"sparse": sparse(), "finite": FINITE, "robust": sparse(likelihood="student_t")}
+OURS = {
+    "sparse": sparse(),
+    "finite": FINITE,
+    "robust": sparse(likelihood="student_t"),
+    "cross-validated": ADMMGaussianProcessRegressor(max_iter=2, random_state=0),
+    "basis": QSGPRegressor(n_components=30, n_subset=30, max_iter=2, random_state=0),
+    "basis, Laplace": QSGPRegressor(
+        n_components=30, n_subset=0, max_iter=2, likelihood="laplace", random_state=0
+    ),
+    "relevant": QSRVMRegressor(n_subset=30, max_iter=5, random_state=0),
+    "one variance": ConstantVarianceRegressor(Ridge(), cv=3),
+}
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", OURS)
-def test_a_transformed_target_is_that_of_scikit_learn(name, rows):
+def test_a_transformed_target_is_that_of_scikit_learn(name, rows, tmp_path):
     X, y = rows
     inner = OURS[name]
     model = clone(inner).set_params(target_transform="log").fit(X, y)
@@ -295,7 +330,25 @@ def test_a_transformed_target_is_that_of_scikit_learn(name, rows):
     assert_allclose(density, model.predict_distribution(X).logpdf(y))
     assert_allclose(model.predictive_cdf(X, y), model.predict_distribution(X).cdf(y))
     assert_array_equal(model.sample_y(X, 2), gp.sample_y(around, X, 2))
-    assert_array_equal(model.predict(X, latent=True), around.regressor_.predict(X, latent=True))
+    if name != "one variance":
+        assert_array_equal(model.predict(X, latent=True), around.regressor_.predict(X, latent=True))
+    model.save(tmp_path / "model")
+    again = gp.load(tmp_path / "model", objects={"Ridge": Ridge})
+    assert_array_equal(again.predict_interval(X), model.predict_interval(X))
+    once_more = clone(model).fit(X, y)
+    assert_array_equal(once_more.log_predictive_density(X, y), density)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["cross-validated", "basis", "relevant", "one variance"])
+def test_a_search_finds_the_transformation(name, rows):
+    X, y = rows
+    options = {"target_transform": [None, "log", PowerTransformer()]}
+    scoring = neg_log_predictive_density_scorer
+    search = GridSearchCV(OURS[name], options, cv=2, scoring=scoring).fit(X, y)
+    assert search.best_params_["target_transform"] is not None
+    assert search.best_score_ > search.cv_results_["mean_test_score"][0] + 0.1
+    assert gp.predict_interval(search, X).min() > 0.0
 
 
 def test_several_transformed_targets_and_weights(rows):

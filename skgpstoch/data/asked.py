@@ -1,9 +1,50 @@
-"""What is asked of a distribution: how probable an interval, and how many draws."""
+"""What predictions are asked for: how probable an interval, how many draws, by which names."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
+
+ADVICE = {
+    "exposure": "Regressors with likelihood='poisson' predict counts of an exposure.",
+    "y_std": "Regressors with likelihood='gaussian', as SVGPRegressor, take the errors of rows.",
+}
+
+
+def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
+    """Check the names of arguments before a method is called with them.
+
+    Raises
+    ------
+    TypeError
+        If the method has no parameters of these names.
+    """
+    known = signature(method).parameters
+    if any(p.kind is Parameter.VAR_KEYWORD for p in known.values()):
+        return
+    if unknown := sorted(set(names) - known.keys()):
+        advice = "".join(f" {ADVICE[name]}" for name in unknown if name in ADVICE)
+        taken = ", ".join(name for name in known if name != "self")
+        raise TypeError(
+            f"{type(estimator).__name__}.{method.__name__}() got an unexpected keyword argument "
+            f"{', '.join(map(repr, unknown))}: leave out what is not among its parameters, {taken}."
+            f"{advice}"
+        )
+
+
+def with_names_checked(method: Callable) -> Callable:
+    """Let a method's errors name the class that users know, not the one that defines it."""
+
+    @functools.wraps(method)
+    def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            check_names(estimator, method, kwargs)
+        return method(estimator, *args, **kwargs)
+
+    return checked
 
 
 def check_coverage(coverage: Any) -> float:

@@ -14,7 +14,6 @@ from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from .law import Law
 
-LARGE_BLOCK = BLOCK_ROWS  # pairs of a row and a number that are computed at a time
 CRPS_ROWS = 512  # whose integrals are computed at a time
 FAR_AWAY = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
 ROUNDED = 1e-14  # of probabilities of counts
@@ -216,7 +215,7 @@ class PredictiveDistribution:
         n, P = self.law.shape
         m = y.shape[1] if y.ndim > len(self.shape) else 1
         grid, found = y.reshape(n, m, P), np.empty((n, m, P))
-        for rows in row_blocks(n, max(size // m, 1)):
+        for rows in row_blocks(n, max(size // max(m, 1), 1)):
             numbers = np.repeat(np.arange(n)[rows], m)
             for some in row_blocks(len(numbers), size):
                 of_block = function(self.law.of(numbers[some]), grid[rows].reshape(-1, P)[some])
@@ -229,9 +228,12 @@ class PredictiveDistribution:
         Raises
         ------
         ValueError
-            If they are NaN, or have another shape.
+            If they are none, are NaN, or have another shape.
         """
-        given = np.asarray(readable(y), dtype=np.float64)
+        try:
+            given = np.asarray(readable(y), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be numbers, got {y!r:.80}.") from error
         if np.isnan(given).any():
             raise ValueError(f"{name} must not contain NaN.")
         axes = len(self.shape)
@@ -303,7 +305,9 @@ def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
     """CRPS, which is a straight line where y is far from all probability."""
     mean, std = law.moments()
     with np.errstate(over="ignore", invalid="ignore"):
-        nearest = np.clip(y, mean - FAR_AWAY * std, mean + FAR_AWAY * std)
+        reach = np.where(np.isfinite(mean), FAR_AWAY * std, np.inf)
+        mean = np.where(np.isfinite(mean), mean, 0.0)
+        nearest = np.clip(y, mean - reach, mean + reach)
         nearest = np.rint(nearest) if law.is_discrete else nearest
         is_far = np.abs(y - nearest) >= 1.0 if law.is_discrete else y != nearest
         beyond = np.where(is_far, np.abs(y - nearest), 0.0)

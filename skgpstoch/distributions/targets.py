@@ -17,7 +17,7 @@ from ..data.target_transforms import GIVEN_BACK
 PROBED = 257  # numbers at which a map is looked at
 NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must be monotone
 FAR_REACH = 40.0  # the same, within which its ends are looked for
-STEP, LEAST_STEP = 1e-3, 1e-4  # of differences: of the width of z, and of z
+STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: of the width of z, and of z (exp to e^700)
 SHORTEST_STEP = 1e-9  # where z is a point at 0
 NEAR_END = 0.002  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
@@ -76,20 +76,7 @@ class TargetMap:
         z = np.unique([*near, *far, self._middle[p]])
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = z
-        try:
-            y = self.inverse(rows)
-        except (IndexError, TypeError) as error:
-            raise ValueError(
-                "The target's transformer must be monotone and continuous, for its predictions to "
-                f"be transformed; {self.transformer!r} has no inverse between its values."
-            ) from error
-        others = np.delete(y, p, axis=1)
-        if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
-            raise ValueError(
-                f"The target's transformer must transform each output by itself, which "
-                f"{self.transformer!r} does not."
-            )
-        y = y[:, p]
+        y = self._along(rows, p)
         is_known, is_near = np.isfinite(y) & (np.abs(y) < LARGEST), (z >= low) & (z <= high)
         gap = LEAST_GAP * (high - low) / PROBED
         rise = np.diff(np.where(is_known, y, np.nan))
@@ -115,6 +102,23 @@ class TargetMap:
         line = np.polynomial.Polynomial.fit(z[is_known], y[is_known], 1)
         off, whole = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
         return bool(is_known.all() and not stops.any() and off <= AFFINE * whole)
+
+    def _along(self, rows: np.ndarray, p: int) -> np.ndarray:
+        """Return output p of the inverse at rows that differ in it alone, (n,)."""
+        try:
+            y = self.inverse(rows)
+        except (IndexError, TypeError) as error:
+            raise ValueError(
+                "The target's transformer must be monotone and continuous, for its predictions to "
+                f"be transformed; {self.transformer!r} has no inverse between its values."
+            ) from error
+        others = np.delete(y, p, axis=1)
+        if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
+            raise ValueError(
+                f"The target's transformer must transform each output by itself, which "
+                f"{self.transformer!r} does not."
+            )
+        return y[:, p]
 
     def _direction(self, rise: np.ndarray, is_flat: np.ndarray) -> float:
         """Return the sign of a map that rises by these: flat, if at all, at its ends only."""

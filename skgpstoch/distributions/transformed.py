@@ -7,7 +7,7 @@
 where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. Means of exp(z) exist if z is normal, and
 are infinite if z has a Student-t distribution, however little is beyond what has been seen (or a
 Laplace distribution that is wide). Of such z, mean, deviation and CRPS are of y limited to what is
-between its quantiles 0.001 and 0.999.
+between its quantiles 0.001 and 0.999. Moments that need y of more than 10³⁰⁰ are infinite.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import numpy as np
 
 from ..maths.quadrature import Integrand, integrate_between
 from .law import BREAKS, TOLERANCE, Law, moments_by_tails
-from .targets import TargetMap
+from .targets import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability on either side, where moments may not exist
+NEGLIGIBLE = 1e-6  # of the largest part of a moment
+LOOKED_AT = 65  # numbers at which parts are looked at
 TO_END = 0.95  # of the way to an end of the map, where it may rise without a bound
 LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
 
@@ -106,10 +108,35 @@ class TransformedLaw(Law):
             ) -> tuple[np.ndarray, np.ndarray]:
                 return self._column(z, p) - c[row, None], slope(row, z)
 
-            first, second = moments_by_tails(self.law, p, centre[:, p], breaks, unit, weight)
-            mean[:, p] = c + first
-            std[:, p] = np.sqrt(np.maximum(second - np.square(first), 0.0))
+            with np.errstate(over="ignore", invalid="ignore"):
+                rest, rest_of_square = self._beyond_numbers(p, centre[:, p], breaks)
+                breaks = np.where(rest == 0.0, breaks, centre[:, p])
+                first, second = moments_by_tails(self.law, p, centre[:, p], breaks, unit, weight)
+                mean[:, p] = c + first + rest
+                var = second - np.square(first)
+            is_finite = np.isfinite(second) & (rest == 0.0) & (rest_of_square == 0.0)
+            var = np.where(is_finite, var, np.inf)
+            std[:, p] = np.sqrt(np.maximum(var, 0.0))
         return mean, std
+
+    def _beyond_numbers(
+        self, p: int, centre: np.ndarray, breaks: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ±∞ for moments (N,) that are made by y beyond the largest numbers, else 0."""
+        rest = np.zeros((2, breaks.shape[1]))
+        for end, is_above in ((breaks[0], False), (breaks[-1], True)):
+            y = self._column(end, p)
+            row = np.flatnonzero(np.abs(y) > UNBOUNDED)
+            if not len(row):
+                continue
+            z = np.linspace(centre[row], end[row], LOOKED_AT, axis=1)  # (I, K)
+            tail = self.law.tail(row, z, np.full(z.shape, is_above), p)
+            first = tail * np.abs(self._column(z, p))
+            each = first, first * np.abs(self._column(z, p))
+            for moment, integrand in zip(rest, each, strict=True):
+                is_lost = ~(integrand[:, -1] <= NEGLIGIBLE * integrand.max(1))
+                moment[row] += np.where(is_lost, np.copysign(np.inf, y[row]), 0.0)
+        return rest[0], rest[1]
 
     def crps(self, y: np.ndarray) -> np.ndarray:
         z, where = self._before(y)
@@ -196,7 +223,7 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
     law = law.continuous
     target = TargetMap(transformer, *law.place())
     if np.isfinite([target.low, target.high]).any():
-        law = TruncatedLaw(law, target.low, target.high)
+        law = TruncatedLaw.between(law, target.low, target.high)
     return TransformedLaw(law, target)
 
 

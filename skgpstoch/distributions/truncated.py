@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from .law import BREAKS, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
-LEAST_OUTSIDE = 1e-14  # probability outside, which is worth the rounding of a difference
+LEAST_LEFT = 1e-16  # probability that quantiles leave
+FAR_TAIL = 1e-3  # probability on the one side of an end that has all that is inside
+LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
 FAR_OUTSIDE = 1e-30  # probability outside, below which bounds do not matter to integrals
 
 
@@ -21,6 +23,15 @@ class TruncatedLaw(Law):
     law: Law
     low: np.ndarray
     high: np.ndarray
+    of_low: np.ndarray
+    of_high: np.ndarray
+    """P(Z ≤ end) and P(Z > end), (2, N, P)."""
+
+    @classmethod
+    def between(cls, law: Law, low: np.ndarray, high: np.ndarray) -> TruncatedLaw:
+        """Return the distributions of Z, given that it is between two numbers (P,)."""
+        ends = (np.broadcast_to(end, law.shape) for end in (low, high))
+        return cls(law, low, high, *(tails(law, end) for end in ends))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -29,11 +40,15 @@ class TruncatedLaw(Law):
     @property
     def has_light_tails(self) -> Any:
         """Not where something is near a bound, towards which a map may rise without one."""
-        below, above = self._outside()
-        return np.logical_and(self.law.has_light_tails, below + above <= FAR_OUTSIDE)
+        outside = self.of_low[0] + self.of_high[1]
+        return np.logical_and(self.law.has_light_tails, outside <= FAR_OUTSIDE)
 
     def of(self, rows: Any) -> TruncatedLaw:
-        return replace(self, law=self.law.of(rows))
+        at = self.of_low[:, rows], self.of_high[:, rows]
+        return TruncatedLaw(self.law.of(rows), self.low, self.high, *at)
+
+    def support(self) -> tuple[Any, Any]:
+        return self.low, self.high
 
     def place(self) -> tuple[np.ndarray, np.ndarray]:
         middle = self.quantile(0.5)
@@ -66,39 +81,65 @@ class TruncatedLaw(Law):
         return np.where(self._is_inside(y).all(1), log_p, -np.inf)
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        below, _, inside = self._shares()
-        share = (self.law.cdf(np.clip(y, self.low, self.high)) - below) / inside
-        return np.clip(share, 0.0, 1.0)
+        share = between(self.of_low, self._tails(y)) / self._inside()
+        return np.where(self._is_point(), y >= self._nearest(), share.clip(0.0, 1.0))
 
     def sf(self, y: np.ndarray) -> np.ndarray:
-        _, above, inside = self._shares()
-        share = (self.law.sf(np.clip(y, self.low, self.high)) - above) / inside
-        return np.clip(share, 0.0, 1.0)
+        share = between(self._tails(y), self.of_high) / self._inside()
+        return np.where(self._is_point(), y < self._nearest(), share.clip(0.0, 1.0))
 
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
-        below, _, inside = self._shares()
-        outside = np.clip(below + probability * inside, LEAST_INSIDE, 1.0 - 1e-16)
-        return np.clip(self.law.quantiles(outside), self.low, self.high)
+        below, above = self.of_low[0], self.of_high[1]
+        outside = below + probability * np.maximum(1.0 - below - above, LEAST_INSIDE)
+        found = self.law.quantiles(np.clip(outside, LEAST_INSIDE, 1.0 - LEAST_LEFT))
+        is_far = np.maximum(below, above) > 1.0 - FAR_TAIL
+        found = np.where(is_far, self._far(probability), found) if is_far.any() else found
+        return np.where(self._is_point(), self._nearest(), np.clip(found, self.low, self.high))
+
+    def _far(self, probability: np.ndarray) -> np.ndarray:
+        """Quantiles by a search between ends, where all that is inside is in a tail."""
+        least, most = self.law.quantile(LEAST_LEFT), self.law.quantile(1.0 - LEAST_LEFT)
+        reach = LIGHT_REACH * self.law.place()[1]
+        low = np.maximum(self.low, np.minimum(least, self.high - reach))
+        high = np.minimum(self.high, np.maximum(most, self.low + reach))
+        return self.searched(probability, low, high)
+
+    def _tails(self, y: np.ndarray) -> np.ndarray:
+        return tails(self.law, np.clip(y, self.low, self.high))
 
     def _is_inside(self, y: np.ndarray) -> np.ndarray:
         return (y >= self.low) & (y <= self.high)
 
+    def _inside(self) -> np.ndarray:
+        return np.maximum(between(self.of_low, self.of_high), LEAST_INSIDE)
+
     def _log_inside(self) -> np.ndarray:
-        return np.log(self._shares()[2])
+        return np.log(self._inside())
 
-    def _shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Probabilities below, above and inside, (N, P); tails keep all digits where all is in."""
-        below, above = (np.where(a > LEAST_OUTSIDE, a, 0.0) for a in self._outside())
-        return below, above, np.maximum(1.0 - below - above, LEAST_INSIDE)
+    def _is_point(self) -> np.ndarray:
+        """Whether what is inside is so improbable that all of it is at the nearest end."""
+        return between(self.of_low, self.of_high) <= LEAST_INSIDE
 
-    def _outside(self) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities of Z below and above, (N, P)."""
-        low, high = (np.broadcast_to(end, self.shape) for end in (self.low, self.high))
-        below = self.law.cdf(np.where(np.isfinite(low), low, 0.0))
-        above = self.law.sf(np.where(np.isfinite(high), high, 0.0))
-        return np.where(np.isfinite(low), below, 0.0), np.where(np.isfinite(high), above, 0.0)
+    def _nearest(self) -> np.ndarray:
+        return np.where(self.of_low[0] > 0.5, self.low, self.high)
 
     def _reach(self) -> tuple[np.ndarray, np.ndarray]:
         """How far integrals reach at most."""
         mean, std = self.law.moments()
         return mean + BREAKS[0] * std, mean + BREAKS[-1] * std
+
+
+def tails(law: Law, y: np.ndarray) -> np.ndarray:
+    """P(Z ≤ y) and P(Z > y) at numbers (N, P), infinite ones too: (2, N, P)."""
+    is_finite = np.isfinite(y)
+    finite = np.where(is_finite, y, 0.0)
+    below = np.where(is_finite, law.cdf(finite), y > 0.0)
+    return np.stack([below, np.where(is_finite, law.sf(finite), y < 0.0)])
+
+
+def between(of_a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
+    """P(a < Z ≤ b) from the tails of a and b, by the smaller ones, so that it has its digits."""
+    (below_a, above_a), (below_b, above_b) = of_a, of_b
+    is_above, is_below = below_a > 0.5, above_b > 0.5
+    one_side = np.where(is_above, above_a - above_b, below_b - below_a)
+    return np.where(is_above | is_below, one_side, 1.0 - below_a - above_b)

@@ -16,7 +16,8 @@ from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..data.kinds import real_target
 from ..docstrings import documented
-from ..estimators.base import BaseGP, check_numbers, validate_inputs
+from ..estimators.base import BaseGP
+from ..estimators.validation import check_numbers, validate_inputs
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
 from .parameters import DropInParameters
@@ -136,7 +137,10 @@ def checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
     ValueError
         If it has not as many numbers as the kernel has free hyper-parameters.
     """
-    theta = np.asarray(theta, dtype=np.float64)
+    try:
+        theta = np.asarray(readable(theta), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"theta must be numbers, got {theta!r:.80}.") from error
     if theta.shape != (kernel.n_dims,):
         raise ValueError(
             f"theta must have the shape ({kernel.n_dims},), one log-hyper-parameter for each "

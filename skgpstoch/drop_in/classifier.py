@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting
 from ..estimators.classifier import Classifier
+from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER

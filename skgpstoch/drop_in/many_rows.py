@@ -13,8 +13,10 @@ import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.messages import warn
-from ..estimators.regressor import gradients_of
+from ..estimators.predictions import gradients_of
+from ..kernels import from_sklearn, split_white_noise
 from ..kernels.matrices import set_theta, why_object
+from ..maths.linalg import NotPositiveDefiniteError
 from ..methods.scgd import SCGDGaussianProcessRegressor
 from ..methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from ..methods.svgp import SVGPClassifier, SVGPRegressor
@@ -134,29 +136,36 @@ class ManyRowsModel(NamedTuple):
         return found._replace(std=std, std_gradient=share[..., None] * found.std_gradient)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def bound_at(
     estimator: Any, noise: Noise, theta: np.ndarray, X: np.ndarray, y: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """Return the bound of a sparse posterior at another θ of the model's kernel, and its gradient.
 
-    Inducing points stay where they are, and q(w) is the best one there.
+    Inducing points stay where they are, and q(w) is the best one there. Where there is none, the
+    bound is −inf and the gradient 0, as those of an exact posterior without a factor.
     """
-    found, of_kernel = free_noise(noise.kernel), theta
-    level = noise_level(noise.kernel)
+    found, of_kernel, level = free_noise(noise.kernel), theta, noise_level(noise.kernel)
     if found:
         of_kernel, level = np.delete(theta, found[0]), np.exp(theta[found[0]])
     y_std = None if noise.alpha_of_rows is None else np.sqrt(noise.alpha_of_rows)
     data = estimator._validate(X, y, False, None, None, y_std)
     X_, rows, posterior = estimator._labelled(data)
     model = posterior.model.for_training(X_)
-    parameters = list(model.features.kernel.parameters())
-    set_theta(parameters, of_kernel)
+    kernel = from_sklearn(split_white_noise(noise.kernel)[0]).to(X_)  # free where the model's is
+    set_theta(kernel.parameters(), of_kernel)
+    model.features.covariances.kernel = kernel
     model.likelihood.log_noise.data.fill_(math.log(level + noise.alpha))
-    at_best = optimal_q(model, X_, rows)
-    parameters.append(model.likelihood.log_noise)
+    try:
+        at_best = optimal_q(model, X_, rows)
+    except NotPositiveDefiniteError:
+        return -np.inf, np.zeros(len(theta))
+    parameters = [*kernel.parameters(), model.likelihood.log_noise]
     slopes = gradients_at(model, X_, rows, at_best, parameters)  # of the loss per row
     *parts, of_noise = (-rows.n_effective * g.reshape(-1).cpu().numpy() for g in slopes)
     gradient = np.concatenate([np.empty(0), *parts])
     if found:
         gradient = np.insert(gradient, found[0], of_noise.sum() * level / (level + noise.alpha))
+    if not np.isfinite(gradient).all():
+        return -np.inf, np.zeros(len(theta))
     return np.float64(at_best.value), gradient

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import join_white_noise, split_white_noise
-from ..recipes.recipe import NOISE_BOUNDS
+from ..recipes.kernel_choice import NOISE_BOUNDS
 
 NEGLIGIBLE_ALPHA = 1e-6  # share of the target's variance, below which an alpha is no noise
 

@@ -14,7 +14,7 @@ from ..data.asked import check_coverage, check_n_samples
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
-from ..estimators.base import predicting
+from ..estimators.context import predicting
 from ..estimators.functions import SampledFunctions
 from ..estimators.regressor import Regressor
 from ..posteriors.gradients import MomentGradients

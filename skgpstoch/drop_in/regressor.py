@@ -18,7 +18,7 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting
+from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.functions import SampledFunctions
 from ..estimators.importances import difference_importances, spread_of
@@ -347,10 +347,12 @@ class GaussianProcessRegressor(GaussianPredictor):
             generator = torch.Generator(device).manual_seed(seed)
             return cast(Any, model).functions(n_inputs, n_samples, generator)
 
+        width = 1
         if self._is_fitted():
-            of_width(self.n_features_in_)  # conditions it on the rows, or says that it cannot
+            width = self.n_features_in_
+            of_width(width)  # conditions it on the rows, or says that it cannot
         shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)  # as predictions have it
-        unscaled = Scaling.identity(1)
+        unscaled = Scaling.identity(width)
         return SampledFunctions(
             lambda X: of_width(X.shape[1])(X), validate, unscaled, scaling, shape, device
         )
@@ -392,9 +394,9 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         theta = checked_theta(theta, self.kernel_)
+        value, gradient = self._evidence(theta, bool(eval_gradient))
         if not clone_kernel:
             self.kernel_.theta = theta
-        value, gradient = self._evidence(theta, bool(eval_gradient))
         return (value, gradient) if eval_gradient else value
 
     @torch.inference_mode(False)

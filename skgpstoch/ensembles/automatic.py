@@ -20,15 +20,16 @@ from ..data.findings import Diagnosis
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
-from ..estimators.base import BaseGP, check_numbers, fitting
+from ..estimators.base import BaseGP
 from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
+from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
-from ..estimators.validation import as_floats
-from ..methods.deep_kernel_ensemble import ensemble_plan
+from ..estimators.validation import as_floats, check_numbers
+from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
-from ..recipes.recipe import Training
+from ..recipes.parameters import Training
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts

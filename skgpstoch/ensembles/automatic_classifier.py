@@ -14,7 +14,7 @@ from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_labels, check_weight
-from ..methods.deep_kernel_ensemble import DeepKernelEnsembleClassifier
+from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
 from .automatic import Automatic, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier

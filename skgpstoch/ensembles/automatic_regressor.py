@@ -26,7 +26,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight
-from ..methods.deep_kernel_ensemble import DeepKernelEnsembleRegressor
+from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts

@@ -50,7 +50,8 @@ SHARE_ROWS = 1.0  # that speak for the shares of the classes, whatever the input
 class ClassRows(NamedTuple):
     """Scaled rows: X (N, d), codes, weights and folds (N,), and the offset of f, (C,).
 
-    Functions are made of some of them, the points (M,), in order.
+    Functions are made of some of them, the points (M,), in order. The offset is that of the shares
+    of the classes among these rows.
     """
 
     X: Tensor
@@ -59,6 +60,14 @@ class ClassRows(NamedTuple):
     fold: Tensor
     points: Tensor
     offset: Tensor
+
+    @classmethod
+    def of(
+        cls, X: Tensor, codes: Tensor, weight: Tensor, fold: Tensor, points: Tensor, n_classes: int
+    ) -> ClassRows:
+        """Return rows with the offset of their own labels."""
+        offset = centred_log_shares(weight @ one_hot(codes, n_classes))
+        return cls(X, codes, weight, fold, points, offset)
 
     @property
     def Z(self) -> Tensor:
@@ -96,12 +105,27 @@ class ClassRows(NamedTuple):
         """Return rows by their numbers, or a mask, with functions made of these."""
         X, codes, weight, fold = (column[index] for column in self[:4])
         points = torch.arange(len(X), device=X.device)
-        return ClassRows(X, codes, weight, fold, points, self.offset)
+        return ClassRows.of(X, codes, weight, fold, points, len(self.offset))
 
     @property
     def folds(self) -> range:
         """The numbers of the folds."""
         return range(int(self.fold.max()) + 1)
+
+    @property
+    def in_other_folds(self) -> Tensor:
+        """Whether each row is of another fold, (N, n_folds)."""
+        return self.fold[:, None] != torch.tensor(self.folds, device=self.fold.device)
+
+    @property
+    def fold_offsets(self) -> Tensor:
+        """The offsets of the rows without each fold, (n_folds, C)."""
+        return centred_log_shares((self.weight[:, None] * self.in_other_folds).mT @ self.labels)
+
+    @property
+    def blind_offset(self) -> Tensor:
+        """The offset of each row, (N, C), from the other folds."""
+        return self.fold_offsets[self.fold]
 
     def without(self, fold: int) -> ClassRows:
         """Return the rows of the other folds, with functions made of these."""
@@ -115,6 +139,12 @@ class ClassRows(NamedTuple):
     def to(self, device: torch.device) -> ClassRows:
         """Move to a device."""
         return ClassRows(*(column.to(device) for column in self))
+
+
+def centred_log_shares(counts: Tensor) -> Tensor:
+    """Return logarithms of numbers of rows (..., C), with half a row more of each class."""
+    log_shares = (counts + 0.5).log()
+    return log_shares - log_shares.mean(-1, keepdim=True)
 
 
 class FittedProcess(NamedTuple):
@@ -177,10 +207,10 @@ def fit_process(
     variances: Sequence[float] = VARIANCES
     if is_few := len(rows.X) <= BLIND_ROWS:
         f = blind_functions(best, kernel, rows, searched)
-        v, confidence = best_scale(rows, f, variances)
+        v, confidence = best_scale(rows, rows.blind_offset, f, variances)
     else:
         tried = modes(PointFeatures(kernel, searched.Z), searched, VARIANCES)[1]
-        v, _ = best_scale(searched, tried, VARIANCES)
+        v, _ = best_scale(searched, searched.blind_offset, tried, VARIANCES)
     variance = VARIANCES[v]
     kernel = sk.ConstantKernel(variance, "fixed") * kernel
     features = PointFeatures(kernel, rows.Z)
@@ -188,7 +218,7 @@ def fit_process(
         U, _ = find_modes(problems_of(features, rows, (1.0,)))
     else:
         (U, f), variances = modes(features, rows, (1.0,)), (variance,)
-        confidence = best_scale(rows, f, variances)[1]
+        confidence = best_scale(rows, rows.blind_offset, f, variances)[1]
     log_p = left_out_log_p(rows, f, variances).cpu().numpy()
     coefficients = features.coefficients(U[:, 0])
     return FittedProcess(name, best.theta, kernel, rows.points, coefficients, confidence, log_p)
@@ -221,12 +251,13 @@ def modes(
     """Return u (R, V, C) for V variances, and f of each row without its fold (N, V, C)."""
     given_all, V = problems_of(features, rows, variances), len(variances)
     U, _ = find_modes(given_all)
-    folds = torch.tensor(rows.folds, device=U.device)
-    weight = rows.weight[:, None] * (rows.fold[:, None] != folds)
+    n_folds, weight = len(rows.folds), rows.weight[:, None] * rows.in_other_folds
     without = given_all._replace(
-        weight=weight.repeat(1, V), scale=given_all.scale.repeat_interleave(len(folds))
+        weight=weight.repeat(1, V),
+        scale=given_all.scale.repeat_interleave(n_folds),
+        offset=rows.fold_offsets.repeat(V, 1),
     )
-    f = find_modes(without, U.repeat_interleave(len(folds), 1))[1].unflatten(1, (V, -1))
+    f = find_modes(without, U.repeat_interleave(n_folds, 1))[1].unflatten(1, (V, -1))
     return U, f[torch.arange(len(f), device=f.device), :, rows.fold]
 
 
@@ -263,13 +294,18 @@ def log_probabilities(rows: ClassRows, f: Tensor) -> Tensor:
     return torch.logaddexp(log_p, torch.log_softmax(rows.offset, 0) + math.log(share))
 
 
-def best_scale(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> tuple[int, float]:
-    """Return which variance and which factor t of f (N, V, C) suit rows best, given their prior."""
-    return best_scales(rows, f, variances, rows.judges[None])[0]
+def best_scale(
+    rows: ClassRows, offset: Tensor, f: Tensor, variances: Sequence[float]
+) -> tuple[int, float]:
+    """Return which variance and which factor t of f (N, V, C) suit rows best, given their prior.
+
+    The offset of each row is given, (N, C).
+    """
+    return best_scales(rows, offset, f, variances, rows.judges[None])[0]
 
 
 def best_scales(
-    rows: ClassRows, f: Tensor, variances: Sequence[float], weights: Tensor
+    rows: ClassRows, offset: Tensor, f: Tensor, variances: Sequence[float], weights: Tensor
 ) -> list[tuple[int, float]]:
     """Return the same for each of several weights of the rows, (B, N)."""
     own = rows.codes[:, None, None].expand(-1, len(variances), 1)
@@ -277,7 +313,7 @@ def best_scales(
     penalty = 0.5 * ((np.log(variances) - log_variance) / std) ** 2  # (V,)
 
     def score(log_t: float) -> np.ndarray:
-        log_p = torch.log_softmax(rows.offset + math.exp(log_t) * f, 2).gather(2, own)[..., 0]
+        log_p = torch.log_softmax(offset[:, None] + math.exp(log_t) * f, 2).gather(2, own)[..., 0]
         return (weights @ log_p).cpu().numpy() - 0.5 * (log_t / CONFIDENCE_PRIOR) ** 2 - penalty
 
     scores = np.stack([score(log_t) for log_t in LOG_CONFIDENCES], 1)  # (B, T, V)
@@ -287,11 +323,11 @@ def best_scales(
 
 def left_out_log_p(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> Tensor:
     """Return log p (N, C) of f (N, V, C) without folds, scaled as suits the other folds best."""
-    log_p, folds = f.new_empty(len(f), f.shape[2]), torch.tensor(rows.folds, device=f.device)
-    others = rows.judges * (rows.fold != folds[:, None])
-    for fold, (v, t) in enumerate(best_scales(rows, f, variances, others)):
+    log_p, others = f.new_empty(len(f), f.shape[2]), rows.judges * rows.in_other_folds.mT
+    scales = best_scales(rows, rows.blind_offset, f, variances, others)
+    for fold, (v, t) in enumerate(scales):
         own = rows.fold == fold
-        log_p[own] = log_probabilities(rows, t * f[own, v])
+        log_p[own] = log_probabilities(rows.without(fold), t * f[own, v])
     return log_p
 
 
@@ -313,8 +349,8 @@ class Mixing(NamedTuple):
             return cls(weights, 1.0)
         f = torch.from_numpy(log_mixture(log_p, weights, 1.0)).to(rows.weight.device)
         all_judge = torch.arange(len(rows.X), device=rows.X.device)
-        unscaled = rows._replace(offset=torch.zeros_like(rows.offset), points=all_judge)
-        return cls(weights, best_scale(unscaled, f[:, None], (1.0,))[1])
+        rows, none = rows._replace(points=all_judge), torch.zeros_like(f)
+        return cls(weights, best_scale(rows, none, f[:, None], (1.0,))[1])
 
 
 def left_out_mixture(rows: ClassRows, log_p: np.ndarray) -> np.ndarray:

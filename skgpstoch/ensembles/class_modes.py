@@ -28,7 +28,7 @@ from torch import Tensor
 from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
 from ..maths.linalg import cholesky_, eigh, inverse_, log_det, mirror_
-from ..recipes.recipe import MOST_RELEVANT_INPUTS
+from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Search
 from ..training.projected_lbfgs import quasi_newton
 from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
@@ -292,7 +292,7 @@ class Problems(NamedTuple):
         How many rows each counts for.
     scale : Tensor of shape (B,)
         s.
-    offset : Tensor of shape (C,)
+    offset : Tensor of shape (C,) or (B, C)
         Of f.
     """
 

@@ -18,10 +18,10 @@ from ..data.devices import HOST, block_rows, map_blocks, prediction_device, reso
 from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting, validate_inputs
 from ..estimators.classifier import Classifier
+from ..estimators.context import fitting, predicting
 from ..estimators.importances import difference_importances
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..training.interrupts import was_interrupted
 from .class_deviations import Contrasts, deviation_about, probability_moments
@@ -192,12 +192,9 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         X = self._x_scaling.tensor(data.X, torch.float64, device)
         weight = np.ones(len(data)) if data.weight is None else data.weight.astype(np.float64)
         codes = data.y[:, 0].astype(np.int64)
-        shares = np.bincount(codes, weight, len(self.classes_)) + 0.5
-        log_shares = np.log(shares)
         fold, points = folds_of(codes, rng), some_of(len(X), n_points(len(X), MOST_POINTS), rng)
-        offset = log_shares - log_shares.mean()
-        columns = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points, offset))
-        return ClassRows(X, *columns)
+        c, w, k, m = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))
+        return ClassRows.of(X, c, w, k, m, len(self.classes_))
 
     # ---- predictions -------------------------------------------------------------------------
 

@@ -17,27 +17,21 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
 from ..data.asked import check_coverage, check_n_samples
-from ..data.devices import (
-    BLOCK_ROWS,
-    block_elements,
-    map_blocks,
-    prediction_device,
-    resolve_device,
-)
+from ..data.devices import BLOCK_ROWS, block_elements, map_blocks, prediction_device, resolve_device
 from ..data.held_out import joint, mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
-from ..estimators.base import fitting, predicting, validate_inputs
+from ..estimators.context import fitting, predicting
 from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..persistence.estimator import SavedEstimator
-from ..recipes.recipe import MOST_RELEVANT_INPUTS
+from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
 from .process_evidence import KERNEL_SHAPES, Process, ProcessRows

@@ -27,7 +27,7 @@ from ..kernels.distances import Profile, matern_3, rbf, squared_distance
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_, tri_solve
 from ..posteriors.exact import conditional_variance, leave_one_out
-from ..recipes.recipe import MOST_RELEVANT_INPUTS
+from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,

@@ -37,14 +37,17 @@ from sklearn.utils.validation import (
 from ..data.findings import Diagnosis
 from ..data.kinds import real_target
 from ..data.messages import warn
+from ..data.target_transforms import fitted_transform
 from ..docstrings import documented
-from ..estimators.base import BaseGP, check_numbers, fitting, validate_inputs
+from ..estimators.base import BaseGP
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
+from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
-from ..estimators.parameters import N_JOBS
+from ..estimators.parameters import N_JOBS, TRANSFORM
 from ..estimators.regressor import Regressor
-from ..estimators.validation import as_floats
+from ..estimators.validation import as_floats, check_numbers, validate_inputs
 from .mixture import MixtureRegressor, Normals, Parts
+from .transformed_model import TransformedModel
 
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
@@ -372,13 +375,18 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         Folds whose errors give the variance.
     least_std : float, default=1e-9
         Of the errors, relative to that of y.
+    target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
+        What the regressor is fitted to in the place of y, and whose errors are normal; predictions
+        are of y itself. "log": errors are relative.
 
     Attributes
     ----------
     estimator_ : regressor
         Fitted to all rows.
     std_ : float
-        Root of the mean squared error of rows held out.
+        Root of the mean squared error of rows held out, of the (transformed) y.
+    target_transformer_ : transformer or None
+        What was fitted to y, with `transform` and `inverse_transform`.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
         Those of `estimator_`, if it has importances.
 
@@ -398,12 +406,21 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         "estimator": [HasMethods(["fit", "predict"])],
         "cv": ["cv_object"],
         "least_std": [Interval(Real, 0, None, closed="neither")],
+        "target_transform": TRANSFORM,
     }
 
-    def __init__(self, estimator: Any, *, cv: Any = 5, least_std: float = 1e-9) -> None:
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        cv: Any = 5,
+        least_std: float = 1e-9,
+        target_transform: Any = None,
+    ) -> None:
         self.estimator = estimator
         self.cv = cv
         self.least_std = least_std
+        self.target_transform = target_transform
 
     @documented(StackedDensityRegressor.fit)
     @fitting
@@ -413,6 +430,11 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         check_numbers(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
+        self.target_transformer_ = None
+        if self.target_transform is not None:
+            Y, weight = y.astype(np.float64)[:, None], of_rows.get("sample_weight")
+            self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
+            y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
         unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers are none
         square = np.average(((y - predicted) / unit) ** 2, weights=of_rows.get("sample_weight"))
@@ -435,4 +457,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
-        return Parts([1.0], [Normals(self.estimator_, self.std_)]), X
+        model: Any = Normals(self.estimator_, self.std_)
+        if self.target_transformer_ is not None:
+            model = TransformedModel(model, self.target_transformer_)
+        return Parts([1.0], [model]), X

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
 import math
 import time
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, InvalidParameterError
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import MOST_INTEGER, Scaling, resolve_seed, row_blocks
+from ..data.arrays import Scaling, resolve_seed, row_blocks
 from ..data.deadline import Deadline
 from ..data.devices import (
-    ACCELERATORS,
     HOST,
     is_host,
     map_blocks,
@@ -33,99 +27,30 @@ from ..data.devices import (
     resolve_device,
 )
 from ..data.findings import Diagnosis
-from ..data.kinds import checked_kinds
 from ..data.messages import warn
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
-from ..recipes.recipe import Fitted, Folds, Plan, Problem, Recipe, Sizes, Start
-from ..training.interrupts import one_fit
-from ..training.loop import History
+from ..recipes.plan import Folds, Plan, Sizes
+from ..recipes.recipe import Fitted, Problem, Recipe
+from ..recipes.warm_start import Start
+from ..training.history import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
+from .context import fitting, numeric_context, predicting
 from .importances import posterior_importances, representative_rows, spread_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, begin, begin_in_time, budget_of, train_run
+from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
 
-TAKE_MEMORY = (
-    "batch_size",
-    "n_inducing",
-    "n_components",
-    "basis_batch_size",
-    "max_exact",
-    "hidden_layer_sizes",
-    "n_estimators",
-    "n_waves",
-    "n_layers",
-    "hidden_dims",
-    "n_samples",
-)
-RAN_OUT = "ran out of memory"
-MOST_ERROR = 1e15  # whose square float32 has, with room for products
 HOPELESS = 10.0
 """Nats per row and output of a scaled target, for which a constant has about 1.42."""
-
-
-# ---- numeric context -----------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def numeric_context() -> Iterator[None]:
-    """Disable an autocast around the call: types are arguments here."""
-    with contextlib.ExitStack() as stack:
-        for kind in (HOST.type, *ACCELERATORS):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
-
-
-@contextlib.contextmanager
-def predicting() -> Iterator[None]:
-    """Disable gradients and autocast while predicting."""
-    with torch.no_grad(), numeric_context():
-        yield
-
-
-def fitting(method: Callable) -> Callable:
-    """Enable gradients, and restore the estimator's state if the wrapped method raises.
-
-    A MemoryError then says what to lower.
-    """
-
-    @functools.wraps(method)
-    def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
-        state = dict(vars(estimator))
-        try:
-            with one_fit(), torch.inference_mode(False), torch.enable_grad(), numeric_context():
-                return method(estimator, *args, **kwargs)
-        except BaseException as error:
-            vars(estimator).clear()
-            vars(estimator).update(state)
-            if RAN_OUT not in str(error) and ran_out_of_memory(error):
-                raise MemoryError(what_to_lower(estimator)) from error
-            raise
-
-    return wrapped
-
-
-def what_to_lower(estimator: BaseEstimator) -> str:
-    """Say what makes a fit take less memory."""
-    params = estimator.get_params(deep=False)
-    given = [f"{name} (now {params[name]!r})" for name in TAKE_MEMORY if name in params]
-    lower = f"lower {', '.join(given)}, or " if given else ""
-    return (
-        f"{type(estimator).__name__} {RAN_OUT} on device={params.get('device')!r}: {lower}"
-        "free memory there, or set device='cpu'."
-    )
-
-
-# ---- the estimator -------------------------------------------------------------------------------
 
 
 class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
@@ -416,36 +341,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         return whole
 
 
-# ---- parameters ----------------------------------------------------------------------------------
-
-
-def check_numbers(estimator: BaseEstimator) -> None:
-    """Raise an error where a number is True or False, which Python counts with, or too long for C.
-
-    Raises
-    ------
-    InvalidParameterError
-        A ValueError and a TypeError, as scikit-learn's own checks raise.
-    """
-    constraints: dict[str, list] = estimator._parameter_constraints
-    for name, value in estimator.get_params(deep=False).items():
-        allowed = constraints.get(name, [])
-        is_number = any(isinstance(kind, Interval) for kind in allowed)
-        if isinstance(value, bool | np.bool_) and is_number and "boolean" not in allowed:
-            raise InvalidParameterError(
-                f"The {name!r} parameter of {type(estimator).__name__} must be a number, got "
-                f"{value!r}."
-            )
-        if isinstance(value, Integral) and is_number and abs(int(value)) > MOST_INTEGER:
-            raise InvalidParameterError(
-                f"The {name!r} parameter of {type(estimator).__name__} must be at most "
-                f"{MOST_INTEGER}, got {value!r}."
-            )
-
-
-# ---- parameters that changed since a fit ---------------------------------------------------------
-
-
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:
     """Describe parameters, for comparisons."""
     params = estimator.get_params(deep=False)
@@ -461,27 +356,6 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
         for name in now
         if now[name] != before.get(name)
     }
-
-
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
-    given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
-    return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
-
-
-def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return the variance of a known error, (n, P), for targets in units of `scale` (P,)."""
-    with np.errstate(over="ignore"):
-        relative = y_std / scale
-    if relative.max(initial=0.0) > MOST_ERROR:
-        raise ValueError(
-            f"y_std must be at most {MOST_ERROR:g} times the standard deviation of y (1 where that "
-            f"is not scaled), got {relative.max():.1g} times: leave such rows out."
-        )
-    return np.square(relative)
 
 
 def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..training.loop import History
+from ..training.history import History
 
 if TYPE_CHECKING:
 

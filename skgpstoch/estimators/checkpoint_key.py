@@ -12,7 +12,7 @@ import torch
 
 from ..data.arrays import fingerprint, plain, readable
 from ..data.rows import Data
-from ..recipes.recipe import Start
+from ..recipes.warm_start import Start
 from ..training.checkpoint import Checkpoint
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model

@@ -15,8 +15,8 @@ from ..data.arrays import readable
 from ..data.rows import Data
 from ..docstrings import documented
 from ..likelihoods.probabilities import ClassLikelihood
-from .base import BaseGP, validate_inputs
-from .validation import check_labels, check_weight
+from .base import BaseGP
+from .validation import check_labels, check_weight, validate_inputs
 
 
 class Classifier(ClassifierMixin, BaseGP):

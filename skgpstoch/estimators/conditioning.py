@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..objectives.conditioning import conditioned
-from .base import BaseGP, fitting
+from .base import BaseGP
+from .context import fitting
 
 
 @fitting

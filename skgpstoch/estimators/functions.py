@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.arrays import Scaling
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..posteriors.functions import Functions
-from .base import predicting
+from .context import predicting
 
 
 class SampledFunctions:
@@ -87,13 +87,27 @@ class SampledFunctions:
         Parameters
         ----------
         X : Tensor of shape (n_samples_X, n_features)
-            Inputs, which are not validated.
+            Inputs, of which only the shape is validated.
+
+        Raises
+        ------
+        ValueError
+            If X is no tensor of this shape.
 
         Returns
         -------
         values : Tensor of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             In float64, on the device of the model.
         """
+        if not isinstance(X, Tensor) or X.ndim != 2 or not len(X):
+            got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
+            raise ValueError(
+                f"X must be a tensor of shape (n_samples_X, n_features), one row at least, got "
+                f"{got}: call the functions themselves with arrays."
+            )
+        width = np.size(self._x_scaling.offset)
+        if width > 1 and X.shape[1] != width:  # one number is for any width
+            raise ValueError(f"X has {X.shape[1]} features, but {width} are expected.")
         X = X.to(self._device, torch.float64)
 
         def tensor(a: np.ndarray) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.arrays import Scaling
 from ..distributions.law import Law
 from ..maths.gaussian import Marginals
-from .base import predicting
+from .context import predicting
 
 LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) has a moment then, with room to spare
 

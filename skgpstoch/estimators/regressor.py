@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
-from torch import Tensor
 
 from ..data.arrays import readable, resolve_seed
 from ..data.asked import check_coverage, check_n_samples
-from ..data.rows import Data, Rows
-from ..data.target_transforms import fitted_transform
+from ..data.rows import Data
 from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
-from ..distributions.transformed import transformed, transformed_draws
+from ..distributions.transformed import transformed
 from ..docstrings import documented
-from ..likelihoods.base import regression_likelihood
-from ..likelihoods.real import AdditiveNoise, Noiseless
-from ..posteriors.gradients import MomentGradients, gradients_by_blocks
-from .base import (
-    BaseGP,
-    known_noise,
-    numeric_context,
-    predicting,
-    predictor,
-    validate_inputs,
-)
+from .base import BaseGP, predictor
 from .conditioning import condition
+from .context import predicting
 from .functions import SampledFunctions
 from .predicted import PredictedLaw
-from .validation import (
-    check_column,
-    check_weight,
-    check_y_std,
-    warn_of_overflow,
+from .predictions import (
+    by_blocks,
+    draws_of,
+    gradients_of,
+    joint_moments_of,
+    mean_of,
+    moments_of,
+    of_targets,
+    predicted_by_blocks,
 )
-
-KNOWN_AND_TRANSFORMED = (
-    "y_std must be None with target_transform: known errors are of y itself, and not of the "
-    "transformed target."
-)
+from .targets import check_exposed, check_shape, transformer_of, with_transformed_targets
+from .validation import check_column, check_weight, check_y_std, validate_inputs
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
@@ -72,14 +60,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         options = {"multi_output": True, "y_numeric": True}
         least = 2 if reset else 1
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
-        shape = y.shape[1:]
         if reset:
-            self._y_shape = shape
-        elif shape != self._y_shape and {shape, self._y_shape} != {(), (1,)}:
-            raise ValueError(
-                f"y must have shape {('n_samples', *self._y_shape)}, as at the first call, "
-                f"got {('n_samples', *shape)}."
-            )
+            self._y_shape = y.shape[1:]
+        check_shape(self, y.shape[1:])
         y = np.ascontiguousarray(y, dtype=np.float64).reshape(len(y), -1)
         if exposure is not None:
             exposure = check_column(exposure, len(X), "exposure")
@@ -93,26 +76,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return with_transformed_targets(self, data, reset)
 
     # ---- predictions -------------------------------------------------------------------------
-
-    def _moments(
-        self, X: Any, latent: bool, exposure: Any, y_std: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-        mean, std = by_blocks(self, X, lambda law, _: law.moments(), latent, exposure, y_std)
-        if not latent and transformer_of(self) is None:
-            warn_of_overflow(std / self._y_scaling.scale)
-        return mean, std
-
-    def _mean(self, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
-        """Return the mean of y, or of f, in the units of y, (n, P)."""
-        is_cheap = hasattr(self, "posterior_") and self.posterior_.has_cheap_mean
-        if not is_cheap or not (latent or transformer_of(self) is None):
-            return self._moments(X, latent, exposure, y_std)[0]
-        X, posterior = self._query(X)  # noise has no mean, and variances are dear
-        posterior.likelihood.of(known_rows(X, exposure, y_std, self._y_scaling.scale))
-        (mean,) = self._collect(len(X), lambda block: (posterior.mean(X[block]),))
-        offset, scale = self._y_scaling
-        return mean * scale + offset
 
     def _shaped(self, a: np.ndarray) -> np.ndarray:
         """(n, P, ...) → the shape of the user's y."""
@@ -157,39 +120,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
         if return_cov:
-            return self._mean_and_covariance(X, latent, y_std)
+            mean, cov = joint_moments_of(self, X, latent, y_std)
+            return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
         if return_std:
-            mean, std = self._moments(X, latent, exposure, y_std)
+            mean, std = moments_of(self, X, latent, exposure, y_std)
             return self._shaped(mean), self._shaped(std)
-        return self._shaped(self._mean(X, latent, exposure, y_std))
-
-    def _mean_and_covariance(
-        self, X: Any, latent: bool, y_std: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        X, posterior = self._query(X)
-        if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
-            raise ValueError(
-                f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
-                "f and independent noise."
-            )
-        if not latent and transformer_of(self) is not None:
-            raise ValueError(
-                "return_cov=True needs latent=True with target_transform: the covariance is of the "
-                "transformed target."
-            )
-        np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
-        with predicting():
-            q, likelihood = posterior.predictive(
-                X, known_rows(X, None, y_std, self._y_scaling.scale)
-            )
-            cov = posterior.covariance(X)
-            if not latent:
-                noise = cast(AdditiveNoise, likelihood)
-                cov = noise.joint_covariance(q, cov, posterior.between(X))
-        offset, scale = self._y_scaling
-        mean = q.mixture_moments()[0].cpu().numpy() * scale + offset
-        cov = np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2  # (N, N, P)
-        return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
+        return self._shaped(mean_of(self, X, latent, exposure, y_std))
 
     @documented(predict)
     def predict_std(
@@ -202,7 +138,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             In the units of y.
         """
-        return self._shaped(self._moments(X, latent, exposure, y_std)[1])
+        return self._shaped(moments_of(self, X, latent, exposure, y_std)[1])
 
     @documented(predict)
     def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -308,18 +244,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Draws, in the units of y.
         """
         n_samples = check_n_samples(n_samples)
-        X, posterior = self._query(X)
-        rows = known_rows(X, exposure, y_std, self._y_scaling.scale)
-        generator = torch.Generator(X.device).manual_seed(resolve_seed(random_state))
-        with predicting():  # (n_samples, N, P)
-            if latent:
-                drawn = posterior.sample(X, n_samples, generator)
-            else:
-                drawn = posterior.sample_y(X, rows, n_samples, generator)
-        offset, scale = self._y_scaling
-        draws = np.moveaxis(drawn.cpu().numpy() * scale + offset, 0, -1)  # (N, P, n_samples)
-        if not latent and (transformer := transformer_of(self)) is not None:
-            draws = transformed_draws(draws, transformer)
+        draws = draws_of(self, X, n_samples, random_state, latent, exposure, y_std)
         return self._shaped(draws)
 
     @documented(sample_y)
@@ -503,142 +428,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)
         return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
-
-
-def predicted_by_blocks(
-    model: Regressor,
-    X: Any,
-    compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
-    latent: bool,
-    exposure: Any,
-    y_std: Any,
-) -> list[np.ndarray]:
-    """Put together what is computed of blocks of rows, of the (transformed) target or of f."""
-    if y_std is not None and transformer_of(model) is not None:
-        raise ValueError(KNOWN_AND_TRANSFORMED)
-    X, posterior = model._query(X)
-    rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
-
-    def of_block(block: slice) -> tuple[Tensor, ...]:
-        q, likelihood = posterior.predictive(X[block], rows[block])
-        law = PredictedLaw(q, Noiseless() if latent else likelihood, model._y_scaling)
-        return tuple(map(torch.from_numpy, compute(law, block)))
-
-    return model._collect(len(X), of_block)
-
-
-def by_blocks(
-    model: Regressor,
-    X: Any,
-    compute: Callable[[Law, slice], tuple[np.ndarray, ...]],
-    latent: bool,
-    exposure: Any,
-    y_std: Any,
-) -> list[np.ndarray]:
-    """Put together what is computed of the distributions of blocks of rows."""
-    transformer = None if latent else transformer_of(model)
-
-    def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
-        return compute(law if transformer is None else transformed(law, transformer), block)
-
-    return predicted_by_blocks(model, X, of_block, latent, exposure, y_std)
-
-
-def of_targets(
-    model: Regressor, data: Data, function: Callable[[Any, Any], np.ndarray]
-) -> np.ndarray:
-    """Return a function of the distributions and of targets, by blocks of rows."""
-    X, rows, posterior = model._labelled(data)
-    transformer = transformer_of(model)
-
-    def of_block(block: slice) -> tuple[Tensor]:
-        law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
-        if transformer is None:
-            return (torch.from_numpy(function(law, rows.y[block])),)
-        y = transformer.inverse_transform(data.y[block])
-        return (torch.from_numpy(function(transformed(law, transformer), y)),)
-
-    return model._collect(len(X), of_block)[0]
-
-
-# ---- transformed targets -------------------------------------------------------------------------
-
-
-def transformer_of(model: Regressor) -> Any:
-    """Return what targets are transformed by, or None."""
-    return getattr(model, "target_transformer_", None)
-
-
-def with_transformed_targets(model: Regressor, data: Data, reset: bool) -> Data:
-    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
-
-    Raises
-    ------
-    ValueError
-        If targets are counts or have known errors, or cannot be transformed.
-    """
-    if reset and hasattr(model, "target_transform"):
-        model.target_transformer_ = None
-        if model.target_transform is not None:
-            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
-                raise ValueError(
-                    f"target_transform must be None where y are counts, got "
-                    f"{model.target_transform!r}."
-                )
-            given = model.target_transform, data.y, data.weight
-            model.target_transformer_ = fitted_transform(*given)
-    if (transformer := transformer_of(model)) is None:
-        return data
-    if data.y_std is not None:
-        raise ValueError(KNOWN_AND_TRANSFORMED)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
-    if not np.isfinite(z).all():
-        raise ValueError(
-            f"y must be where target_transform={model.target_transform!r} is finite, got "
-            f"{data.y[~np.isfinite(z)][0]:g}."
-        )
-    return replace(data, y=z)
-
-
-def gradients_of(model: Regressor, X: Any, latent: bool) -> MomentGradients:
-    """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
-    if not latent and transformer_of(model) is not None:
-        raise ValueError(
-            "predict_gradient has no gradients of y where target_transform is set: ask for those "
-            "of f, the transformed target's, by latent=True."
-        )
-    X, posterior = model._query(X)
-
-    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
-        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
-        return (q if latent else likelihood.moments(q)).mixture_moments()
-
-    with numeric_context():
-        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
-    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
-    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
-    return MomentGradients(of_y.mean, of_y.std, *slopes)
-
-
-def check_exposed(model: Regressor, exposure: Any) -> None:
-    """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
-    if exposure is None and getattr(model, "_fitted_with_exposure", False):
-        raise ValueError(
-            "exposure must be given, as the model was fitted with one: without it y cannot be "
-            "judged."
-        )
-
-
-def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
-    """Return per-row inputs other than X and y, for targets in units of `scale` (P,)."""
-    e = s = None
-    if exposure is not None:
-        e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
-    if y_std is not None:
-        y_std = check_y_std(y_std, (len(X), len(scale)))
-        s = torch.from_numpy(known_noise(y_std, scale)).to(X)
-    return Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
 
 
 class GeneralRegressor(Regressor):

@@ -21,8 +21,8 @@ from ..kernels import to_sklearn
 from ..kernels.matrices import set_theta
 from ..likelihoods.real import AdditiveNoise
 from ..maths.linalg import NotPositiveDefiniteError
+from ..training.history import History
 from ..training.jobs import threads_as
-from ..training.loop import History
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds
 from .runs import Run, optimizer_of, train_run
 

@@ -20,9 +20,11 @@ from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
-from ..recipes.recipe import Plan, Problem, Recipe, Sizes
-from ..training.checkpoint import Checkpoint
-from ..training.loop import History, Trainer, copy_of, train
+from ..recipes.plan import Plan, Sizes
+from ..recipes.recipe import Problem, Recipe
+from ..training.checkpoint import Checkpoint, copy_of
+from ..training.history import History
+from ..training.loop import Trainer, train
 from ..training.optimizers import make_optimizer
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end

@@ -14,12 +14,15 @@ from ..data.devices import resolve_device
 from ..data.rows import Data
 from ..docstrings import documented
 from ..objectives.base import Objective
-from ..recipes.recipe import Problem, Recipe, Sizes, Start
+from ..recipes.plan import Sizes
+from ..recipes.recipe import Problem, Recipe
+from ..recipes.warm_start import Start
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
-from .base import BaseGP, Run, changed_parameters, fitting, representations
+from .base import BaseGP, Run, changed_parameters, representations
 from .checkpoint_key import SILENT
 from .classifier import Classifier
+from .context import fitting
 from .regressor import GeneralRegressor, Regressor
 
 STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have

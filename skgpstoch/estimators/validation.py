@@ -1,17 +1,21 @@
-"""What is known of rows besides X and y, checked as scikit-learn would."""
+"""Parameters, rows, and what is known of rows besides X and y, checked as scikit-learn would."""
 
 from __future__ import annotations
 
 import reprlib
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ..data.arrays import readable
+from ..data.arrays import MOST_INTEGER, readable
+from ..data.kinds import checked_kinds
 from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.base import largest
@@ -20,6 +24,7 @@ FEWEST_COUNTED = 0.05
 """Of rows, by their weights, below which these are taken for proportions: with a warning."""
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
+MOST_ERROR = 1e15  # whose square float32 has, with room for products
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
@@ -149,3 +154,45 @@ def warn_of_overflow(std: np.ndarray) -> None:
             "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
             RuntimeWarning,
         )
+
+
+def check_numbers(estimator: BaseEstimator) -> None:
+    """Raise an error where a number is True or False, which Python counts with, or too long for C.
+
+    Raises
+    ------
+    InvalidParameterError
+        A ValueError and a TypeError, as scikit-learn's own checks raise.
+    """
+    constraints: dict[str, list] = estimator._parameter_constraints
+    for name, value in estimator.get_params(deep=False).items():
+        allowed = constraints.get(name, [])
+        is_number = any(isinstance(kind, Interval) for kind in allowed)
+        if isinstance(value, bool | np.bool_) and is_number and "boolean" not in allowed:
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} must be a number, got "
+                f"{value!r}."
+            )
+        if isinstance(value, Integral) and is_number and abs(int(value)) > MOST_INTEGER:
+            raise InvalidParameterError(
+                f"The {name!r} parameter of {type(estimator).__name__} must be at most "
+                f"{MOST_INTEGER}, got {value!r}."
+            )
+
+
+def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
+    given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
+    return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
+
+
+def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the variance of a known error, (n, P), for targets in units of `scale` (P,)."""
+    with np.errstate(over="ignore"):
+        relative = y_std / scale
+    if relative.max(initial=0.0) > MOST_ERROR:
+        raise ValueError(
+            f"y_std must be at most {MOST_ERROR:g} times the standard deviation of y (1 where that "
+            f"is not scaled), got {relative.max():.1g} times: leave such rows out."
+        )
+    return np.square(relative)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..data.arrays import row_blocks
 from ..data.devices import QUICKER, either, is_host
+from ..maths.first_order import first_order
 
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -114,7 +114,7 @@ class _Radial(torch.autograd.Function):
         return k
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         A, B, slope = ctx.saved_tensors
         W = (grads[0] * slope).to(A.dtype)  # dr²_ij = 2 (a_i − b_j)ᵀ(da_i − db_j)

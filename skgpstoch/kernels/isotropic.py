@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..data.arrays import row_blocks
+from ..maths.first_order import first_order
 from . import expressions as kernels
 from .distances import Profile, rbf
 from .expressions import Kernel
@@ -85,21 +85,21 @@ def value(r2: Tensor, profile: Profile) -> Tensor:
 
 def with_gradient(r2: Tensor, profile: Profile) -> Tensor:
     """κ, of which the slope is all that is kept."""
-    return _Profile.apply(r2.clamp_min(0.0), profile)
+    return _Profile.apply(r2.clamp_min(0.0), r2, profile)
 
 
 class _Profile(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, r2: Tensor, profile: Profile) -> Tensor:
+    def forward(ctx: Any, r2: Tensor, kept: Tensor, profile: Profile) -> Tensor:
         K, slope = profile(r2)
-        ctx.save_for_backward(slope)
+        ctx.save_for_backward(slope, kept)  # which the graph of r2 has in memory anyway
         return K
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return grads[0] * slope, None
+    @first_order
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        slope, _ = ctx.saved_tensors
+        return grads[0] * slope, None, None
 
 
 def blocks_of(A: Tensor, n_points: int) -> Iterator[slice]:
@@ -119,7 +119,7 @@ class _WeightedSums(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         A, B, W = ctx.saved_tensors
         A_bar = torch.empty_like(A) if ctx.needs_input_grad[0] else None
@@ -147,7 +147,7 @@ class _WeightedPairs(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         X, W, length_scale = ctx.saved_tensors
         X_bar = torch.empty_like(X) if ctx.needs_input_grad[0] else None

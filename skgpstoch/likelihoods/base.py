@@ -10,12 +10,11 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..data.rows import Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
@@ -269,33 +268,6 @@ def differentiate(
         )
     d_mean, d_var = (g[0] for g in gradients)
     return in_type_of(q, value if learned else value.detach(), d_mean, d_var)
-
-
-class _Known(torch.autograd.Function):
-    """A function of rows, (N,), whose derivatives (N, P) are known: one node of the graph.
-
-    Second derivatives are not, and raise an error.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
-        half = len(tensors) // 2
-        ctx.like, ctx.slopes = tensors[:half], tensors[half:]
-        return value.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        weight = outputs[0][:, None]
-        pairs = zip(ctx.like, ctx.slopes, strict=True)
-        given = [(weight * dx).sum_to_size(x.shape).to(x) for x, dx in pairs]
-        return None, *given, *(None for _ in given)
-
-
-def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """Return values of rows (N,) with derivatives (N, P) by tensors of shape (N, P) or (P,)."""
-    tensors, given = zip(*slopes, strict=True)
-    return cast(Tensor, _Known.apply(value, *tensors, *given))
 
 
 def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:

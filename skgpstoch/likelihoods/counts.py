@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from ..data.devices import constants
 from ..data.rows import Rows
+from ..maths.first_order import with_slopes
 from ..maths.gaussian import (
     Marginals,
     log_density,
     log_root,
     quadrature_nodes,
     trapezoid_nodes,
-    with_derivatives,
 )
 from .base import (
     REACH,
@@ -153,7 +153,7 @@ class Poisson(Likelihood):
         f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
         """
         log_p, d_mean, d_var = self._log_mean(y.double(), q, COUNT_PREDICTIVE_NODES)
-        return with_derivatives(log_p, q.double(), d_mean, d_var)
+        return with_slopes(log_p, (q.mean, d_mean), (q.var, d_var))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         return super().log_predictive(y, q).to(q.mean.dtype)

@@ -10,6 +10,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from ..data.rows import Rows
+from ..maths.first_order import with_slopes
 from ..maths.gaussian import LOG_2PI, Marginals, log_density, log_half_moment, ndtr, trapezoid_nodes
 from .base import Gradients, in_type_of, is_learned, named
 from .real import AdditiveNoise, gaussian_draws, log_parameter, numbers
@@ -298,8 +299,7 @@ class StudentT(AdditiveNoise):
         half = 0.5 * self.df.detach().double()
         by_half = (p * (half.log() + 1.0 + u - u.exp() - torch.digamma(half))).sum(0)
         given = (self.scale.double().square(), (by_V * inverse).sum(0)), (0.5 * self.df, by_half)
-        change = sum(((x - x.detach()) * dx).sum(-1) for x, dx in given)
-        return in_type_of(q, total + change, *gradients[1:])
+        return in_type_of(q, with_slopes(total, *given), *gradients[1:])
 
     def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
         """An upper bound of p(u | y), u = log τ: a concave function and a decreasing one."""

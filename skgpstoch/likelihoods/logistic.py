@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..data.devices import constants
-from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment, with_derivatives
+from ..maths.first_order import with_slopes
+from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
 
 N_TERMS = 20  # of the series
 NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
@@ -72,7 +73,7 @@ def log_mean(q: Marginals) -> Tensor:
         k = torch.arange(N_TERMS, dtype=c.dtype, device=c.device)
         d_mean = combine((k + 1) * c, left) - combine(k * c, right)
         d_var = 0.5 * (combine((k + 1) ** 2 * c, left) + combine(k**2 * c, right))
-    return with_derivatives(value, q, d_mean, d_var)
+    return with_slopes(value, (q.mean, d_mean), (q.var, d_var))
 
 
 def log_expectations(q: Marginals) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,7 +92,7 @@ def expected_log(q: Marginals) -> Tensor:
     """Return E[log g(f)], (S, N, P), with these derivatives."""
     with torch.no_grad():
         value, d_mean, d_var = log_expectations(q)
-    return with_derivatives(value, q, d_mean, d_var)
+    return with_slopes(value, (q.mean, d_mean), (q.var, d_var))
 
 
 def _mean_negative_part(q: Marginals) -> Tensor:

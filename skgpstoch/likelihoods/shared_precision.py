@@ -12,6 +12,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 from torch import Tensor
 
 from ..data.devices import constants, is_host
+from ..maths.first_order import with_slopes
 from ..maths.gaussian import Marginals, inverse
 from ..maths.ranked_probability import crps_of_student_t
 from .base import (
@@ -19,7 +20,6 @@ from .base import (
     check_probability,
     in_type_of,
     named,
-    with_slopes,
 )
 from .heavy_tailed import StudentT
 from .real import AdditiveNoise

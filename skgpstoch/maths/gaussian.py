@@ -79,12 +79,6 @@ class Marginals(NamedTuple):
         return Marginals(self.mean.double(), self.var.double())
 
 
-def with_derivatives(value: Tensor, q: Marginals, d_mean: Tensor, d_var: Tensor) -> Tensor:
-    """Return a function of q, all (S, N, P), with a graph that has these derivatives."""
-    moved = (q.mean - q.mean.detach()) * d_mean + (q.var - q.var.detach()) * d_var
-    return value + moved
-
-
 def inverse(
     cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float | Tensor
 ) -> Tensor:

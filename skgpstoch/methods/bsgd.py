@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import AUTO, POSITIVE_INTEGER, FiniteParameters
+from ..estimators.finite_parameters import FiniteParameters
+from ..estimators.parameters import AUTO, POSITIVE_INTEGER
 from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales
@@ -31,8 +32,11 @@ from ..objectives.base import Objective, surrogate
 from ..objectives.evidence import FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
 from ..recipes.evidence import EvidenceRecipe, ExactRecipe
+from ..recipes.kernel_choice import KernelChoice
 from ..recipes.networks import build_network
-from ..recipes.recipe import KernelChoice, Plan, Problem, Sizes, Start, load_fitted
+from ..recipes.plan import Plan, Sizes
+from ..recipes.recipe import Problem
+from ..recipes.warm_start import Start, load_fitted
 
 MAX_EXACT_ROWS = 10_000  # for a kernel without finite features: its predictor is exact, O(n³)
 EXACT_EVALUATION_ROWS = 2_000  # of training, for a held-out score whose posterior costs O(n³)

@@ -25,11 +25,11 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..recipes.patches import OF_PATCHES, Patches
@@ -176,25 +176,14 @@ class HiddenImageParameters:
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     HiddenImageParameters,
-    groups.DrawParameters,
+    variational.DrawParameters,
     ImageParameters,
-    groups.OrthogonalParameters,
-    groups.InducingParameters,
+    variational.OrthogonalParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
-
-
-def convolutional_recipe(p: ConvolutionalGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return responses to patches, a loss and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=Patches.of(p),
-    )
 
 
 def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
@@ -238,7 +227,7 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPClassifier(
-    ConvolutionalGPParameters, groups.ClassificationParameters, VariationalClassifier
+    ConvolutionalGPParameters, variational.ClassificationParameters, VariationalClassifier
 ):
     """Classification of images by the responses of a Gaussian process to their patches.
 
@@ -270,13 +259,14 @@ class ConvolutionalGPClassifier(
     patch_responses = mean_responses
 
     def _recipe(self) -> VariationalRecipe:
-        return convolutional_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, Patches.of)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPRegressor(
-    ConvolutionalGPParameters, groups.RegressionParameters, VariationalRegressor
+    ConvolutionalGPParameters, variational.RegressionParameters, VariationalRegressor
 ):
     """Regression on images by the responses of a Gaussian process to their patches.
 
@@ -312,4 +302,5 @@ class ConvolutionalGPRegressor(
     def _recipe(self) -> VariationalRecipe:
         if self.noise == "input" and np.size(self.hidden_channels):
             raise ValueError("noise must be 'constant' with hidden_channels, got 'input'.")
-        return convolutional_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, Patches.of)

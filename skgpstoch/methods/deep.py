@@ -23,11 +23,11 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.deep import DeepPosterior
 from ..recipes.layers import OF_LAYERS, Layers
 from ..recipes.variational import VariationalRecipe
@@ -132,24 +132,13 @@ class LayerParameters:
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     LayerParameters,
-    groups.DrawParameters,
-    groups.OrthogonalParameters,
-    groups.InducingParameters,
+    variational.DrawParameters,
+    variational.OrthogonalParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
-
-
-def deep_recipe(p: DeepGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return layers, a loss and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=Layers.of(p),
-    )
 
 
 def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -197,7 +186,7 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPRegressor(DeepGPParameters, groups.TargetParameters, VariationalRegressor):
+class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
     For functions whose scale changes with the input. On tables of many rows it is slower than
@@ -230,12 +219,15 @@ class DeepGPRegressor(DeepGPParameters, groups.TargetParameters, VariationalRegr
     hidden = hidden_layers
 
     def _recipe(self) -> VariationalRecipe:
-        return deep_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, Layers.of)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPClassifier(DeepGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class DeepGPClassifier(
+    DeepGPParameters, variational.ClassificationParameters, VariationalClassifier
+):
     """Deep Gaussian-process classification by doubly stochastic variational inference.
 
     See Also
@@ -261,4 +253,5 @@ class DeepGPClassifier(DeepGPParameters, groups.ClassificationParameters, Variat
     hidden = hidden_layers
 
     def _recipe(self) -> VariationalRecipe:
-        return deep_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, Layers.of)

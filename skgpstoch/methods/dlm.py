@@ -33,6 +33,7 @@ from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
@@ -43,10 +44,13 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
-from ..recipes.recipe import Fitted, KernelChoice, Plan, Recipe, Start
+from ..recipes.kernel_choice import KernelChoice
+from ..recipes.plan import Plan
+from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
+from ..recipes.warm_start import Start
+from ..training.history import History
 from ..training.interrupts import keeps_best
-from ..training.loop import History
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
@@ -326,10 +330,10 @@ def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
 @dataclass(eq=False, repr=False, kw_only=True)
 class DLMParameters(
     groups.KernelParameters,
-    groups.LossParameters,
-    groups.OrthogonalParameters,
+    variational.LossParameters,
+    variational.OrthogonalParameters,
     groups.NetworkParameters,
-    groups.InducingParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share.
 
@@ -396,7 +400,7 @@ def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMRegressor(DLMParameters, groups.RegressionParameters, VariationalRegressor):
+class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that predictions are judged by: their negative log
@@ -443,7 +447,7 @@ class DLMRegressor(DLMParameters, groups.RegressionParameters, VariationalRegres
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMClassifier(DLMParameters, groups.ClassificationParameters, VariationalClassifier):
+class DLMClassifier(DLMParameters, variational.ClassificationParameters, VariationalClassifier):
     """Classification by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss that probabilities are judged by: their negative

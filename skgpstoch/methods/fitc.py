@@ -21,6 +21,7 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..docstrings import documented
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.regressor import Regressor
 from ..estimators.streams import VariationalRegressor, stream
@@ -46,8 +47,8 @@ class FITCRecipe(VariationalRecipe):
 class FITCRegressor(
     groups.NetworkParameters,
     groups.RestartParameters,
-    groups.InducingParameters,
-    groups.RegressionParameters,
+    variational.InducingParameters,
+    variational.RegressionParameters,
     groups.KernelParameters,
     Regressor,
 ):

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from ..data.devices import HOST
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import POSITIVE, FiniteParameters
+from ..estimators.finite_parameters import FiniteParameters
+from ..estimators.parameters import POSITIVE
 from ..estimators.streams import StreamingRegressor
 from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
@@ -28,7 +29,7 @@ from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
 from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
-from ..recipes.recipe import KernelChoice
+from ..recipes.kernel_choice import KernelChoice
 
 MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
 

@@ -22,7 +22,8 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor, nn
 
 from ..estimators.docs import public_estimator
-from ..estimators.parameters import SHARE, FiniteParameters
+from ..estimators.finite_parameters import FiniteParameters
+from ..estimators.parameters import SHARE
 from ..estimators.streams import StreamingRegressor
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det

@@ -21,10 +21,10 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
@@ -32,11 +32,11 @@ from ..recipes.variational import VariationalRecipe
 @dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
-    groups.OrthogonalParameters,
+    variational.LossParameters,
+    variational.OrthogonalParameters,
     groups.NetworkParameters,
     groups.RestartParameters,
-    groups.InducingParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share.
 
@@ -54,20 +54,9 @@ class SolveGPParameters(
     }
 
 
-def solvegp_recipe(p: SolveGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return S block-diagonal, Z and O, and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=InducingPoints.of(p),
-    )
-
-
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, VariationalRegressor):
+class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -99,12 +88,15 @@ class SolveGPRegressor(SolveGPParameters, groups.RegressionParameters, Variation
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return solvegp_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPClassifier(SolveGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class SolveGPClassifier(
+    SolveGPParameters, variational.ClassificationParameters, VariationalClassifier
+):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
@@ -131,4 +123,5 @@ class SolveGPClassifier(SolveGPParameters, groups.ClassificationParameters, Vari
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return solvegp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

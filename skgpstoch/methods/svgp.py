@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..estimators import parameters as groups
+from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ..losses import make_loss
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..recipes.inducing import InducingPoints
 from ..recipes.variational import VariationalRecipe
 
@@ -29,28 +29,17 @@ from ..recipes.variational import VariationalRecipe
 @dataclass(eq=False, repr=False, kw_only=True)
 class SVGPParameters(
     groups.KernelParameters,
-    groups.LossParameters,
+    variational.LossParameters,
     groups.NetworkParameters,
     groups.RestartParameters,
-    groups.InducingParameters,
+    variational.InducingParameters,
 ):
     """Parameters that regressor and classifier share."""
 
 
-def svgp_recipe(p: SVGPParameters, likelihood: Likelihood) -> VariationalRecipe:
-    """Return S full, Z of one kind, and a likelihood."""
-    return VariationalRecipe.of(
-        p,
-        likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
-        beta=float(p.beta),
-        features=InducingPoints.of(p),
-    )
-
-
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegressor):
+class SVGPRegressor(SVGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
@@ -86,12 +75,13 @@ class SVGPRegressor(SVGPParameters, groups.RegressionParameters, VariationalRegr
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return svgp_recipe(self, regression_likelihood(self.likelihood))
+        likelihood = regression_likelihood(self.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPClassifier(SVGPParameters, groups.ClassificationParameters, VariationalClassifier):
+class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
     Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
@@ -118,4 +108,5 @@ class SVGPClassifier(SVGPParameters, groups.ClassificationParameters, Variationa
     """
 
     def _recipe(self) -> VariationalRecipe:
-        return svgp_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

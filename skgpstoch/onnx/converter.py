@@ -53,7 +53,7 @@ def register_converters() -> None:
         elif estimator is skgpstoch.GaussianProcessRegressor:
             options = {"return_std": [True, False]}
         if issubclass(estimator, DropIn):
-            options["optim"] = [None, "cdist", "CDIST"]
+            options["optim"] = [None, "cdist"]
         given["options"] = options or None
         update_registered_converter(estimator, f"Skgpstoch{name}", shapes, convert, **given)
 

@@ -26,12 +26,11 @@ from ..ensembles.stacking import StackedDensityRegressor
 from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
-from ..kernels import from_sklearn
 from ..kernels.distances import Profile, matern_3, rbf
 from .classes import laplace_probability, of_two, probabilities
 from .distributions import Component, Family, MixtureValues, Weighted, total
 from .graph import Value
-from .kernels import covariance, radial, squared_distance, variance
+from .kernels import covariance, known, radial, squared_distance, variance
 from .lattice import rounded_moments
 from .posteriors import LatentValues, given_rows, latents, predictive
 from .refusals import CannotExport
@@ -73,8 +72,8 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
     if model.estimator_ is not None:
         return Weighted((1.0,), (of_many_rows(predicting, X).in_units(*scaling),))
     fitted = predicting.fitted
-    kernel = from_sklearn(fitted.kernel)
-    K_star = covariance(kernel, X, model.X_train_)
+    kernel = known(fitted.kernel)
+    K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     var = given_rows(variance(kernel, X), K_star, fitted.L)
     mean = K_star @ fitted.alpha
     std = var.sqrt() + np.zeros((1, fitted.alpha.shape[1]))
@@ -215,8 +214,8 @@ def _(model: GaussianProcessClassifier, X: Value) -> Value:
 
 def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
     """Probability of the second of two classes, (N, 1)."""
-    kernel = from_sklearn(model.kernel_)
-    K_star = covariance(kernel, X, model.X_train_)
+    kernel = known(model.kernel_)
+    K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     residual = model.weight_ * (model.y_train_ - model.pi_)
     var = given_rows(variance(kernel, X), K_star * model.W_sr_, model.L_)
     return laplace_probability(LatentValues(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
@@ -230,7 +229,7 @@ def _(model: ExactProcessClassifier, X: Value) -> Value:
     shares = torch.softmax(rows.offset, 0).numpy() * share
     parts = []
     for fitted in model._processes:
-        K = covariance(from_sklearn(fitted.kernel), A, Z)
+        K = covariance(known(fitted.kernel), A, Z)
         f = (K @ fitted.coefficients.numpy()) * fitted.confidence
         parts.append((f + offset).map("Softmax", axis=1) * (1.0 - share) + shares)
     return mixed(parts, model.weights_, model._confidence)

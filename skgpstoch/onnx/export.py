@@ -107,7 +107,7 @@ def to_onnx(
         If the model is not fitted, or `outputs` or `quantiles` are not as described.
     """
     check_can_be_asked(model)
-    graph = Graph()
+    width, graph = n_columns(model), Graph()
     X = Value(graph, "X")
     if is_classifier(model):
         found = of_classes(model, X, checked(outputs, OF_CLASSES, OF_CLASSES))
@@ -115,18 +115,32 @@ def to_onnx(
         named = checked(outputs, OF_NUMBERS, OF_NUMBERS[:2])
         found = of_numbers(model, X, named, checked_levels(quantiles))
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
-    return model_of(graph, {"X": int(model.n_features_in_)}, found, about)
+    return model_of(graph, {"X": width}, found, about)
 
 
 def check_can_be_asked(model: Any) -> None:
-    """Raise an error unless it is a fitted estimator with columns."""
+    """Raise an error unless it is a fitted estimator."""
     check_is_fitted(model)
     if isinstance(model, Pipeline | BaseSearchCV):
         raise CannotExport(type(model).__name__, OF_PIPELINES)
-    if not hasattr(model, "n_features_in_"):
+
+
+def n_columns(model: Any) -> int:
+    """Return the number of inputs, which a fit with a kernel of any objects does not ask for.
+
+    Raises
+    ------
+    NotFittedError
+        If there were no columns of numbers.
+    """
+    if hasattr(model, "n_features_in_"):
+        return int(model.n_features_in_)
+    X = np.asarray(getattr(model, "X_train_", None))
+    if X.ndim != 2 or X.dtype.kind not in "fiub":
         raise NotFittedError(
             f"This {type(model).__name__} was fitted to no columns of numbers: call fit before."
         )
+    return X.shape[1]
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:

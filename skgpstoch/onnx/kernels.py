@@ -7,7 +7,9 @@ import math
 from typing import Any
 
 import numpy as np
+from sklearn.gaussian_process import kernels as sk
 
+from ..kernels import contains, from_sklearn
 from ..kernels import expressions as k
 from .graph import Value
 from .refusals import CannotExport
@@ -40,6 +42,29 @@ def radial(r2: Value, nu: float) -> Value:
     polynomial = {0.5: lambda: None, 1.5: lambda: 1.0 + a, 2.5: lambda: 1.0 + a + a.square() / 3.0}
     factor = polynomial[nu]()
     return (-a).exp() if factor is None else factor * (-a).exp()
+
+
+def known(kernel: sk.Kernel) -> Any:
+    """Return a kernel of scikit-learn as `covariance` and `variance` take it.
+
+    That is in torch, but for PairwiseKernel, which predictions leave to scikit-learn.
+
+    Raises
+    ------
+    CannotExport
+        If it is one of a metric that has no graph.
+    TypeError
+        If it is another that does not run in torch.
+    """
+    if not contains(kernel, sk.PairwiseKernel):
+        return from_sklearn(kernel)
+    if type(kernel) in (sk.Sum, sk.Product):
+        return type(kernel)(known(kernel.k1), known(kernel.k2))
+    if type(kernel) is sk.Exponentiation:
+        return sk.Exponentiation(known(kernel.kernel), kernel.exponent)
+    if type(kernel) is sk.PairwiseKernel and kernel.metric in {*OF_PRODUCTS, *OF_DISTANCES}:
+        return kernel
+    raise CannotExport(repr(kernel))
 
 
 @functools.singledispatch
@@ -111,31 +136,78 @@ def _(kernel: k.WhiteNoise, X: Value) -> Value:
     return X.graph.constant(np.full((1, 1), float(number(kernel.noise_level))))
 
 
-@covariance.register
-def _(kernel: k.Sum, X: Value, Z: np.ndarray) -> Value:
+@covariance.register(sk.Sum)
+@covariance.register(k.Sum)
+def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
     return covariance(kernel.k1, X, Z) + covariance(kernel.k2, X, Z)
 
 
-@variance.register
-def _(kernel: k.Sum, X: Value) -> Value:
+@variance.register(sk.Sum)
+@variance.register(k.Sum)
+def _(kernel: Any, X: Value) -> Value:
     return variance(kernel.k1, X) + variance(kernel.k2, X)
 
 
-@covariance.register
-def _(kernel: k.Product, X: Value, Z: np.ndarray) -> Value:
+@covariance.register(sk.Product)
+@covariance.register(k.Product)
+def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
     return covariance(kernel.k1, X, Z) * covariance(kernel.k2, X, Z)
 
 
-@variance.register
-def _(kernel: k.Product, X: Value) -> Value:
+@variance.register(sk.Product)
+@variance.register(k.Product)
+def _(kernel: Any, X: Value) -> Value:
     return variance(kernel.k1, X) * variance(kernel.k2, X)
 
 
-@covariance.register
-def _(kernel: k.Exponentiation, X: Value, Z: np.ndarray) -> Value:
+@covariance.register(sk.Exponentiation)
+@covariance.register(k.Exponentiation)
+def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
     return covariance(kernel.kernel, X, Z) ** kernel.exponent
 
 
-@variance.register
-def _(kernel: k.Exponentiation, X: Value) -> Value:
+@variance.register(sk.Exponentiation)
+@variance.register(k.Exponentiation)
+def _(kernel: Any, X: Value) -> Value:
     return variance(kernel.kernel, X) ** kernel.exponent
+
+
+# ---- PairwiseKernel ------------------------------------------------------------------------------
+
+OF_PRODUCTS = {"linear", "cosine", "polynomial", "poly"}
+OF_DISTANCES = {"rbf", "laplacian"}
+DEGREE, COEF0 = 3.0, 1.0  # scikit-learn's own
+SMALLEST = np.finfo(np.float64).tiny  # below which a norm is that of 0, whose cosines are 0
+
+
+@covariance.register
+def _(kernel: sk.PairwiseKernel, X: Value, Z: np.ndarray) -> Value:
+    if kernel.metric in OF_PRODUCTS:
+        if kernel.metric == "cosine":
+            X, Z = X / norms(X), Z / np.maximum(np.linalg.norm(Z, axis=1), SMALLEST)[:, None]
+        return of_product(kernel, X @ Z.T)
+    parts = [X.columns([j]) - Z[:, j] for j in range(Z.shape[1])]
+    sizes = (part.square() if kernel.metric == "rbf" else part.abs() for part in parts)
+    return (-float(kernel.gamma) * functools.reduce(Value.__add__, sizes)).exp()
+
+
+@variance.register
+def _(kernel: sk.PairwiseKernel, X: Value) -> Value:
+    if kernel.metric in OF_DISTANCES:
+        return X.graph.constant(np.ones((1, 1)))
+    X = X / norms(X) if kernel.metric == "cosine" else X
+    return of_product(kernel, X.square().sum(1))
+
+
+def of_product(kernel: sk.PairwiseKernel, product: Value) -> Value:
+    """Return the kernel of inner products of rows, normalised ones for cosines."""
+    if kernel.metric in ("linear", "cosine"):
+        return product
+    given = kernel.pairwise_kernels_kwargs or {}
+    inner = float(kernel.gamma) * product + float(given.get("coef0", COEF0))
+    return inner ** float(given.get("degree", DEGREE))
+
+
+def norms(X: Value) -> Value:
+    """‖x‖ of each row, (N, 1)."""
+    return X.square().sum(1).sqrt().at_least(SMALLEST)

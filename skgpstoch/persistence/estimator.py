@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
+from ..data.asked import with_names_checked
 from ..documentation import DISTRIBUTION, page_template
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
+
+CALLED = """
+    condition_on fit log_predictive_density partial_fit predict predict_distribution
+    predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
+    sample_functions sample_y score
+"""
+"""Methods that users call, whose errors name the class of the estimator."""
 
 
 class SavedEstimator(BaseEstimator):
@@ -21,6 +30,12 @@ class SavedEstimator(BaseEstimator):
     """
 
     _doc_link_module = DISTRIBUTION
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls).keys() & set(CALLED.split()):
+            if inspect.isfunction(vars(cls)[name]):
+                setattr(cls, name, with_names_checked(vars(cls)[name]))
 
     @property
     def _doc_link_template(self) -> str:
@@ -59,7 +74,7 @@ class SavedEstimator(BaseEstimator):
         Raises
         ------
         ValueError
-            If a part of the model is neither our own nor of a class that attributes describe. Use
-            joblib then.
+            If a parameter has been set to what `fit` would refuse, or if a part of the model is
+            neither our own nor of a class that attributes describe. Use joblib then.
         """
         save(self, path)

@@ -27,11 +27,16 @@ from .registry import PACKAGE
 from .soundness import check_sound
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import MOST_TIMES, check_size
-from .tensor_file import read, table_of, write
+from .tensor_file import header_of, read, table_of, write
 
 FILE_FORMAT = "1"
 FREE_BYTES = 2**24  # that objects may take however small a file is; five thousand modules
 OWN = "own."  # begins names of classes and functions of the user's
+INSTEAD = {
+    False: "use joblib.dump, or skops.io.dump",
+    True: "give a function that `def` has named, for which skgpstoch.load asks as objects, one of "
+    "NumPy's (np.log, np.exp and the like, of numbers), or use joblib.dump",
+}
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 
@@ -76,7 +81,7 @@ class FileNames(Names):
     def keep(self, value: Any, path: str) -> None:
         raise ValueError(
             f"{path} is {value!r:.60}, of {type(value).__module__}.{type(value).__qualname__}, "
-            "which a file without pickle cannot hold: use joblib.dump, or skops.io.dump."
+            f"which a file without pickle cannot hold: {INSTEAD[callable(value)]}."
         )
 
 
@@ -129,11 +134,12 @@ def is_usual(cls: type) -> bool:
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """Write an estimator to a file."""
+    params = estimator.get_params(deep=False)
     packer = Packer(FileNames())
     state = packer.state(estimator)
     for _, value in packer.found.values():
         check_sound(value)
-    params = estimator.get_params(deep=False)
+    estimator._validate_params()  # which set_params does not
     metadata = {
         "format": FILE_FORMAT,
         "class": type(estimator).__name__,
@@ -142,7 +148,15 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
         "structure": state.structure,
     }
     metadata["sha256"] = digest(metadata, state.arrays)
-    write(Path(path), state.arrays, metadata)
+    header = header_of(metadata, state.arrays)
+    try:
+        check_size(header, len(header) + sum(a.nbytes for a in state.arrays))
+    except ValueError as error:
+        raise ValueError(
+            f"{type(estimator).__name__} has too long lists or dicts among its attributes, {error}:"
+            " keep numbers in arrays."
+        ) from error
+    write(checked_path(path), header, state.arrays)
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
@@ -185,11 +199,18 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     True
     """
     names = FileNames(objects)
-    with open(Path(path), "rb") as file:
+    with open(checked_path(path), "rb") as file:
         try:
             return loaded(file, names)
         except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
+
+
+def checked_path(path: Any) -> Path:
+    """Return a path, or raise a TypeError if this is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
+    return Path(path)
 
 
 def loaded(file: Any, names: FileNames) -> Any:

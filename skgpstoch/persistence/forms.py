@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from . import forms_of_pandas as of_pandas
 from .arrays import FEWEST
-from .registry import REQUESTS
+from .registry import REQUESTS, UFUNCS
 
 Function = types.FunctionType
 Parts = Iterable[tuple[str, Any]]  # where each is, for messages
@@ -148,6 +148,11 @@ def is_mersenne_twister(generator: np.random.RandomState) -> bool:
     """Tell whether a generator is of the usual kind."""
     state: Any = generator.get_state(legacy=False)
     return state["bit_generator"] == "MT19937"
+
+
+def is_known(function: np.ufunc) -> bool:
+    """Tell whether a function of NumPy's is one that files may name; SciPy's may have its name."""
+    return UFUNCS.get(function.__name__) is function
 
 
 def random_state(generator: np.random.RandomState) -> Parts:
@@ -330,6 +335,7 @@ FORMS: dict[str, Form] = {
     "scalar": Form(scalar, scalar_of),
     "cells": Form(cells, array_of_cells),
     "times": Form(times, array_of_times),
+    "ufunc": Form(lambda f: numbered([f.__name__]), lambda parts: UFUNCS[parts[0]]),
     "random state": Form(random_state, random_state_of),
     "tensor": Form(tensor, tensor_of),
     "parameter": Form(parameter, parameter_of),
@@ -381,6 +387,8 @@ def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
     cls = type(value)
     if cls is np.random.RandomState and not is_mersenne_twister(value):
         return None
+    if cls is np.ufunc:
+        return "ufunc" if is_known(value) else None
     if cls in OF_TYPE:
         return "floats" if is_long_list_of_floats(value) else OF_TYPE[cls]
     if cls is np.ndarray:

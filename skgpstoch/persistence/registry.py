@@ -11,11 +11,23 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 
+import numpy as np
 from sklearn import exceptions
 from sklearn import multiclass as sk_multiclass
 from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
-from sklearn.preprocessing import LabelBinarizer, LabelEncoder
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    LabelBinarizer,
+    LabelEncoder,
+    MaxAbsScaler,
+    MinMaxScaler,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
 from sklearn.utils import Bunch, _metadata_requests
 from torch import nn
 
@@ -53,8 +65,19 @@ SKLEARN_KERNELS: tuple[type, ...] = (
     sk.WhiteKernel,
 )
 REQUESTS = (_metadata_requests.MetadataRequest, _metadata_requests.MethodMetadataRequest)
+TRANSFORMERS: tuple[type, ...] = (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    Pipeline,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
 OF_SKLEARN: tuple[type, ...] = (
     *SKLEARN_KERNELS,
+    *TRANSFORMERS,
     Bunch,
     LabelBinarizer,
     LabelEncoder,
@@ -71,6 +94,13 @@ TORCH_LAYERS = """
     PReLU ParameterDict ParameterList ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
     Softsign Tanh Tanhshrink Threshold Unflatten Upsample
 """
+OF_NUMPY = """
+    absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh deg2rad degrees exp
+    exp2 expm1 fabs floor log log10 log1p log2 negative positive rad2deg radians reciprocal rint
+    sign sin sinh sqrt square tan tanh trunc
+"""
+UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.split()}
+"""Functions of numbers, each by itself, as transformers have them."""
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 

@@ -62,7 +62,13 @@ def table_of(arrays: list[np.ndarray]) -> Table:
     }
 
 
-def write(path: Path, arrays: list[np.ndarray], metadata: dict[str, str]) -> None:
+def header_of(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
+    """Return the text that files with these arrays begin with."""
+    header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":"))
+    return header + " " * (-len(header) % LENGTH)
+
+
+def write(path: Path, header: str, arrays: list[np.ndarray]) -> None:
     """Write a file, or leave the one that is there as it was.
 
     Raises
@@ -74,12 +80,10 @@ def write(path: Path, arrays: list[np.ndarray], metadata: dict[str, str]) -> Non
         raise IsADirectoryError(errno.EISDIR, "path must be a file, and is a folder", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "path must be in a folder that is there", str(path))
-    header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % LENGTH)
     partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         with open(partial, "xb") as file:
-            file.write(len(header).to_bytes(LENGTH, "little") + header)
+            file.write(len(header).to_bytes(LENGTH, "little") + header.encode("ascii"))
             for a in arrays:
                 file.write(a.data if a.size else b"")
             file.flush()

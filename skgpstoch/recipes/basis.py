@@ -31,21 +31,11 @@ from ..posteriors.chevron import ChevronModel
 from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, constant, one_cycle
 from .findings import of_number
-from .recipe import (
-    START_NOISE,
-    Fitted,
-    Folds,
-    KernelChoice,
-    Plan,
-    Problem,
-    Recipe,
-    Sizes,
-    Start,
-    Training,
-    default_kernel,
-    load_fitted,
-    started,
-)
+from .kernel_choice import START_NOISE, KernelChoice, default_kernel
+from .parameters import Training
+from .plan import Folds, Plan, Sizes
+from .recipe import Fitted, Problem, Recipe, started
+from .warm_start import Start, load_fitted
 
 MOST_AUTO = 10_000  # basis functions, of "auto"
 LEAST_AUTO = 1_000

@@ -30,22 +30,12 @@ from ..objectives.evidence import STATISTICS_WINDOW, FiniteObjective
 from ..posteriors.base import Posterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..training.optimizers import SCHEDULES
-from .networks import network_features
-from .recipe import (
-    Fitted,
-    Folds,
-    KernelChoice,
-    Network,
-    Plan,
-    Problem,
-    Recipe,
-    Sizes,
-    Start,
-    Training,
-    check_shared_noise,
-    epochs,
-    load_fitted,
-)
+from .kernel_choice import KernelChoice
+from .networks import Network, network_features
+from .parameters import Training
+from .plan import Folds, Plan, Sizes, epochs
+from .recipe import Fitted, Problem, Recipe, check_shared_noise
+from .warm_start import Start, load_fitted
 
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers

@@ -10,7 +10,11 @@ from sklearn.gaussian_process import kernels as sk
 from ..data.arrays import Scaling
 from ..likelihoods.base import Likelihood
 from ..models.sparse import SparseModel
-from .recipe import Fitted, KernelChoice, Network, Problem, Sizes, Start
+from .kernel_choice import KernelChoice
+from .networks import Network
+from .plan import Sizes
+from .recipe import Fitted, Problem
+from .warm_start import Start
 
 USUAL_BATCH = 512  # rows of a minibatch
 STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most

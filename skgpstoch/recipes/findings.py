@@ -19,7 +19,7 @@ from ..data.arrays import Scaling
 from ..data.findings import Finding
 from ..features.base import Basis
 from ..kernels import split_white_noise
-from ..training.loop import History
+from ..training.history import History
 
 FEW_TO_LEARN = 20  # rows, to learn hyper-parameters from
 FEW_TO_COMPARE = 10  # rows, that hyper-parameters may well set apart

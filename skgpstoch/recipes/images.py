@@ -25,16 +25,11 @@ from ..features.patches import Geometry, PatchCovariances
 from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
 from .feature_builder import USUAL_BATCH
-from .inducing import InducingBuilder, centres_of_clusters, make_features
-from .layers import (
-    NARROWEST,
-    NOISE,
-    LayerDraws,
-    beginning,
-    check_draws_of_layers,
-    described_layers,
-)
-from .recipe import Fitted, Problem, positive_integers
+from .inducing import InducingBuilder, make_features
+from .layers import NARROWEST, NOISE, LayerDraws, beginning, check_draws_of_layers, described_layers
+from .parameters import positive_integers
+from .points import centres_of_clusters
+from .recipe import Fitted, Problem
 from .variational import prior_blocks
 
 SEARCHED_IMAGES = 1000  # that inducing patches are chosen from

@@ -1,4 +1,4 @@
-"""Inducing points, of one kind or two: how many, where they start, and their features.
+"""Inducing points, of one kind or two: how many there are, and their features.
 
 A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. With orthogonal points
 beside the others q is that of SOLVE-GP or ODVGP, else that of SVGP.
@@ -6,51 +6,45 @@ beside the others q is that of SOLVE-GP or ODVGP, else that of SVGP.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from sklearn.cluster import MiniBatchKMeans
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.arrays import Scaling, named_array
-from ..data.rows import Rows
+from ..data.arrays import Scaling
 from ..features.inducing import Covariances, InducingFeatures
 from ..features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import Gaussian
-from ..maths.pivoted_cholesky import pivoted_cholesky
 from ..models.sparse import SparseModel
 from .feature_builder import STEPS, USUAL_BATCH, FeatureSizes
-from .networks import build_network
-from .recipe import (
-    Fitted,
-    KernelChoice,
-    Network,
-    OfParameters,
-    Problem,
-    Sizes,
-    Start,
-    given_number,
-    in_units,
+from .kernel_choice import KernelChoice, in_units, make_kernel
+from .networks import Network, build_network
+from .parameters import OfParameters
+from .plan import Sizes
+from .points import (
+    arrays_of_points,
+    choose_points,
+    fitted_points,
+    input_unit,
+    scaled_points,
+    unit_of_kernel,
 )
+from .recipe import Fitted, Problem
 from .variational import VariationalRecipe
+from .warm_start import Start, given_number
 
-INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
-CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
 MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
 HALVED_ROWS = 1000  # up to which "auto" is half of that
 HALVED_SHARED_ROWS = 2000  # the same beside as many orthogonal points, where L-BFGS sees all rows
 ALL_POINTS, ALL_SITES = 512, 256  # rows up to which all are points: of Gaussian noise; of others
 FEW_POINTS = 20
 ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
-SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
-UNITS = 10.0  # standard deviations of a column, beyond which a length-scale is no unit of points
 MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
 
 
@@ -373,104 +367,6 @@ def n_orthogonal(asked: int | str, n_trained: int, M: int) -> int:
     return min(int(asked), n_trained)
 
 
-# ---- where they start ----------------------------------------------------------------------------
-
-
-def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
-    """Return a user's points, scaled as X is; None where there are none.
-
-    Raises
-    ------
-    ValueError
-        If they are not points like the rows of X.
-    """
-    if points is None or isinstance(points, str):
-        return None
-    X = problem.X
-    points = named_array(points, name)
-    if points.shape[1] != X.shape[1]:
-        raise ValueError(f"{name} must have {X.shape[1]} columns, as X has, got {points.shape[1]}.")
-    return problem.x_scaling.tensor(points, X.dtype, X.device)
-
-
-def fitted_points(features: Any, X: Tensor) -> list[Tensor | None]:
-    """Return the points of fitted features, where X is."""
-    return [points.detach().to(X) for points in features.all_points()]
-
-
-def arrays_of_points(features: InducingFeatures) -> list[np.ndarray]:
-    """Return every set of points as an array."""
-    return [points.detach().double().numpy() for points in features.all_points()]
-
-
-@torch.no_grad()
-def choose_points(
-    method: str,
-    X: Tensor,
-    n_points: int,
-    kernel: kernels.Kernel,
-    network: nn.Module,
-    generator: torch.Generator,
-    weight: Tensor | None = None,
-    unit: Tensor | None = None,
-) -> Tensor:
-    """Inducing points from the rows X (N, d), N ≥ n_points: (n_points, d).
-
-    Parameters
-    ----------
-    method : {"kmeans", "conditional_variance", "random"}
-        Centres of clusters; rows, each of which is the one of largest variance given those before
-        it (Burt, Rasmussen & van der Wilk, 2020); or random rows. As many points as rows are the
-        rows themselves.
-    X : Tensor of shape (N, d)
-        Rows in random order.
-    n_points : int
-        M.
-    kernel, network : Kernel and nn.Module
-        k and g, for "conditional_variance".
-    generator : torch.Generator
-        For "kmeans".
-    weight : Tensor of shape (N,) or None, default=None
-        How often each row counts, for "kmeans".
-    unit : Tensor of shape (d,) or None, default=None
-        Scale of each column, for "kmeans"; None is its standard deviation.
-    """
-    candidates = X[: max(CANDIDATE_ROWS * n_points, 2000)]
-    if n_points == len(X) or method == "random":
-        return X[:n_points].clone()
-    if method == "conditional_variance":
-        G = network(candidates).reshape(len(candidates), -1)
-        return candidates[largest_conditional_variances(kernel, G, n_points)]
-    rows = candidates.cpu().double().numpy()
-    counts = None if weight is None else weight[: len(rows)].cpu().double().numpy()
-    offset, scale = Scaling.standard(rows, counts)
-    scale = scale if unit is None else unit.cpu().double().numpy()
-    centres = centres_of_clusters((rows - offset) / scale, n_points, generator, counts)
-    return torch.from_numpy(centres * scale + offset).to(X)
-
-
-def centres_of_clusters(
-    rows: np.ndarray, n_clusters: int, generator: torch.Generator, counts: np.ndarray | None = None
-) -> np.ndarray:
-    """Of k-means on rows (N, d), each of which counts for some: (n_clusters, d)."""
-    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    kmeans = MiniBatchKMeans(
-        n_clusters, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
-    )
-    # Of fewer distinct rows than points this one does not warn: no filter, which threads share.
-    return kmeans.fit(rows, sample_weight=counts).cluster_centers_
-
-
-def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: int) -> Tensor:
-    """Pivots of an incomplete Cholesky decomposition of k(X, X), O(N·M²): indices (n_points,)."""
-    X = X.double()
-    _, pivots = pivoted_cholesky(kernel.diag(X), lambda i: kernel(X[i][None], X)[0], n_points)
-    return pivots
-
-
-# ---- features and kernels ------------------------------------------------------------------------
-
-
 def make_features(
     kernel: kernels.Kernel | Covariances,
     both: tuple[Tensor, Tensor | None],
@@ -491,69 +387,3 @@ def make_features(
     return DecoupledFeatures(
         *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns
     )
-
-
-def input_unit(X: Tensor, rows: Rows) -> Tensor:
-    """Return the standard deviation of each column, 1 where it is constant."""
-    some = X[:SCALE_ROWS].cpu().double().numpy()  # rows are in random order
-    weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
-    return torch.from_numpy(Scaling.standard(some, weight).scale).to(X)
-
-
-def unit_of_kernel(kernel: kernels.Kernel, most: Tensor) -> Tensor:
-    """Return the shortest length-scale of each column, at most so many of another unit, (d,)."""
-    shapes = (kernels.Radial, kernels.RationalQuadratic)
-    parts = [part for part in kernel.modules() if isinstance(part, shapes)]
-    unit = UNITS * most if parts else most
-    for part in parts:
-        unit = torch.minimum(unit, part.length_scale.detach().to(unit))
-    return unit
-
-
-@torch.no_grad()
-def make_kernel(
-    expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows, most_variance: float
-) -> kernels.Kernel:
-    """Make k on the network's outputs: an expression's, or the default, started from these."""
-    if expression is None:
-        G = network.eval()(X[:SCALE_ROWS])
-        G = G.reshape(-1, G.shape[-1])
-        if rows.weight is None:
-            spread = G.double().std(0, correction=0)
-        else:
-            some, G = rows[:SCALE_ROWS], G.double()
-            spread = some.mean((G - some.mean(G)).square()).sqrt()
-        varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
-        usual = (varied if len(varied) else torch.ones_like(spread)).median()
-        # Of a column that hardly varies among these rows, others may lie far away.
-        scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
-        shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
-        expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
-    return kernels.from_sklearn(expression).to(X.device)
-
-
-def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:
-    """Make the kernel of a parameter, for `inputs` that are `n_inputs` numbers; without noise.
-
-    Raises
-    ------
-    ValueError
-        If it is not a kernel for these; it says which parameter it is of.
-    """
-    try:
-        kernel = kernels.from_sklearn(expression)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
-    for part in kernel.modules():
-        if isinstance(part, kernels.WhiteNoise):
-            raise ValueError(
-                f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
-                "likelihood, or a term of kernel at its top level."
-            )
-        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
-        if n_scales not in (1, n_inputs):
-            raise ValueError(
-                f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
-                f"numbers, got {expression}."
-            )
-    return kernel

@@ -26,16 +26,14 @@ from ..likelihoods.base import Likelihood
 from ..models.layers import DeepFeatures, GPLayer
 from ..models.sparse import SparseModel
 from .feature_builder import USUAL_BATCH, FeatureSizes
-from .inducing import (
-    InducingBuilder,
-    arrays_of_points,
-    input_unit,
-    make_features,
-    make_kernel,
-    named_kernel,
-)
-from .recipe import Fitted, Problem, Sizes, Start, positive_integers
+from .inducing import InducingBuilder, make_features
+from .kernel_choice import make_kernel, named_kernel
+from .parameters import positive_integers
+from .plan import Sizes
+from .points import arrays_of_points, input_unit
+from .recipe import Fitted, Problem
 from .variational import VariationalRecipe, bound_of, prior_blocks
+from .warm_start import Start
 
 LAYER_POINTS = 128  # of a layer, of "auto"
 MOST_HIDDEN = 30  # functions of an inner layer, of "auto"

@@ -3,15 +3,101 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import kernels
+from ..data.arrays import Scaling
 from ..features.base import FeatureMap
 from ..features.fourier import KernelFeatures
 from ..features.network import NetworkFeatures, multilayer_perceptron, output_width
-from .recipe import KernelChoice, Network
+from .kernel_choice import KernelChoice
+from .parameters import positive_integers
+
+DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network of ours, or a copy of the user's module.
+
+    Parameters
+    ----------
+    layers : tuple of int, default=()
+        Widths.
+    activation : str, default="relu"
+        After every layer.
+    module : nn.Module or None, default=None
+        The user's, (n, d) → (n, D).
+    weight_decay : float or "auto", default="auto"
+        Decoupled decay of its parameters.
+    """
+
+    layers: tuple[int, ...] = ()
+    activation: str = "relu"
+    module: nn.Module | None = None
+    weight_decay: float | str = "auto"
+
+    @classmethod
+    def of(
+        cls,
+        hidden_layer_sizes: Any,
+        activation: str,
+        feature_map: nn.Module | None,
+        weight_decay: float | str,
+        *,
+        replaces: bool = False,
+    ) -> Network | None:
+        """Return the network that parameters ask for, or None.
+
+        Parameters
+        ----------
+        hidden_layer_sizes, activation, feature_map, weight_decay
+            The parameters.
+        replaces : bool, default=False
+            Whether `feature_map` replaces `hidden_layer_sizes`, which has layers by default.
+
+        Raises
+        ------
+        ValueError
+            If they ask for two.
+        """
+        layers = positive_integers("hidden_layer_sizes", hidden_layer_sizes)
+        if feature_map is not None and replaces:
+            layers = ()
+        if feature_map is not None and layers:
+            raise ValueError(
+                f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map are two networks; "
+                "give one of them."
+            )
+        if feature_map is None and not layers:
+            return None
+        return cls(
+            layers=layers, activation=activation, module=feature_map, weight_decay=weight_decay
+        )
+
+    def freeze(self, network: nn.Module) -> None:
+        """Train those parameters of a copy of the user's module that the user left free."""
+        if self.module is not None:
+            pairs = zip(self.module.parameters(), network.parameters(), strict=True)
+            for user, ours in pairs:
+                ours.requires_grad_(user.requires_grad)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        """Return how X is scaled: standard for networks of ours, as it is for the user's."""
+        if self.module is not None:
+            return Scaling.identity(X.shape[1])
+        return Scaling.standard(X, weight)
+
+    def decay(self, n_rows: float) -> float:
+        """Return the weight decay for so many rows."""
+        if self.weight_decay != "auto":
+            return float(self.weight_decay)
+        return min(MOST_DECAY, DECAY_ROWS / n_rows)
 
 
 def build_network(

@@ -36,17 +36,14 @@ from .images import (
     patches_of_some,
     start_patches,
 )
-from .inducing import (
-    InducingBuilder,
-    arrays_of_points,
-    fitted_points,
-    input_unit,
-    make_features,
-    named_kernel,
-)
+from .inducing import InducingBuilder, make_features
+from .kernel_choice import in_units, named_kernel
 from .layers import fitted_layers
-from .recipe import Fitted, Problem, Sizes, Start, in_units
+from .plan import Sizes
+from .points import arrays_of_points, fitted_points, input_unit
+from .recipe import Fitted, Problem
 from .variational import VariationalRecipe
+from .warm_start import Start
 
 MOST_PATCHES = 200  # for which "auto" is the least stride
 MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs

@@ -8,7 +8,7 @@ The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.laye
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -24,8 +24,9 @@ from ..data.rows import Data, Rows
 from ..features.inducing import InducingFeatures
 from ..features.orthogonal import OrthogonalFeatures
 from ..kernels import join_white_noise
+from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..losses import ExpectedLogLikelihood, Loss
+from ..losses import ExpectedLogLikelihood, Loss, make_loss
 from ..models.deep import DeepModel
 from ..models.hyper_prior import HyperPrior
 from ..models.layers import DeepFeatures
@@ -43,20 +44,11 @@ from ..training.optimizers import SCHEDULES, constant
 from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, start_at_exact_optimum
 from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
 from .findings import of_number, of_residual
-from .recipe import (
-    Fitted,
-    Folds,
-    Plan,
-    Problem,
-    Recipe,
-    Sizes,
-    Start,
-    Training,
-    epochs,
-    load_fitted,
-    started,
-)
+from .parameters import Training
+from .plan import Folds, Plan, Sizes, epochs
+from .recipe import Fitted, Problem, Recipe, started
 from .solver_choice import check_choices, check_input_noise, choose_solver
+from .warm_start import Start, load_fitted
 
 COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
 SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
@@ -110,6 +102,15 @@ class VariationalRecipe(Recipe):
         varies = getattr(parameters, "noise", "constant") == "input"
         made = {"training": Training.of(parameters), "scales_noise": varies}
         return super().of(parameters, **made | decided)
+
+    @classmethod
+    def chosen(
+        cls, parameters: Any, likelihood: Likelihood, features: Callable[[Any], FeatureBuilder]
+    ) -> Self:
+        """Take the loss, β and the features from an estimator's parameters, too."""
+        p = parameters
+        loss, beta = make_loss(p.loss, p.bound), float(p.beta)
+        return cls.of(p, likelihood=likelihood, loss=loss, beta=beta, features=features(p))
 
     # ---- parameters that must agree ----------------------------------------------------------
 
@@ -185,12 +186,11 @@ class VariationalRecipe(Recipe):
         least, each, most = self.features.steps
         n_steps = int(np.clip(each * n_trained / b, least, most))
         auto = LBFGS_EPOCHS if is_lbfgs else epochs(n_steps, n_trained, b)
-        stops_itself = is_lbfgs and t.n_iter_no_change is None
-        # Whether to end as soon as more is of no use. Restarts are to leave plains.
-        is_free = is_lbfgs and self.solver == "auto" and points.has_gram and not holds_out
-        is_free = is_free and not self.n_restarts
-        moves = not (points.are_rows and n_trained == M)
-        enough = auto_tol(sizes.n_given, moves) if is_free else LBFGS_TOL
+        patience, tol = t.n_iter_no_change or math.inf, t.tol
+        if is_lbfgs and t.n_iter_no_change is None:
+            moves = not (points.are_rows and n_trained == M)
+            is_free = points.has_gram and not holds_out
+            patience, tol = self.lbfgs_stops(is_free, auto_tol(sizes.n_given, moves))
         plan = Plan(
             solver=solver,
             dtype="float64" if is_lbfgs else t.dtype,
@@ -198,8 +198,8 @@ class VariationalRecipe(Recipe):
             batch_size=n_trained if is_lbfgs else b,
             schedule=constant if is_lbfgs else SCHEDULES[t.learning_rate],
             rate=t.learning_rate_init,
-            patience=(1 if is_free else 2) if stops_itself else t.n_iter_no_change or math.inf,
-            tol=max(t.tol, enough) if stops_itself else t.tol,
+            patience=patience,
+            tol=tol,
             holds_out=holds_out,
             evaluates=holds_out or is_lbfgs,
             folds=folds,
@@ -211,6 +211,13 @@ class VariationalRecipe(Recipe):
         if not is_lbfgs or holds_out or start is not None:
             return plan
         return self.for_few_rows(plan, points, n_trained)
+
+    def lbfgs_stops(self, is_free: bool, enough: float) -> tuple[float, float]:
+        """Return the patience and the tolerance of L-BFGS, which may be free to end early."""
+        # Whether to end as soon as more is of no use. Restarts are to leave plains.
+        if is_free and self.solver == "auto" and not self.n_restarts:
+            return 1, max(self.training.tol, enough)
+        return 2, max(self.training.tol, LBFGS_TOL)
 
     def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
         """Say what is quicker where all rows, or many of them, are inducing points."""

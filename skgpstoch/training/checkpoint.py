@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..data.arrays import fingerprint
 from ..data.messages import warn
@@ -145,3 +147,31 @@ def same_form(a: Any, b: Any) -> bool:
 def summary(error: Exception) -> str:
     """Kind and first line of an error: torch's messages are essays."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
+    """Whether an optimiser can have been in a state; torch lets moments have any shape."""
+    if optimizer is None or state is None:
+        return optimizer is state
+    groups = optimizer.state_dict()["param_groups"]
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
+    return same_form(groups, state["param_groups"]) and all(
+        value.numel() in (1, params[i].numel(), n)
+        for i, values in state["state"].items()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )
+
+
+def copy_of(state: Any) -> Any:
+    """A state with storage of its own; ``copy.deepcopy`` takes as long as a step on few rows."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        copied = copy.copy(state)  # with what torch keeps on it
+        copied.update((name, copy_of(value)) for name, value in state.items())
+        return copied
+    if isinstance(state, list):  # some are as long as there are epochs
+        return [x if isinstance(x, float) else copy_of(x) for x in state]
+    return copy.deepcopy(state)

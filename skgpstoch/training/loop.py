@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,49 +19,16 @@ from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint, same_form, summary
+from .checkpoint import Checkpoint, copy_of, optimizer_can_be_in, same_form, summary
 from .global_rng import global_rng
+from .history import MAX_ROLLBACKS, History
 from .interrupts import AGAIN, keeps_best, was_interrupted
 from .optimizers import Schedule
 
-MAX_ROLLBACKS = 10
 HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
 
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
-
-
-@dataclass
-class History:
-    """What a training run did, epoch by epoch."""
-
-    loss_curve: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    scored_epochs: list[int] = field(default_factory=list)
-    start_score: float = math.inf
-    best_score: float = math.inf
-    best_iter: int = 0
-    improved_iter: int = 0
-    n_rollbacks: int = 0
-    n_steps: int = 0  # when it has ended
-    status: str = "running"
-
-    @property
-    def n_iter(self) -> int:
-        """Epochs, of which a deadline may have cut the last short."""
-        return len(self.loss_curve)
-
-    def is_sound(self) -> bool:
-        """Whether a run that goes on can have this history: one from a file may be anything."""
-        numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
-        epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
-        return (
-            all(isinstance(x, float) for x in numbers)
-            and all(isinstance(i, int) and 0 <= i <= self.n_iter for i in epochs)
-            and len(self.scores) == len(self.scored_epochs)
-            and self.n_rollbacks in range(MAX_ROLLBACKS + 1)
-            and self.status == "running"
-        )
 
 
 @dataclass
@@ -401,21 +367,6 @@ class Trainer:
         self.history.status = "interrupted"
 
 
-def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
-    """Whether an optimiser can have been in a state; torch lets moments have any shape."""
-    if optimizer is None or state is None:
-        return optimizer is state
-    groups = optimizer.state_dict()["param_groups"]
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
-    return same_form(groups, state["param_groups"]) and all(
-        value.numel() in (1, params[i].numel(), n)
-        for i, values in state["state"].items()
-        for value in values.values()
-        if isinstance(value, Tensor)
-    )
-
-
 def train(
     objective: Objective,
     X: Tensor,
@@ -473,16 +424,3 @@ def train(
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()
     return trainer.history
-
-
-def copy_of(state: Any) -> Any:
-    """A state with storage of its own; ``copy.deepcopy`` takes as long as a step on few rows."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        copied = copy.copy(state)  # with what torch keeps on it
-        copied.update((name, copy_of(value)) for name, value in state.items())
-        return copied
-    if isinstance(state, list):  # some are as long as there are epochs
-        return [x if isinstance(x, float) else copy_of(x) for x in state]
-    return copy.deepcopy(state)

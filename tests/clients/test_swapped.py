@@ -69,14 +69,8 @@ SUITES = {
         "sklearn-onnx/tests",
         (f"{ONNX}_classifier.py", f"{ONNX}_regressor.py"),
         explained=(
-            "test_gpr_cosine_fitted_true_double",
-            "test_gpr_cosine_fitted_true_float",
-            "test_gpr_fitted_partial_float64_operator_cdist_quad",
-            "test_gpr_fitted_partial_float64_operator_cdist_rbf",
-            "test_gpr_fitted_partial_float64_operator_cdist_sine",
             "test_gpr_rbf_unfitted",
             "test_issue_1073_multidimension_process",
-            "test_white_kernel_return_std",
         ),
         options=("-k", SLOW),
         path="sklearn-onnx/tests",  # of test_utils

@@ -4,7 +4,18 @@ As its constructor makes it by default, these are slow; in the default run it is
 """
 
 import pytest
-from conftest import BASIS, DEEP, DIRECT, DROP_IN, ESTIMATORS, FINITE, HELD_OUT, NETWORKS, few_rows
+from conftest import (
+    BASIS,
+    DEEP,
+    DIRECT,
+    DROP_IN,
+    ESTIMATORS,
+    FINITE,
+    HELD_OUT,
+    NETWORKS,
+    few_rows,
+    sklearn_checks,
+)
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -52,7 +63,7 @@ too_few_rows = pytest.mark.filterwarnings(
 
 @at_bounds
 @few_rows
-@parametrize_with_checks([small(cls) for cls in ESTIMATORS])
+@sklearn_checks([small(cls) for cls in ESTIMATORS])
 def test_sklearn_check(estimator, check, monkeypatch, request):
     monkeypatch.setattr(rvm, "NEWTON_STEPS", 2)  # of functions that hardly any sweep has pruned
     if check.func.__name__ not in LEARN:

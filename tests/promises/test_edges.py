@@ -37,8 +37,9 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Data
-from skgpstoch.estimators.base import representations, validate_inputs
+from skgpstoch.estimators.base import representations
 from skgpstoch.estimators.checkpoint_key import checkpoint_of
+from skgpstoch.estimators.validation import validate_inputs
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import Marginals
 

@@ -82,7 +82,7 @@ from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
-from skgpstoch.recipes.inducing import choose_points
+from skgpstoch.recipes.points import choose_points
 
 F64 = torch.float64
 ROWS = 40

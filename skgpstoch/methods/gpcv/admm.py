@@ -37,18 +37,21 @@ from ...estimators.parameters import (
     POSITIVE,
     POSITIVE_INTEGER,
     KernelParameters,
+    TransformedTargetParameters,
     WarmStartParameters,
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
-from ...recipes.recipe import KernelChoice
+from ...recipes.kernel_choice import KernelChoice
 from .multipliers import STEP_OF_SOLVER
 from .recipe import CrossValidationRecipe
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class ADMMGaussianProcessRegressor(KernelParameters, WarmStartParameters, Regressor):
+class ADMMGaussianProcessRegressor(
+    TransformedTargetParameters, KernelParameters, WarmStartParameters, Regressor
+):
     """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
 
     The squared error of rows held out is minimised, by the method of multipliers: products with

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...estimators.parameters import AUTO, NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SHARE
+from ...estimators.parameters import (
+    AUTO,
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    SHARE,
+    TransformedTargetParameters,
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -71,7 +77,7 @@ class BasisParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BasisRegressionParameters:
+class BasisRegressionParameters(TransformedTargetParameters):
     """Regression.
 
     Parameters

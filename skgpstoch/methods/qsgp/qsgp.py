@@ -37,7 +37,11 @@ from ...objectives.blockwise import BasisObjective
 from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel
 from ...recipes.basis import BasisRecipe, FourierFunctions, KernelFunctions
-from ...recipes.recipe import KernelChoice, Plan, Problem, Sizes, Start, Training
+from ...recipes.kernel_choice import KernelChoice
+from ...recipes.parameters import Training
+from ...recipes.plan import Plan, Sizes
+from ...recipes.recipe import Problem
+from ...recipes.warm_start import Start
 from ...training.optimizers import SCHEDULES
 from .parameters import BasisParameters, BasisRegressionParameters
 

@@ -43,7 +43,10 @@ from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...objectives.blockwise import Block, BlockwiseObjective, Sweep, unit_diagonal
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...recipes.basis import BasisRecipe, KernelFunctions
-from ...recipes.recipe import Fitted, KernelChoice, Plan, Training
+from ...recipes.kernel_choice import KernelChoice
+from ...recipes.parameters import Training
+from ...recipes.plan import Plan
+from ...recipes.recipe import Fitted
 from .parameters import BasisParameters, BasisRegressionParameters
 
 PRUNED = 1e-4  # γ_i below which a function goes

@@ -1,0 +1,72 @@
+"""Targets of a regressor: their shape, their transformer, and what it takes to judge them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..data.rows import Data
+from ..data.target_transforms import fitted_transform
+from ..likelihoods.base import regression_likelihood
+
+KNOWN_AND_TRANSFORMED = (
+    "y_std must be None with target_transform: known errors are of y itself, and not of the "
+    "transformed target."
+)
+
+
+def transformer_of(model: Any) -> Any:
+    """Return what targets are transformed by, or None."""
+    return getattr(model, "target_transformer_", None)
+
+
+def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
+    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
+
+    Raises
+    ------
+    ValueError
+        If targets are counts or have known errors, or cannot be transformed.
+    """
+    if reset and hasattr(model, "target_transform"):
+        model.target_transformer_ = None
+        if model.target_transform is not None:
+            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
+                raise ValueError(
+                    f"target_transform must be None where y are counts, got "
+                    f"{model.target_transform!r}."
+                )
+            given = model.target_transform, data.y, data.weight
+            model.target_transformer_ = fitted_transform(*given)
+    if (transformer := transformer_of(model)) is None:
+        return data
+    if data.y_std is not None:
+        raise ValueError(KNOWN_AND_TRANSFORMED)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
+    if not np.isfinite(z).all():
+        raise ValueError(
+            f"y must be where target_transform={model.target_transform!r} is finite, got "
+            f"{data.y[~np.isfinite(z)][0]:g}."
+        )
+    return replace(data, y=z)
+
+
+def check_exposed(model: Any, exposure: Any) -> None:
+    """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
+    if exposure is None and getattr(model, "_fitted_with_exposure", False):
+        raise ValueError(
+            "exposure must be given, as the model was fitted with one: without it y cannot be "
+            "judged."
+        )
+
+
+def check_shape(model: Any, shape: tuple[int, ...]) -> None:
+    """Raise a ValueError unless targets have the shape (of a row) that they had in the fit."""
+    if shape != model._y_shape and {shape, model._y_shape} != {(), (1,)}:
+        raise ValueError(
+            f"y must have shape {('n_samples', *model._y_shape)}, as at the first call, "
+            f"got {('n_samples', *shape)}."
+        )

@@ -1,0 +1,241 @@
+"""Deep kernel ensembles: networks with Bayesian last layers, trained for their predictions.
+
+K networks φ_k map inputs to features, and each has Bayesian linear regression as its last layer,
+
+    f_k(x) = φ_k(x)ᵀw_k + mean,   w_k ~ N(0, I),   q_k(w) = N(m_k, S_k),
+
+a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is blind to a fold of the
+rows, minimises the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or of classes the negative bound
+(B2), by Adam, and gets at last, up to 100,000 rows, the m_k that is best for all rows
+(:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
+recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
+of the noise is a second function of the features; waves beside the inputs let a network bend
+sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
+inputs let it forget others (:class:`~skgpstoch.features.network.InputScales`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor, nn
+
+from ...data.arrays import Scaling
+from ...data.findings import Finding
+from ...data.held_out import HeldOutPredictions, of_classes
+from ...data.rows import Data, Rows
+from ...features.base import FeatureMap
+from ...features.network import InputScales, multilayer_perceptron
+from ...likelihoods.real import AdditiveNoise
+from ...losses import Loss
+from ...models.sparse import ConstantMean, RowScale, SparseModel
+from ...objectives.ensemble import EnsembleObjective
+from ...objectives.optimal_q import optimal_q
+from ...recipes.evidence import feature_kernel
+from ...recipes.kernel_choice import KernelChoice
+from ...recipes.networks import Network, build_network, finite_features
+from ...recipes.parameters import Training
+from ...recipes.plan import Plan, Sizes
+from ...recipes.recipe import Fitted, Problem, Recipe, started
+from ...recipes.solver_choice import check_choices, check_input_noise
+from ...recipes.variational import bound_of
+from ...recipes.warm_start import Start
+from .plan import FEW_DIRECT, ensemble_plan, scale_rate
+
+N_WAVES = 8
+WAVE_ROWS = 1000  # that tell how many values an input takes
+FEW_VALUES = 8  # of an input, with which it has no waves
+PATIENCE_SHARE = 0.25  # of the epochs: on none of 21 tables a better score came after so many
+LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleRecipe(Recipe):
+    """Networks with Bayesian last layers, each trained for a loss.
+
+    Parameters
+    ----------
+    loss : Loss
+        Of a row.
+    kernel : KernelChoice
+        Of the features, or on them, and the noise.
+    network : Network or None
+        Below it.
+    training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
+        See :class:`DeepKernelEnsembleRegressor`.
+    """
+
+    loss: Loss
+    kernel: KernelChoice
+    network: Network | None
+    training: Training
+    n_components: int = 1000
+    n_estimators: int | str = "auto"
+    n_waves: int | str = "auto"
+    mean: str = "constant"
+    beta: float = 1.0
+    calibrates: bool = True
+    scales_noise: bool = False
+
+    @property
+    def scales_target(self) -> bool:
+        return self.normalize_y and isinstance(self.likelihood, AdditiveNoise)
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether there are networks of ours."""
+        return self.network is not None and self.network.module is None
+
+    def check(self, data: Data) -> None:
+        self.check_rows(data)
+        check_choices(self.likelihood, self.loss, self.kernel.white)
+        if data.y_std is not None and self.loss.covariance(self.likelihood) == "prior":
+            raise ValueError(
+                "y_std must be None with the square loss, which knows no noise variance."
+            )
+        if self.scales_noise:
+            check_input_noise(self.likelihood, self.loss)
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        of_classes = self.likelihood.for_classes_only
+        plan = ensemble_plan(
+            self.training, sizes.n_rows, self.n_estimators, self.has_networks, of_classes
+        )
+        return replace(plan, beta=self.beta)
+
+    def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
+        if self.n_estimators != "auto":
+            return self.plan(sizes)
+        least = LEAST_OF_CLASSES if self.likelihood.for_classes_only else 1
+        return replace(self, n_estimators=max(n_members, least)).plan(sizes)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    def objective(self, problem: Problem) -> EnsembleObjective:
+        plan, rows = problem.plan, problem.rows
+        some = rows[plan.folds.n_untrained :]
+        noise = None if self.kernel.white is None else self.kernel.start_noise
+        likelihood, level = started(self.likelihood, some, noise)
+        mean = ConstantMean(level if self.mean == "constant" else torch.zeros_like(level))
+        features: Any = self.features(problem)
+        scale = None
+        if self.scales_noise:
+            shape = features.n_members, features.n_features, rows.y.shape[1]
+            scale = RowScale(rows.y.new_zeros(shape))
+        model = SparseModel(features, likelihood, mean, None, self.loss, plan.beta, scale)
+        if not self.kernel.learns_noise:
+            likelihood.requires_grad_(False)
+        mean.requires_grad_(self.mean == "constant")
+        decay = 0.0
+        if self.network is not None:
+            self.network.freeze(features.network)
+            decay = self.network.decay(rows.n_effective)
+        objective = EnsembleObjective(
+            model.to(problem.X.device),
+            rows,
+            weight_decay=decay,
+            scale_rate=scale_rate(plan, len(rows)),
+            noise_bounds=self.kernel.noise_bounds,
+            calibrates=self.calibrates,
+        )
+        if self.training.n_iter_no_change is None:
+            objective.overfit_patience = math.ceil(PATIENCE_SHARE * plan.max_iter)
+        objective.has_user_module = self.network is not None and not self.has_networks
+        return objective
+
+    def features(self, problem: Problem) -> FeatureMap:
+        """Make φ_k, before training."""
+        X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
+        if self.network is not None and self.has_networks:
+            network, width = self.waved(X, generator, K), self.network.layers[-1]
+        else:
+            network, width = build_network(self.network, X, generator)
+        return finite_features(
+            self.kernel, network, width, X.shape[1], self.n_components, K, generator
+        )
+
+    def waved(self, X: Tensor, generator: torch.Generator, n_members: int) -> nn.Module:
+        """Make networks with waves of the inputs beside these."""
+        network, columns = self.network, many_valued(X)
+        assert network is not None
+        n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
+        # Few rows of classes need less detail: every other network has no waves.
+        some_plain = self.likelihood.for_classes_only and len(X) <= FEW_DIRECT
+        every = 2 if self.n_waves == "auto" and some_plain else 1
+        layers = multilayer_perceptron(
+            X.shape[1],
+            network.layers,
+            network.activation,
+            generator,
+            n_members,
+            n_waves=n_waves if len(columns) else 0,
+            columns=columns,
+            every=every,
+        )
+        return nn.Sequential(InputScales(n_members, X.shape[1], generator), *layers).to(X)
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        model = fitted.posterior.model
+        found = {
+            "likelihood_": model.likelihood,
+            "kernel_": feature_kernel(model.features),
+            "log_marginal_likelihood_value_": bound_of(fitted),
+            "held_out_": held_out_predictions(fitted),
+            "budget_": None if fitted.budget is None else fitted.budget._asdict(),
+        }
+        is_noise = isinstance(model.likelihood, AdditiveNoise)
+        return found | (fitted.of_noise(model.likelihood) if is_noise else {})
+
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        for finding in super().training_findings(
+            fitted
+        ):  # of the last layers before they are closed
+            yield finding.noted()
+        if (budget := fitted.budget) is None:
+            return
+        done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)
+        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
+        if not budget.is_enough:
+            found = found._replace(severity="problem", text=budget.shortage)
+        yield found
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        model = posterior.model.for_evidence()
+        if not model.likelihood.has_bound:
+            raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
+        return float(optimal_q(model, X, rows).value)
+
+
+def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
+    """Return what was predicted for rows of the user by what has not seen them, in their units."""
+    found, data = cast(EnsembleObjective, fitted.objective).held_out, cast(Data, fitted.data)
+    if found is None:
+        return None
+    rows, places = fitted.among_first(len(found.log_density))
+    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
+    if fitted.posterior.model.likelihood.for_classes_only:
+        return of_classes(rows, log_density, mean, data.y[rows, 0].astype(np.int64))
+    offset, scale = fitted.y_scaling
+    error = (data.y[rows] - offset) / scale - mean
+    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
+    return scaled.in_units(fitted.y_scaling)
+
+
+def many_valued(X: Tensor) -> Tensor:
+    """Return the numbers of the columns that take more than a few values."""
+    counts = [len(torch.unique(column)) for column in X[:WAVE_ROWS].mT]  # in random order
+    columns = [j for j, count in enumerate(counts) if count > FEW_VALUES]
+    return torch.tensor(columns, dtype=torch.long, device=X.device)

@@ -1,0 +1,144 @@
+"""Kernels that parameters ask for, the noise among them, and what they start from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from .. import kernels
+from ..data.arrays import Scaling
+from ..data.rows import Rows
+
+NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
+MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
+MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
+SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
+START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
+
+
+class KernelChoice(NamedTuple):
+    """A kernel expression, without the top-level WhiteKernel that stands for Gaussian noise."""
+
+    expression: sk.Kernel | None  # None: the method's default
+    white: sk.WhiteKernel | None
+    start_noise: float  # σ² to start from
+    noise_bounds: tuple[float, float]  # of σ²; equal ends if it is fixed
+    learns_noise: bool  # whether there is no WhiteKernel with a fixed level
+
+    @classmethod
+    def of(cls, kernel: sk.Kernel | None, noise: float = 0.0, least: float = 0.0) -> KernelChoice:
+        """Split a kernel parameter.
+
+        Parameters
+        ----------
+        kernel : sklearn kernel or None
+            The parameter.
+        noise : float, default=0.0
+            σ² to start from if there is no WhiteKernel; clipped to the bounds.
+        least : float, default=0.0
+            Lower bound of σ², unless it is fixed.
+        """
+        expression, white = (None, None) if kernel is None else kernels.split_white_noise(kernel)
+        if white is None:
+            low, high = NOISE_BOUNDS
+        elif white.hyperparameter_noise_level.fixed:
+            low = high = max(white.noise_level, MIN_NOISE)
+        else:
+            low, high = (max(bound, MIN_NOISE) for bound in white.noise_level_bounds)
+        if low < high:
+            low = max(low, least)
+        level = noise if white is None else white.noise_level
+        is_fixed = white is not None and white.hyperparameter_noise_level.fixed
+        start = float(np.clip(level, low, high))
+        return cls(expression, white, start, (low, high), not is_fixed)
+
+    def input_scaling(
+        self, X: np.ndarray, weight: np.ndarray | None, standardizes: bool
+    ) -> Scaling:
+        """Return how X is scaled below the kernel: a user's kernel sees the user's units."""
+        if self.expression is None and standardizes:
+            return Scaling.standard(X, weight)
+        if self.expression is not None and kernels.contains(self.expression, sk.DotProduct):
+            return Scaling.identity(X.shape[1])  # which is not invariant to shifts
+        return Scaling.centered(X, weight)
+
+    def in_units(self, fitted: Any, x_scaling: Scaling) -> sk.Kernel:
+        """Return a fitted kernel for the user's X: :func:`default_kernel` has seen it scaled."""
+        if self.expression is None:
+            in_units(fitted.k2, x_scaling.scale)
+        return fitted
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether neither the kernel nor the noise has anything to learn."""
+        given = self.expression is not None and self.expression.n_dims == 0
+        return given and not self.learns_noise
+
+
+def default_kernel(n_features: int) -> sk.Kernel:
+    """Return a kernel for standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.RBF(np.full(n_scales, math.sqrt(n_features)), (1e-3, 1e4))
+    return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
+
+
+def in_units(kernel: Any, scale: np.ndarray | float) -> None:
+    """Give length-scales, and their bounds, in other units: `scale` times as large."""
+    kernel.length_scale = kernel.length_scale * scale
+    if not isinstance(kernel.length_scale_bounds, str):
+        bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
+        kernel.length_scale_bounds = bounds if np.ndim(scale) else tuple(bounds)
+
+
+@torch.no_grad()
+def make_kernel(
+    expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows, most_variance: float
+) -> kernels.Kernel:
+    """Make k on the network's outputs: an expression's, or the default, started from these."""
+    if expression is None:
+        G = network.eval()(X[:SCALE_ROWS])
+        G = G.reshape(-1, G.shape[-1])
+        if rows.weight is None:
+            spread = G.double().std(0, correction=0)
+        else:
+            some, G = rows[:SCALE_ROWS], G.double()
+            spread = some.mean((G - some.mean(G)).square()).sqrt()
+        varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
+        usual = (varied if len(varied) else torch.ones_like(spread)).median()
+        # Of a column that hardly varies among these rows, others may lie far away.
+        scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
+        shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
+        expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
+    return kernels.from_sklearn(expression).to(X.device)
+
+
+def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:
+    """Make the kernel of a parameter, for `inputs` that are `n_inputs` numbers; without noise.
+
+    Raises
+    ------
+    ValueError
+        If it is not a kernel for these; it says which parameter it is of.
+    """
+    try:
+        kernel = kernels.from_sklearn(expression)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    for part in kernel.modules():
+        if isinstance(part, kernels.WhiteNoise):
+            raise ValueError(
+                f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
+                "likelihood, or a term of kernel at its top level."
+            )
+        n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
+        if n_scales not in (1, n_inputs):
+            raise ValueError(
+                f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
+                f"numbers, got {expression}."
+            )
+    return kernel

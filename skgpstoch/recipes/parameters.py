@@ -1,0 +1,61 @@
+"""What recipes take from an estimator's parameters as it stands there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+
+from ..data.arrays import MOST_INTEGER, plain
+
+
+class OfParameters:
+    """What is made from an estimator's parameters."""
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Take what is not decided here from parameters of the same names, as far as there are."""
+        names = [name for name in inspect.signature(cls).parameters if name not in decided]
+        has = [name for name in names if hasattr(parameters, name)]
+        given = {name: plain(getattr(parameters, name)) for name in has}
+        return cls(**given, **decided)
+
+
+@dataclass(frozen=True)
+class Training(OfParameters):
+    """Parameters of training, as every estimator has them; "auto" is not decided yet."""
+
+    max_iter: int | str = "auto"
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 0.1
+    learning_rate: str = "one-cycle"
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | None = None
+    tol: float = 0.0
+    dtype: str = "float32"
+
+    def is_complete(self, status: str) -> bool:
+        """Tell whether training that ended so went on for as long as it takes by itself."""
+        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
+        return self.n_iter_no_change is None and status in ends
+
+
+def positive_integers(name: str, given: Any) -> tuple[int, ...]:
+    """Return a parameter that is one positive integer, several, or none.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else, rows and columns included.
+    """
+    found: Sequence[Any] = np.atleast_1d(np.asarray(given, dtype=object)).tolist()
+    if any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in found):
+        raise ValueError(f"{name} must be positive integers, got {given!r}.")
+    if any(n > MOST_INTEGER for n in found):
+        raise ValueError(f"{name} must be at most {MOST_INTEGER}, got {given!r}.")
+    return tuple(int(n) for n in found)

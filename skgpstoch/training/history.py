@@ -1,0 +1,41 @@
+"""What a training run did, epoch by epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+MAX_ROLLBACKS = 10  # halvings of the learning rate, after which training has diverged
+
+
+@dataclass
+class History:
+    """What a training run did, epoch by epoch."""
+
+    loss_curve: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    scored_epochs: list[int] = field(default_factory=list)
+    start_score: float = math.inf
+    best_score: float = math.inf
+    best_iter: int = 0
+    improved_iter: int = 0
+    n_rollbacks: int = 0
+    n_steps: int = 0  # when it has ended
+    status: str = "running"
+
+    @property
+    def n_iter(self) -> int:
+        """Epochs, of which a deadline may have cut the last short."""
+        return len(self.loss_curve)
+
+    def is_sound(self) -> bool:
+        """Whether a run that goes on can have this history: one from a file may be anything."""
+        numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
+        epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
+        return (
+            all(isinstance(x, float) for x in numbers)
+            and all(isinstance(i, int) and 0 <= i <= self.n_iter for i in epochs)
+            and len(self.scores) == len(self.scored_epochs)
+            and self.n_rollbacks in range(MAX_ROLLBACKS + 1)
+            and self.status == "running"
+        )

@@ -39,7 +39,7 @@ from .group_fit import (
     most_sampled,
 )
 
-GIVEN = ("y", "sample_weight", "exposure", "y_std")
+KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
 def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
@@ -91,7 +91,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
 
 def refuse_given(y: Any, *of_rows: Any) -> None:
     """Raise a ValueError if anything is given beside rows, which have it all."""
-    for name, value in zip(GIVEN, (y, *of_rows), strict=False):
+    for name, value in zip(KNOWN_BESIDE, (y, *of_rows), strict=False):
         if value is not None:
             raise ValueError(
                 f"{name} must be None where X is a source of rows, which has it: name it there."

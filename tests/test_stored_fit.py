@@ -28,6 +28,7 @@ from skgpstoch import (
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.estimators import group_fit, stored_fit
+from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.natural import RunningObjective
@@ -275,6 +276,7 @@ def test_targets_outside_the_sample_are_checked(table):
 def test_networks_that_are_closed_keep_no_features_of_all_rows(table, monkeypatch):
     X, y = table
     monkeypatch.setattr(ensemble, "MANY_ROWS", 1000)
+    monkeypatch.setattr(sparse, "block_rows", lambda device, width: 256)
     widest = []
     original = torch.cat
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 from thread_group import on_ranks
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, predict_to
 from skgpstoch.data import ParquetRows, SequenceRows
 from skgpstoch.estimators import group_fit
 
@@ -48,6 +48,9 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
     assert_allclose(np.isfinite(held_out.log_density), True)
     assert model.report().calibration is not None
     assert len(model.feature_importances_) == 3
+    predict_to(model, rows, tmp_path / "predictions.parquet")
+    written = pd.read_parquet(tmp_path / "predictions.parquet")
+    assert_allclose(written["mean"], model.predict(frame), rtol=1e-6)
 
 
 def test_classes_that_the_sample_has_not(table, few_are_many):

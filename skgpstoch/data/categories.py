@@ -13,9 +13,8 @@ N_FOLDS = 5  # of rows, each of which is told what the target is at its level by
 SHUFFLE_SEED = 0  # of the folds, which follow from what rows hold
 
 
-def levels_of(labels: np.ndarray) -> dict[Hashable, int]:
+def levels_of(found: set) -> dict[Hashable, int]:
     """Return the codes of levels, in their order; what is missing comes last."""
-    found = set(labels.tolist())
     levels = sorted(found - {None}) + [None] * (None in found)
     return {level: code for code, level in enumerate(levels)}
 

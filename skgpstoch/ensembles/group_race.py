@@ -40,7 +40,7 @@ from ..estimators.group_fit import (
 from ..estimators.validation import check_weight
 from .race import race
 
-FOUND = ("n_features_in_", "feature_names_in_")
+NOTED = ("n_features_in_", "feature_names_in_")
 """What the check of rows leaves on an estimator."""
 
 
@@ -113,7 +113,7 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
                 given = given[weight > 0.0]
     if not group.flag(given is not None and len(given) > 0):
         raise ValueError("X has no rows that count on any rank.")
-    found = None if given is None else {n: getattr(estimator, n, None) for n in FOUND}
+    found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
     told = next(each for each in of_every_rank(group, found) if each is not None)
     for name, value in told.items():
         if value is not None:

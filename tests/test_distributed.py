@@ -37,6 +37,7 @@ def test_two_processes(tmp_path):
         assert each["joined"][:3] == (3.0, 3.0, 1)  # theirs works, and is the only one left
         assert "leave out init, rank and size" in each["joined"][3]
         assert each["as_between_devices"][0] == (3.0, 5, [0.0, 2.0])
+    assert_array_equal(found[0]["automatic"], found[1]["automatic"])
     assert "the operation did not complete" in found[0]["as_between_devices"][1]
     for name in ("slow", "raising", "killed"):
         check_lost(found[0][name])

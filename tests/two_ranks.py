@@ -6,6 +6,8 @@ of the folder that both share. Add yours to CASES, before those that lose a rank
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -19,10 +21,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data import reduce
 from skgpstoch.data.reduce import average_gradients, current, doing, summed
 from skgpstoch.data.shares import chosen_rows, in_places, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
+from skgpstoch.ensembles import automatic_regressor, group_race
+from skgpstoch.estimators import group_fit
 
 SIZE = 2
 SECONDS = 60.0
@@ -180,12 +185,29 @@ def raising(folder):
     return lost(folder, "raising", leave)
 
 
+def automatic(folder):
+    """What the default predicts that is fitted to numbers and levels, few of which are many."""
+    rng = np.random.default_rng(0)
+    x, town = rng.normal(size=120), rng.integers(12, size=120).astype(str)
+    X, y = np.stack([x.astype(object), town], axis=1), np.sin(x) + 0.1 * rng.normal(size=120)
+    small = functools.partial(automatic_regressor.of_networks, max_iter=2, n_estimators=2)
+    with contextlib.ExitStack() as stack:
+        for module in (group_fit, group_race):
+            stack.enter_context(unittest.mock.patch.object(module, "GATHERED_ROWS", 50))
+        stack.enter_context(unittest.mock.patch.object(automatic_regressor, "of_networks", small))
+        model = AutoGaussianProcessRegressor(random_state=0)
+        stack.enter_context(unittest.mock.patch.object(type(model), "_most_raced", 50))
+        group = stack.enter_context(group_at(folder, "automatic"))
+        mine = slice(0, 40) if group.rank else slice(40, 120)
+        return model.fit(X[mine], y[mine]).predict(X[:9])
+
+
 def killed(folder):
     """Rank 1 is killed; nothing can come after it."""
     return lost(folder, "killed", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-CASES = [exchanges, errors, joined, as_between_devices, slow, raising, killed]
+CASES = [exchanges, errors, joined, as_between_devices, automatic, slow, raising, killed]
 
 
 def run_two_ranks(folder: Path) -> list[dict]:

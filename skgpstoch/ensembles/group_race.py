@@ -10,7 +10,7 @@ knows nothing, as new rows. Then all train the networks together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from ..estimators.group_fit import (
     adopt,
     agreed,
     classes_of,
-    counted,
     fit_on_first,
     most_sampled,
     sampled,
@@ -120,19 +119,22 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
             setattr(estimator, name, value)
     beside = None if given is None else [given.y.shape[1:], given.y.dtype.kind in "OUS"]
     table = read_alike(group, None if given is None else given.table, beside)
-    return None if given is None or table is None else replace(given, table=table)
+    has_weights = group.flag(given is not None and given.weight is not None)
+    if given is None or table is None:
+        return None
+    weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
+    return Given(table, given.y, weight)
 
 
 def joined_rows(parts: Sequence[Given | None]) -> Given:
     """Return the rows of all ranks, in the order of ranks."""
     some = [part for part in parts if part is not None]
-    weight = None
-    if any(part.weight is not None for part in some):
-        weight = np.concatenate(
-            [np.ones(len(part)) if part.weight is None else part.weight for part in some]
-        )
-    y = np.concatenate([part.y for part in some])
-    return Given(joined_tables([part.table for part in some]), y, weight)
+    weights = [part.weight for part in some if part.weight is not None]  # all have some, or none
+    return Given(
+        joined_tables([part.table for part in some]),
+        np.concatenate([part.y for part in some]),
+        np.concatenate(weights) if weights else None,
+    )
 
 
 # ---- rows as models see them ---------------------------------------------------------------------
@@ -154,7 +156,7 @@ def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed:
         X[own.numpy()] = known.X[places.numpy()]  # where targets of the rows themselves are not in
     with agreed(group):
         y = transformed(estimator, given.y)
-    return counted(group, Data(X, y, given.weight))
+    return Data(X, y, given.weight)
 
 
 def transformed(estimator: Any, y: np.ndarray) -> np.ndarray:

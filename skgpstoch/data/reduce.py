@@ -418,6 +418,17 @@ def doing(phase: str) -> Iterator[None]:
         _PHASE.reset(token)
 
 
+@contextlib.contextmanager
+def agreed(group: Group) -> Iterator[None]:
+    """Raise an error of the block on every rank; the block exchanges nothing."""
+    error = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    group.agree(error)
+
+
 # ---- gradients -----------------------------------------------------------------------------------
 
 

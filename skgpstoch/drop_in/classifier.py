@@ -19,8 +19,8 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.context import fitting, predicting
-from ..estimators.first_rank import fits_on_first
 from ..estimators.docs import public_estimator
+from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..estimators.validation import check_labels, check_weight

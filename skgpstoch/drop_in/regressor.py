@@ -20,8 +20,8 @@ from ..data.findings import Diagnosis
 from ..docstrings import documented
 from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
-from ..estimators.first_rank import fits_on_first
 from ..estimators.docs import public_estimator
+from ..estimators.first_rank import fits_on_first
 from ..estimators.functions import SampledFunctions
 from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER

@@ -97,7 +97,7 @@ def check_splits(model, tolerance, y=Y, X=X, new=NEW, splits=CUTS, **of_rows):
 # ---- the same model ----------------------------------------------------------------------------
 
 BY_SIGNS = 1e-3
-"""Adam's first steps are gradients by their sizes: some of networks' are rounding and nothing else."""
+"""Adam's first steps are gradients by their sizes, some of which are rounding and nothing else."""
 
 SUMMED = {
     "collapsed": (small(solver="collapsed"), 1e-11),
@@ -119,13 +119,13 @@ SUMMED = {
     ),
     "ensemble": (
         DeepKernelEnsembleRegressor(
-            n_estimators=3, learning_rate_init=0.03, max_iter=3, hidden_layer_sizes=(10,), **KNOWN
+            n_estimators=3, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
         ),
         BY_SIGNS,
     ),
     "ensemble_classes": (
         DeepKernelEnsembleClassifier(
-            n_estimators=6, learning_rate_init=0.03, max_iter=3, hidden_layer_sizes=(10,), **KNOWN
+            n_estimators=6, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
         ),
         BY_SIGNS,
     ),
@@ -140,7 +140,7 @@ def test_the_same_model_however_rows_are_split(name):
     if "classes" in name:
         assert found.score(X, y) > 0.6
     else:
-        assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.4
+        assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
 
 
 @pytest.mark.parametrize(

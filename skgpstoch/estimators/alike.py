@@ -73,7 +73,7 @@ def refuse_loop() -> None:
 
 
 def refuse_group(method: str) -> None:
-    """Raise a ValueError in a group of processes, where a method cannot do the same on all ranks."""
+    """Raise a ValueError in a group, where a method cannot do the same on all ranks."""
     if current().size > 1:
         raise ValueError(
             f"{method} is not for a group of processes: it adds rows to one model, one chunk after "

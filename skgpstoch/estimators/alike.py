@@ -43,8 +43,8 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     asked = {"estimator": type(estimator).__name__, "X": "an array or a frame"}
     if isinstance(X, RowSource):
         asked["X"] = "rows that are read in chunks"
-    elif not hasattr(X, "__len__"):
-        raise TypeError(f"X must have rows, got {X!r:.80}.")
+    else:
+        check_has_rows(X)
     for name, value in estimator.get_params().items():
         if name not in SILENT:
             asked[name] = ADDRESS.sub("", described(value)) + weights_of(value)
@@ -53,6 +53,14 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     if getattr(estimator, "warm_start", False):
         asked["warm_start"] = f"True from {weights_of(getattr(estimator, 'posterior_', None))}"
     return asked
+
+
+def check_has_rows(X: Any) -> None:
+    """Raise a TypeError if X has no length."""
+    try:
+        len(X)
+    except TypeError as error:
+        raise TypeError(f"X must have rows, as an array or a frame, got {X!r:.80}.") from error
 
 
 def weights_of(value: Any) -> str:

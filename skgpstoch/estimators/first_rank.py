@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import contextvars
 import copy
 import functools
 import inspect
@@ -33,8 +34,9 @@ BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait
 
 def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
     """Let rank 0 fit, while others wait, and give them what it found."""
-    on_first(group, fit)
-    adopt(estimator, group)
+    with doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
+        on_first(group, fit)
+        adopt(estimator, group)
 
 
 def on_first(group: Group, work: Callable[[], Any]) -> None:
@@ -133,7 +135,8 @@ def signs_of_life(group: Group) -> Iterator[None]:
     """Tell the others all the time, from another thread, that the block goes on."""
     pulse = Pulse(group)
     with handled_by(pulse.handle) as pulse.is_handled:
-        thread = threading.Thread(target=pulse.beat, daemon=True)
+        beat = functools.partial(contextvars.copy_context().run, pulse.beat)
+        thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
             yield
@@ -190,8 +193,7 @@ def fits_on_first(fit: Callable) -> Callable:
             check_alike(estimator, group, given["X"])
             rows = gathered(group, given["X"], given["y"], given.get("sample_weight"))
         rows = rows if rows[-1] is not None else rows[:2]
-        with doing(f"{type(estimator).__name__}.fit"):
-            fit_on_first(estimator, group, lambda: fit(estimator, *rows))
+        fit_on_first(estimator, group, lambda: fit(estimator, *rows))
         return estimator
 
     return wrapped

@@ -41,6 +41,13 @@ GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
 SAMPLE_NUMBERS = 50_000_000  # of X, that a sample has at most
 
+BATCH_LAYERS = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm,
+)
+
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
 """What the validation of rows leaves on an estimator, but for classes."""
 
@@ -233,7 +240,19 @@ def begin_from_sample(
         run = begin(recipe, problem, checkpoint)
     else:
         run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
+    if whole.group.size > 1:
+        refuse_batch_statistics(run.objective)
     return run._replace(places=np.arange(len(sample)))
+
+
+def refuse_batch_statistics(objective: torch.nn.Module) -> None:
+    """Raise a ValueError if a layer of the user's looks at the rows of a minibatch together."""
+    for layer in objective.modules():
+        if isinstance(layer, BATCH_LAYERS):
+            raise ValueError(
+                f"feature_map must not have {type(layer).__name__} in a group of processes: its "
+                "averages would be of the rows of each rank alone. Use LayerNorm or GroupNorm."
+            )
 
 
 def most_sampled(n_features: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from skgpstoch import (
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.estimators import group_fit
 
+PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
+CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 N, NEW = 2000, 200
 KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
 
@@ -272,3 +276,25 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
     assert_allclose(model.predict(named), closed().fit(X, y).predict(new[0]), atol=1e-10)
     predict_to(model, ParquetRows(str(tmp_path / "part0.parquet"), target="y"), tmp_path / "out")
     assert len(pd.read_parquet(tmp_path / "out")) == N // 2
+
+
+@pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
+@pytest.mark.filterwarnings("ignore:The points leave")
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.undo()  # the page's tables are large enough
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(CODE, PAGE.read_text())
+    assert len(blocks) == 3
+    scope: dict = {}
+    for block in blocks:
+        exec(re.sub(r"^    ", "", block, flags=re.MULTILINE), scope)
+    X, model = scope["X"], scope["model"]
+    error = model.predict(pd_frame(X[:500])) - scope["y"][:500]
+    assert np.sqrt(np.mean(error**2)) < 0.1
+
+
+def pd_frame(X):
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=["a", "b"])

@@ -176,11 +176,11 @@ def refuse_missing(chunk: Chunk, names: Sequence[str]) -> None:
                 label = f"column {said[column]!r} of X" if name == "X" else said[column]
                 raise ValueError(
                     f"{chunk.where}: {label} {words} in {bad[:, column].sum()} of {len(bad)} rows, "
-                    f"first in row {chunk.rows[row]}{ADVICE.get(name, '')}."
+                    f"first in row {chunk.rows[row]}{AGAINST_MISSING.get(name, '')}."
                 )
 
 
-ADVICE = {"X": ". Fill or drop them, as by an imputer given as `transform`"}
+AGAINST_MISSING = {"X": ". Fill or drop them, as by an imputer given as `transform`"}
 
 
 def wrong(name: str, table: np.ndarray) -> list[tuple[np.ndarray, str]]:

@@ -59,9 +59,9 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Of the rows of both (Chan, Golub & LeVeque, 1983)."""
+        if self.weight == 0.0 or other.weight == 0.0:
+            return self if other.weight == 0.0 else other
         total = self.weight + other.weight
-        if total == 0.0:
-            return self
         share = other.weight / total
         apart = (other.mean - self.mean) + (other.rest - self.rest)
         mean = self.mean + share * apart

@@ -14,7 +14,7 @@ from .parquet_columns import roles_of
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
 from .stored import is_frame
 
-READ_BYTES = 2**20
+READ_BYTES = 2**18
 """Bytes of a column that are read at a time; without a limit a whole row group would be."""
 
 

@@ -141,7 +141,7 @@ class RowSource(ABC):
         seed, epoch : int
             The order is a function of these (and of the buffer).
         buffer_rows : int or None, default=None
-            Room of the buffer; None is the source's own. Chunks have a quarter of it.
+            Room of the buffer; None is the source's own. Chunks have an eighth of it.
         """
         n_buffer = self.buffer_rows if buffer_rows is None else positive(buffer_rows, "buffer_rows")
         if self.n_rows is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .counter_hash import sequence_start, splitmix64
 from .reduce import Group
+from .row_hash import row_hashes
 
 HASHED_ROWS = 1 << 20
 """Rows whose hashes are in memory at a time."""
@@ -23,11 +24,6 @@ def offsets(group: Group, n_local: int) -> tuple[int, int]:
     counts[group.rank] = n_local
     group.sum_(counts)
     return int(counts[: group.rank].sum()), int(counts.sum())
-
-
-def row_hashes(seed: int, first: int, n_rows: int) -> Tensor:
-    """Return random numbers (n_rows,), int64, of rows first, first + 1, …; no two are equal."""
-    return splitmix64(torch.arange(first, first + n_rows) + sequence_start(seed))
 
 
 def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +52,8 @@ def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tu
     hashes, positions = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     for start in range(0, n_local, HASHED_ROWS):
         n_rows = min(HASHED_ROWS, n_local - start)
-        hashes = torch.cat([hashes, row_hashes(seed, first + start, n_rows)])
+        numbers = np.arange(first + start, first + start + n_rows)
+        hashes = torch.cat([hashes, torch.from_numpy(row_hashes(seed, numbers))])
         positions = torch.cat([positions, torch.arange(start, start + n_rows)])
         hashes, smallest = hashes.topk(min(k, len(hashes)), largest=False)
         positions = positions[smallest]

@@ -8,14 +8,14 @@ import numpy as np
 
 from .chunk import Chunk
 
-BUFFER_PARTS = 4
-"""A buffer gives a quarter of its rows at a time: then it is nearly full, and mixes best."""
+BUFFER_PARTS = 8
+"""A buffer gives an eighth of its rows at a time: then it is nearly full, and mixes best."""
 
 
 def mixed(
     chunks: Iterable[Chunk], n_buffer: int, generator: np.random.Generator
 ) -> Generator[Chunk, None, None]:
-    """Yield the rows of chunks in random order, each once, n_buffer/4 of them at a time.
+    """Yield the rows of chunks in random order, each once, n_buffer/8 of them at a time.
 
     They are drawn from a buffer of n_buffer rows that is filled up in turn: a row comes out at most
     that many places earlier than it went in.

@@ -103,8 +103,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         X : array-like of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome. Rows
             that are read in chunks have y and all that is known of rows, too.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
+            Targets; None where X has them.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for: 2 is the same as the row twice, 0 as without it.
 

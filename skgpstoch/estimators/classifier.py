@@ -36,8 +36,8 @@ class Classifier(ClassifierMixin, BaseGP):
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
+        y : array-like of shape (n_samples,) or None, default=None
+            Labels, of two classes or more; None where X has them.
         """
         return self._fit_to(X, y, sample_weight)
 
@@ -162,7 +162,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return self.classes_[best]
 
     @documented(predict_proba)
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the rows whose class is the one predicted.
 
         Parameters

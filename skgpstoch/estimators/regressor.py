@@ -292,7 +292,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def condition_on(
         self,
         X: Any,
-        y: Any = None,
+        y: Any,
         sample_weight: Any = None,
         *,
         exposure: Any = None,
@@ -453,7 +453,7 @@ class GeneralRegressor(Regressor):
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
             Targets; counts for likelihood="poisson".
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.

@@ -37,7 +37,7 @@ from .group_fit import (
     training_together,
 )
 
-GIVEN = ("y", "sample_weight", "exposure", "y_std")
+KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
 def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
@@ -87,7 +87,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
 
 def refuse_given(y: Any, *of_rows: Any) -> None:
     """Raise a ValueError if anything is given beside rows, which have it all."""
-    for name, value in zip(GIVEN, (y, *of_rows), strict=False):
+    for name, value in zip(KNOWN_BESIDE, (y, *of_rows), strict=False):
         if value is not None:
             raise ValueError(
                 f"{name} must be None where X is a source of rows, which has it: name it there."

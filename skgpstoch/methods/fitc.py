@@ -111,8 +111,8 @@ class FITCRegressor(
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
+            Targets; None where X has them.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the noise that is
             learned. None is 0.

@@ -20,23 +20,22 @@ from ..data.arrays import resolve_seed
 from ..data.columns import ReadTable
 from ..data.deadline import Deadline
 from ..data.messages import muted
-from ..data.reduce import Group, doing
+from ..data.reduce import Group, agreed, doing
 from ..data.rows import Data
 from ..data.shares import chosen_rows, offsets
 from ..data.table_shares import joined_tables, of_every_rank, read_alike
 from ..data.tables import read_table
+from ..estimators.alike import NO_ROWS, check_alike
 from ..estimators.callbacks import Fits
+from ..estimators.first_rank import adopt, fit_on_first
 from ..estimators.group_fit import (
     GATHERED_ROWS,
     ClockOfGroup,
-    adopt,
-    agreed,
     classes_of,
-    fit_on_first,
     most_sampled,
     sampled,
 )
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_numbers, check_weight
 from .race import race
 
 NOTED = ("n_features_in_", "feature_names_in_")
@@ -63,6 +62,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: An
     """Fit to the rows of all ranks, of which these are this rank's."""
     clock, name = ClockOfGroup(group), type(estimator).__name__
     with doing(f"{name}.fit, reading rows"):
+        check_alike(estimator, group, X)
         given = read_rows(estimator, group, X, y, sample_weight)
         first, n = offsets(group, 0 if given is None else len(given))
         if n < 2:
@@ -105,13 +105,14 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     """Check this rank's rows, and that all ranks' are of one table; None if it has none."""
     given = None
     with agreed(group):
+        check_numbers(estimator)
         if len(X):
             X, y, weight = estimator._checked(X, y, sample_weight, least=0)
             given = Given(read_table(X, estimator.categorical_features), y, weight)
             if weight is not None:
                 given = given[weight > 0.0]
     if not group.flag(given is not None and len(given) > 0):
-        raise ValueError("X has no rows that count on any rank.")
+        raise ValueError(NO_ROWS)
     found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
     told = next(each for each in of_every_rank(group, found) if each is not None)
     for name, value in told.items():

@@ -20,23 +20,21 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
-from ..data.messages import muted
-from ..data.reduce import ALONE, Group, current, doing
+from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
 from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
-    adopt,
-    agreed,
     begin_from_sample,
-    fit_on_first,
     fit_warned,
     in_time,
     most_sampled,
+    training_together,
 )
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
@@ -77,14 +75,12 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
             numbers = sample.rows, is_own
             return StoredTable(part, found.n_rows, tensors, none, known, *numbers, seed)
 
-        with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+        with training_together(estimator, group):
             run = begin_from_sample(estimator, recipe, data, sizes, whole, start, seed, table)
             try:
                 estimator._fit_run(recipe, run, data, data)
             finally:
                 cast(StoredTable, run.shared).reader.close()
-            estimator._diagnosis.warn()
-        adopt(estimator, group)
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
 

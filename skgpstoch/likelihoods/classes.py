@@ -118,7 +118,8 @@ class Bernoulli(ClassLikelihood):
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Link of the share of ones, half a row added to either class."""
-        share = (rows.weighted(rows.y).sum(0) + 0.5) / (rows.n_effective + 1.0)
+        (n_ones,) = rows.total(rows.weighted(rows.y).sum(0))
+        share = (n_ones + 0.5) / (rows.n_effective + 1.0)
         return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
 
 
@@ -307,7 +308,7 @@ class Categorical(ClassLikelihood):
     def initial_mean(self, rows: Rows) -> Tensor:
         """Logarithms of the shares of the classes, half a row added to each, centred."""
         codes = F.one_hot(rows.y[:, 0].long(), self.n_latents(1)).to(rows.y.dtype)
-        counts = rows.weighted(codes).sum(0)
+        (counts,) = rows.total(rows.weighted(codes).sum(0))
         log_counts = (counts + 0.5).log()
         return log_counts - log_counts.mean()
 

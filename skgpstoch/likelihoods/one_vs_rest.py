@@ -89,7 +89,7 @@ class OneVsRest(ClassLikelihood):
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Logit of each class's share, half a row added to either side."""
-        count = rows.weighted(self.indicators(rows.y)).sum(0)
+        (count,) = rows.total(rows.weighted(self.indicators(rows.y)).sum(0))
         return torch.logit((count + 0.5) / (rows.n_effective + 1.0))
 
 

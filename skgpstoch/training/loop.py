@@ -60,6 +60,8 @@ class Trainer:
     failure: Exception | None = None  # the last that an epoch ended with
     step: int = 0
     scored_position: float = 0.0
+    asked_at: int = -1  # the step at which it was asked how much time has passed, and the answer
+    share: float = 0.0
     rate: float = 1.0  # halved by every rollback
     is_cut: bool = False  # by an interrupt of any rank, which all know of since the last step
 
@@ -76,7 +78,7 @@ class Trainer:
         """Where the run is, in steps of `n_steps`: by its steps or by its time, the later."""
         if self.allowance is None:
             return self.step
-        share = min(self.allowance.share(), self.step / HURRIED_STEPS)
+        share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)
         return max(self.step, share * self.n_steps)
 
     def is_late(self) -> bool:
@@ -84,8 +86,14 @@ class Trainer:
         return (
             self.allowance is not None
             and self.step >= HURRIED_STEPS
-            and self.allowance.share() >= 1.0
+            and self.share_used(self.allowance) >= 1.0
         )
+
+    def share_used(self, allowance: Allowance) -> float:
+        """Share of the time that has passed; a group asks once a step, as it has to exchange it."""
+        if self.group.size == 1 or self.asked_at != self.step:
+            self.asked_at, self.share = self.step, allowance.share()
+        return self.share
 
     @property
     def group(self) -> Group:
@@ -238,6 +246,7 @@ class Trainer:
             return True
         self.objective.eval()
         score, h = self.group.first(self.evaluate()), self.history
+        self.asked_at = -1  # as this took time
         if not math.isfinite(score):
             return False
         h.scores.append(score)

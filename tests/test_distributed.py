@@ -8,7 +8,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from numpy.testing import assert_allclose, assert_array_equal
-from two_ranks import SIZE, TIMEOUT, run_two_ranks, table
+from thread_group import on_ranks
+from two_ranks import (
+    CUTS,
+    SIZE,
+    TIMEOUT,
+    N,
+    at_step,
+    few_are_many,
+    fit_mine,
+    model,
+    rows,
+    run_two_ranks,
+    table,
+)
 
 from skgpstoch.data import devices
 from skgpstoch.data.reduce import ALONE, TimeoutOfDeviceError, current, wait_for
@@ -37,13 +50,18 @@ def test_two_processes(tmp_path):
         assert each["joined"][:3] == (3.0, 3.0, 1)  # theirs works, and is the only one left
         assert "leave out init, rank and size" in each["joined"][3]
         assert each["as_between_devices"][0] == (3.0, 5, [0.0, 2.0])
+    assert_array_equal(found[0]["automatic"], found[1]["automatic"])
     assert "the operation did not complete" in found[0]["as_between_devices"][1]
-    for name in ("slow", "raising", "killed"):
+    for name in ("slow", "raising"):
         check_lost(found[0][name])
     assert found[0]["slow"][3] > TIMEOUT
-    assert found[0]["killed"][3] < TIMEOUT + 5.0
     assert "killed" not in found[1]
     assert found[1]["raising"][0] == "an error of rank 1's own"
+    check_fits(*(each["fits"] for each in found))
+    check_interrupted(*(each["interrupted"] for each in found))
+    check_waiting(*found[0]["killed_while_rank_0_fits"])
+    check_killed(*found[0]["killed"])
+    check_resumed(tmp_path)
 
 
 def check_exchanges(first, second):
@@ -83,6 +101,68 @@ def check_lost(case):
     assert (rank, step) == (0, 6)
     assert seconds < TIMEOUT + 5.0
     assert not is_initialized
+
+
+def check_fits(first, second):
+    X, y = rows()
+    for ours, theirs in zip(first, second, strict=True):
+        assert_array_equal(ours, theirs)
+    with few_are_many():
+        assert_allclose(first[0], on_ranks(lambda g: fit_mine(g, model()), 2)[0].predict(X))
+    assert_array_equal(first[1], model().fit(X[:300], y[:300]).predict(X))
+
+
+def check_interrupted(first, second):
+    n_together, n_alone, error, is_as_before, seconds, is_restored = first
+    assert second[:2] == [n_together, n_alone] == [2, n_alone]  # steps 6 to 11
+    assert 1 <= n_alone < 100_000
+    assert [error, second[2]] == ["WorkerLostError", "KeyboardInterrupt"]
+    assert is_as_before
+    assert seconds < TIMEOUT + 5.0
+    assert is_restored
+    assert second[-1]
+
+
+def check_waiting(message, is_as_before, seconds):
+    assert "(SVGPRegressor.fit" in message
+    assert is_as_before
+    assert seconds < TIMEOUT + 5.0
+
+
+def check_killed(message, is_fitted, seconds):
+    assert "(SVGPRegressor.fit, training)" in message
+    assert not is_fitted
+    assert seconds < TIMEOUT + 5.0
+
+
+def check_resumed(folder):
+    """From the killed fit's file, with any number of ranks, to where it would have ended."""
+    X, y = rows()
+    (saved,) = (folder / "saved").iterdir()
+    content = saved.read_bytes()
+
+    def resumed(size):
+        saved.write_bytes(content)
+        cuts = [N * k // size for k in range(size + 1)] if size != SIZE else CUTS
+        seen = []
+
+        def fit(group):
+            mine = slice(*cuts[group.rank : group.rank + 2])
+            return model(checkpoint_dir=folder / "saved").fit(X[mine], y[mine])
+
+        started, went_on = (at_step(k, lambda k=k: seen.append(k), rank=0) for k in (0, 18))
+        with few_are_many(), started, went_on:
+            fitted = on_ranks(fit, size)[0]
+        assert seen == [18]  # the fourth epoch's first, without those before
+        assert not saved.exists()
+        return fitted
+
+    with few_are_many():
+        undisturbed = on_ranks(lambda group: fit_mine(group, model()), SIZE)[0]
+    assert_array_equal(resumed(SIZE).predict(X), undisturbed.predict(X))
+    density = undisturbed.log_predictive_density(X, y)
+    for size in (1, 3):
+        assert_allclose(resumed(size).log_predictive_density(X, y), density, atol=1e-8)
 
 
 # ---- one process -------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ of the folder that both share. Add yours to CASES, before those that lose a rank
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -13,16 +15,23 @@ import sys
 import threading
 import time
 import unittest.mock
+import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from sklearn.exceptions import ConvergenceWarning
 
+from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
 from skgpstoch.data import reduce
 from skgpstoch.data.reduce import average_gradients, current, doing, summed
 from skgpstoch.data.shares import chosen_rows, in_places, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
+from skgpstoch.ensembles import automatic_regressor, group_race
+from skgpstoch.estimators import first_rank, group_fit
+from skgpstoch.training import checkpoint
+from skgpstoch.training.loop import Trainer
 
 SIZE = 2
 SECONDS = 60.0
@@ -180,12 +189,170 @@ def raising(folder):
     return lost(folder, "raising", leave)
 
 
+def automatic(folder):
+    """What the default predicts that is fitted to numbers and levels, few of which are many."""
+    rng = np.random.default_rng(0)
+    x, town = rng.normal(size=120), rng.integers(12, size=120).astype(str)
+    X, y = np.stack([x.astype(object), town], axis=1), np.sin(x) + 0.1 * rng.normal(size=120)
+    small = functools.partial(automatic_regressor.of_networks, max_iter=2, n_estimators=2)
+    with contextlib.ExitStack() as stack:
+        for module in (group_fit, group_race):
+            stack.enter_context(unittest.mock.patch.object(module, "GATHERED_ROWS", 50))
+        stack.enter_context(unittest.mock.patch.object(automatic_regressor, "of_networks", small))
+        model = AutoGaussianProcessRegressor(random_state=0)
+        stack.enter_context(unittest.mock.patch.object(type(model), "_most_raced", 50))
+        group = stack.enter_context(group_at(folder, "automatic"))
+        mine = slice(0, 40) if group.rank else slice(40, 120)
+        return model.fit(X[mine], y[mine]).predict(X[:9])
+
+
+# ---- fits ----------------------------------------------------------------------------------------
+
+N = 600
+CUTS = [0, 250, N]
+"""Rows of which rank 0 has the first."""
+
+SAMPLE = 200
+"""Of rows, that is all of few."""
+
+
+def rows():
+    """Rows of two columns, and y."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (N, 2))
+    return X, np.sin(X[:, 0]) * np.cos(X[:, 1]) + 0.1 * rng.standard_normal(N)
+
+
+def model(**params):
+    """What is fitted to them."""
+    known = {"n_inducing": 15, "batch_size": 100, "solver": "natural", "dtype": "float64"}
+    return SVGPRegressor(**known, **{"max_iter": 8, "random_state": 0, **params})
+
+
+def fit_mine(group, estimator, n_rows=N):
+    """Fit to this rank's rows; of few, to the first ones."""
+    X, y = rows()
+    mine = slice(*np.minimum(CUTS[group.rank : group.rank + 2], n_rows))
+    return estimator.fit(X[mine], y[mine])
+
+
+@contextlib.contextmanager
+def few_are_many(gathered=0):
+    """Take few rows for many, of which a sample decides; and write every checkpoint."""
+    with contextlib.ExitStack() as stack:
+        for place, name, value in (
+            (group_fit, "SAMPLE_ROWS", SAMPLE),
+            (group_fit, "MERGED_ROWS", SAMPLE),
+            (group_fit, "GATHERED_ROWS", gathered),
+            (checkpoint, "CHECKPOINT_SECONDS", 0.0),
+        ):
+            stack.enter_context(unittest.mock.patch.object(place, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def at_step(number, act, rank):
+    """Let a rank do something in the middle of training."""
+    train_step = Trainer.train_step
+
+    def acting(trainer, X, rows):
+        if trainer.step == number and trainer.group.rank == rank:
+            act()
+        return train_step(trainer, X, rows)
+
+    with unittest.mock.patch.object(Trainer, "train_step", acting):
+        yield
+
+
+def press():
+    """Ctrl-C, of this process."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fits(folder):
+    """A fit together, and one of rank 0's for all."""
+    X, _ = rows()
+    with group_at(folder, "fits") as group, few_are_many():
+        together = fit_mine(group, model())
+    with group_at(folder, "few") as group, few_are_many(N):
+        few = fit_mine(group, model(), 300)
+    return [each.predict(X) for each in (together, few)]
+
+
+def interrupted(folder):
+    """SIGINT comes to rank 1, while all train or rank 0 alone; the second one ends it."""
+    found, handler = [], signal.getsignal(signal.SIGINT)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    at_ninth = at_step(9, press, rank=1)
+    with group_at(folder, "together") as group, few_are_many(), on_interrupt("keep"), at_ninth:
+        found.append(fit_mine(group, model(max_iter=50)).n_iter_)
+    with group_at(folder, "alone") as group, few_are_many(N), on_interrupt("keep"):
+        if group.rank:
+            threading.Timer(0.3, press).start()
+        found.append(fit_mine(group, model(max_iter=100_000), 300).n_iter_)
+    estimator, seconds = model(max_iter=100_000), time.monotonic()
+    try:
+        at_ninth, raises = at_step(9, press, rank=1), on_interrupt("raise")
+        with group_at(folder, "again", TIMEOUT) as group, few_are_many(), raises, at_ninth:
+            fit_mine(group, estimator)
+    except (KeyboardInterrupt, WorkerLostError) as error:
+        found.append(type(error).__name__)
+    found += [vars(estimator) == vars(model(max_iter=100_000)), time.monotonic() - seconds]
+    return [*found, signal.getsignal(signal.SIGINT) is handler]
+
+
+def killed_while_rank_0_fits(folder):
+    """Rank 1 comes to its end while rank 0 fits for all."""
+    estimator, start = model(max_iter=100_000), time.monotonic()
+    try:
+        with group_at(folder, "waiting", TIMEOUT) as group, few_are_many(N):
+            if group.rank:
+                with unittest.mock.patch.object(first_rank, "wait", leave):
+                    fit_mine(group, estimator, 300)
+            fit_mine(group, estimator, 300)
+    except WorkerLostError as error:
+        return (
+            str(error),
+            vars(estimator) == vars(model(max_iter=100_000)),
+            time.monotonic() - start,
+        )
+    except EndOfRankError:
+        return ()
+
+
+class EndOfRankError(RuntimeError):
+    """Ends a rank."""
+
+
+def leave(group):
+    """Do not wait."""
+    raise EndOfRankError
+
+
 def killed(folder):
-    """Rank 1 is killed; nothing can come after it."""
-    return lost(folder, "killed", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    """Rank 1 is killed in the fourth epoch of a fit; nothing can come after it."""
+    estimator, start = model(checkpoint_dir=folder / "saved"), time.monotonic()
+    try:
+        dies = at_step(20, lambda: os.kill(os.getpid(), signal.SIGKILL), rank=1)
+        with group_at(folder, "killed", TIMEOUT) as group, few_are_many(), dies:
+            fit_mine(group, estimator)
+    except WorkerLostError as error:
+        return str(error), hasattr(estimator, "posterior_"), time.monotonic() - start
 
 
-CASES = [exchanges, errors, joined, as_between_devices, slow, raising, killed]
+CASES = [
+    exchanges,
+    errors,
+    joined,
+    as_between_devices,
+    automatic,
+    slow,
+    raising,
+    fits,
+    interrupted,
+    killed_while_rank_0_fits,
+    killed,
+]
 
 
 def run_two_ranks(folder: Path) -> list[dict]:

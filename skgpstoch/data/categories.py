@@ -13,9 +13,8 @@ N_FOLDS = 5  # of rows, each of which is told what the target is at its level by
 SHUFFLE_SEED = 0  # of the folds, which follow from what rows hold
 
 
-def levels_of(labels: np.ndarray) -> dict[Hashable, int]:
+def levels_of(found: set) -> dict[Hashable, int]:
     """Return the codes of levels, in their order; what is missing comes last."""
-    found = set(labels.tolist())
     levels = sorted(found - {None}) + [None] * (None in found)
     return {level: code for code, level in enumerate(levels)}
 
@@ -199,8 +198,10 @@ def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
     Parameters
     ----------
     n, total, squares : ndarray of shape (L, 1), (L, P) and (L, P)
-        Σ w, Σ w y and Σ w y² at each level.
+        Σ w, Σ w y and Σ w y² at each level; of some there may be no rows here.
     """
+    seen = n[:, 0] > 0.0
+    n, total, squares = n[seen], total[seen], squares[seen]
     n_rows, n_levels = n.sum(), len(n)
     mean = total.sum(0) / n_rows
     within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from numbers import Real
@@ -33,6 +34,8 @@ class Column(NamedTuple):
         Of dates.
     order : tuple
         Levels of an ordered category.
+    elsewhere : frozenset
+        Levels that the table has in rows that are not here; None is a missing value.
     """
 
     name: str
@@ -40,6 +43,42 @@ class Column(NamedTuple):
     values: np.ndarray
     time_zone: str | None = None
     order: tuple = ()
+    elsewhere: frozenset = frozenset()
+
+    @property
+    def levels(self) -> set:
+        """What a category holds, here or elsewhere."""
+        return set(self.values.tolist()) | self.elsewhere
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Which values are missing, (n_samples,)."""
+        if self.kind == LEVEL:
+            return np.array([value is None for value in self.values.tolist()], dtype=bool)
+        return np.isnan(self.values)
+
+
+@dataclass(frozen=True)
+class ReadTable:
+    """A table whose columns have been read; ``table[rows]`` is one of these rows.
+
+    Parameters
+    ----------
+    columns : list of Column
+        All of them.
+    array : ndarray of shape (n_samples, n_features) or None, default=None
+        The table itself, if it is an array of floats.
+    """
+
+    columns: list[Column]
+    array: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns[0].values)
+
+    def __getitem__(self, rows: Any) -> ReadTable:
+        columns = [column._replace(values=column.values[rows]) for column in self.columns]
+        return ReadTable(columns, None if self.array is None else self.array[rows])
 
 
 def narwhals() -> Any:

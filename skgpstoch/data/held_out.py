@@ -47,6 +47,11 @@ class HeldOutPredictions(NamedTuple):
         order = np.argsort(rows)
         return HeldOutPredictions(rows[order], *(column[order] for column in self[1:]))
 
+    def among(self, numbers: np.ndarray) -> HeldOutPredictions:
+        """Return the same, each row by its place among those that have these numbers."""
+        order = np.argsort(numbers)
+        return self.numbered(order[np.searchsorted(numbers, self.rows, sorter=order)])
+
     def of(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return those of some rows, all of which have predictions."""
         where = np.searchsorted(self.rows, rows)

@@ -41,11 +41,16 @@ class Numbers:
     scaling: Scaling | None
 
     @classmethod
-    def fit(cls, name: str, values: np.ndarray, weight: np.ndarray | None) -> Numbers:
-        """Return the encoder of a column (n,) of rows that have a weight."""
+    def fit(
+        cls, name: str, values: np.ndarray, weight: np.ndarray | None, flags: bool = False
+    ) -> Numbers:
+        """Return the encoder of a column (n,) of rows that have a weight.
+
+        `flags`: whether values are missing in rows that are not here.
+        """
         missing = np.isnan(values)
-        flags = bool(missing.any())
-        if flags:
+        flags = flags or bool(missing.any())
+        if missing.any():
             values, weight = values[~missing], None if weight is None else weight[~missing]
         if len(values) == 0 or values.min() == values.max():
             fill = float(values[0]) if len(values) else 0.0
@@ -96,8 +101,9 @@ class Dates:
     periods: tuple[float, ...]
 
     @classmethod
-    def fit(cls, name: str, values: np.ndarray, weight: np.ndarray | None) -> Dates:
+    def fit(cls, column: Column, weight: np.ndarray | None) -> Dates:
         """Return the encoder of a column (n,) of rows that have a weight."""
+        values = column.values
         found = np.unique(values[~np.isnan(values)])
         steps = np.diff(found)
         held = [
@@ -107,7 +113,7 @@ class Dates:
             and found[-1] - found[0] >= LEAST_PERIODS * P
             and STEPS_OF_PERIOD * steps.min() <= P
         ]
-        return cls(Numbers.fit(name, values, weight), tuple(held))
+        return cls(numbers_of(column, values, weight), tuple(held))
 
     @property
     def width(self) -> int:
@@ -140,7 +146,7 @@ class Ordered:
         """Return the encoder of a column (n,) of rows that have a weight."""
         places = {level: place for place, level in enumerate(column.order)}
         values = places_of(column.values, places)
-        return cls(places, Numbers.fit(column.name, values, weight))
+        return cls(places, numbers_of(column, values, weight))
 
     @property
     def width(self) -> int:
@@ -155,6 +161,11 @@ class Ordered:
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,), those that have no place as missing: (n, width)."""
         return self.numbers(places_of(labels, self.places))
+
+
+def numbers_of(column: Column, values: np.ndarray, weight: np.ndarray | None) -> Numbers:
+    """Return the encoder of a column that has these numbers (n,), by rows that have a weight."""
+    return Numbers.fit(column.name, values, weight, flags=None in column.elsewhere)
 
 
 def places_of(labels: np.ndarray, places: dict[Hashable, int]) -> np.ndarray:

@@ -25,6 +25,7 @@ from .columns import (
     EMPTY,
     LEVEL,
     Column,
+    ReadTable,
     columns_of,
     is_table,
     names_of,
@@ -32,7 +33,7 @@ from .columns import (
 )
 from .kinds import real_target
 from .messages import warn
-from .numeric import Dates, Numbers, Ordered
+from .numeric import Dates, Numbers, Ordered, numbers_of
 from .rows import LEADING_COLUMNS
 
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
@@ -145,8 +146,8 @@ class TableEncoder:
 
         Parameters
         ----------
-        X : array or frame of shape (n_samples, n_features)
-            As :func:`validate_table` returns it.
+        X : array, frame or ReadTable of shape (n_samples, n_features)
+            As :func:`validate_table` returns it, or as it was read.
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or labels.
         weight : ndarray of shape (n_samples,) or None, default=None
@@ -159,13 +160,16 @@ class TableEncoder:
         Z : ndarray of shape (n_samples, n_encoded)
             In float64, or X itself.
         """
-        columns = self._first_read(X)
+        table = read_table(X, self.categorical_features)
+        columns = table.columns
+        self.kinds = [column.kind for column in columns]
+        self.time_zones = [column.time_zone for column in columns]
         counts = slice(None) if weight is None or weight.all() else weight > 0.0
         kept = [column._replace(values=column.values[counts]) for column in columns]
         w = None if weight is None else weight[counts]
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
-        self.levels = [set(c.values.tolist()) if c.kind == LEVEL else None for c in kept]
+        self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         told = {}
         if many:
             means, found = target_means(kept, many, targets_of(y[counts], w, classes), w)
@@ -173,7 +177,11 @@ class TableEncoder:
                 self.encoders[j] = encoder
                 told[j] = encoder(columns[j].values)
                 told[j][counts, : own.shape[1]] = own
-        return self._encoded(X, columns, told)
+        return self._encoded(table.array, columns, told)
+
+    def transform_read(self, table: ReadTable) -> np.ndarray:
+        """Encode more of the rows that a table has which was learned from."""
+        return self._encoded(table.array, table.columns, {})
 
     def transform(self, X: Any) -> np.ndarray:
         """Encode new rows.
@@ -260,21 +268,6 @@ class TableEncoder:
         np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
         return found
 
-    def _first_read(self, X: Any) -> list[Column]:
-        """Return the columns of training rows, and note what they hold."""
-        mask = category_mask(self.categorical_features, names_of(X), X.shape[1])
-        columns = columns_of(X, mask)
-        for column, asked in zip(columns, mask if mask is not None else (), strict=False):
-            if column.kind == LEVEL and not asked:
-                raise ValueError(
-                    f"Column {column.name} of X holds categories, but categorical_features="
-                    f"{self.categorical_features!r} does not have it: add it, convert it to "
-                    "numbers, or set 'from_dtype'."
-                )
-        self.kinds = [column.kind for column in columns]
-        self.time_zones = [column.time_zone for column in columns]
-        return columns
-
     def _encoded(self, X: Any, columns: list[Column], told: dict[int, np.ndarray]) -> np.ndarray:
         """Encode columns, but for those of which it is told how."""
         if (
@@ -293,6 +286,29 @@ class TableEncoder:
             part = told[j] if j in told else encoder(column.values)
             Z[:, ends[j] - widths[j] : ends[j]] = part
         return Z
+
+
+def read_table(X: Any, categorical_features: Any) -> ReadTable:
+    """Return the columns of training rows, which `validate_table` has checked.
+
+    Raises
+    ------
+    ValueError
+        If a column holds categories, but the user says that it does not.
+    """
+    if isinstance(X, ReadTable):
+        return X
+    mask = category_mask(categorical_features, names_of(X), X.shape[1])
+    columns = columns_of(X, mask)
+    for column, asked in zip(columns, mask if mask is not None else (), strict=False):
+        if column.kind == LEVEL and not asked:
+            raise ValueError(
+                f"Column {column.name} of X holds categories, but categorical_features="
+                f"{categorical_features!r} does not have it: add it, convert it to "
+                "numbers, or set 'from_dtype'."
+            )
+    is_array = isinstance(X, np.ndarray) and X.dtype.kind == "f"
+    return ReadTable(columns, X if is_array else None)
 
 
 def new_levels(column: Column, known: set) -> np.ndarray:
@@ -341,12 +357,12 @@ def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
 def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
     """Return the encoder of a column that needs no target, or None."""
     if column.kind == DATE:
-        return Dates.fit(column.name, column.values, weight)
+        return Dates.fit(column, weight)
     if column.kind != LEVEL:
-        return Numbers.fit(column.name, column.values, weight)
+        return numbers_of(column, column.values, weight)
     if column.order:  # .07 to .15 nats better than one-hot (diamonds, n = 1,000 and 3,000)
         return Ordered.fit(column, weight)
-    levels = levels_of(column.values)
+    levels = levels_of(column.levels)
     return OneHot(levels) if len(levels) <= MOST_ONE_HOT else None
 
 
@@ -368,7 +384,7 @@ def target_means(
     columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[list[Any], list[np.ndarray]]:
     """Return encoders of the columns of many levels, and training rows as they encode them."""
-    levels = [levels_of(columns[j].values) for j in many]
+    levels = [levels_of(columns[j].levels) for j in many]
     codes = [codes_of(columns[j].values, known) for j, known in zip(many, levels, strict=True)]
     numbers = [c.values for c in columns if c.kind != LEVEL][:LEADING_COLUMNS]
     known = [np.where(np.isnan(values), np.inf, values) for values in numbers]

@@ -20,6 +20,7 @@ from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
+from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, POSITIVE_INTEGER
 from ..estimators.validation import check_labels, check_weight
@@ -117,6 +118,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
 
     @documented(Classifier.fit)
     @fitting
+    @fits_on_first
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model.
 

@@ -18,8 +18,10 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis
 from ..docstrings import documented
+from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
+from ..estimators.first_rank import fits_on_first
 from ..estimators.functions import SampledFunctions
 from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
@@ -131,6 +133,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     @documented(Regressor.fit)
     @fitting
+    @fits_on_first
     def fit(self, X: Any, y: Any) -> Any:
         """Fit the model.
 
@@ -249,6 +252,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             The updated estimator, with the rows in `X_train_` and `y_train_`. Its `diagnose()`
             stays that of the fit.
         """
+        refuse_group("condition_on")
         if not self._is_fitted():
             raise NotFittedError("condition_on adds rows to those of a fit: call fit first.")
         X, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
@@ -309,6 +313,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs.
         """
+        refuse_group("partial_fit")
         return self.condition_on(X, y) if self._is_fitted() else self.fit(X, y)
 
     def __getattr__(self, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
 from ..data.findings import Diagnosis
+from ..data.reduce import ALONE, current
 from ..data.row_source import RowSource
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
@@ -31,10 +33,11 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
+from .group_race import fit_in_group
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts
-from .stored_automatic import Stored
+from .stored_automatic import fit_stored
 
 PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
@@ -154,9 +157,30 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """Calibration by group, and limits, of rows that were held out."""
 
+    _most_raced: ClassVar[int]
+    """Rows up to which there are other models than networks, or scouts."""
+
     @abstractmethod
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
-        """Return the rows that count, checked and encoded."""
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, least: int
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
+        """Return X, y and weights, of which there are so many rows at least, if they are valid."""
+
+    @abstractmethod
+    def _note_classes(self, classes: np.ndarray) -> None:
+        """Keep the distinct targets of the rows that count, if they are labels."""
+
+    @abstractmethod
+    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
+        """Learn how rows are encoded, and return those that count as models see them."""
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """Return what models are fitted to in the place of y."""
+        return y
+
+    @abstractmethod
+    def _networks(self, data: Data) -> Entrant:
+        """Return the networks that are tried for any number of rows that is not small."""
 
     @abstractmethod
     def _entrants(self, data: Data) -> list[Entrant]:
@@ -170,22 +194,35 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
+        if (group := current()) is not ALONE and not isinstance(X, RowSource):
+            fit_in_group(self, group, X, y, sample_weight)
+            return self
         self._validate_params()
         check_numbers(self)
-        stored = None
         if isinstance(X, RowSource):
-            stored = Stored.of(self, X, y, sample_weight)
-            X, y, sample_weight = stored.sample.X, stored.sample.y, stored.sample.weight
+            fit_stored(self, X, y, sample_weight, began)
+            return self
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
-        data = self._validate(X, y, sample_weight)
+        rows = self._checked(X, y, sample_weight, least=2)
+        fits = self._fit_rows(*rows, began, lambda n_parts: Fits(self, X, y, n_parts))
+        fits.on_end()
+        return self
+
+    def _fit_rows(
+        self, X: Any, y: Any, weight: Any, began: float, task: Callable[[int], Fits]
+    ) -> Fits:
+        """Fit to valid rows, all of which are here; return the task of so many parts."""
+        self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
+        data = self._learned(X, y, weight)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
-        fits = Fits(self, X, y, 2 * len(entrants))
-        if stored is None or stored.is_all:
-            found, given_up = race(entrants, fits, data, deadline)
-        else:  # so many rows that there are networks alone
-            found, given_up = [stored.fitted(self, entrants[-1], deadline)], []
+        fits = task(2 * len(entrants))
+        self._keep(*race(entrants, fits, data, deadline), data, data.size)
+        return fits
+
+    def _keep(self, found: list[Judged], given_up: list[Judged], data: Data, n_rows: int) -> None:
+        """Weigh models by the rows that they were judged by, and keep what is known of them."""
         weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
             "model": [each.name for each in judged],
@@ -197,9 +234,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
         self._combine(kept, weights[weights > 0.0], data)
-        self._diagnosis = diagnosis_of(data, self.estimators_)
-        fits.on_end()
-        return self
+        self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_)
 
     def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:
         """Learn how to encode X, and return the rows that count as the models see them."""
@@ -266,10 +301,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
 
 
-def diagnosis_of(data: Data, models: dict[str, Any]) -> Diagnosis:
+def diagnosis_of(n_rows: int, n_features: int, models: dict[str, Any]) -> Diagnosis:
     """Return what there is to say of rows and of each model; warn of what no model has said."""
-    n, d = data.size, data.X.shape[1]
-    found = Diagnosis([*of_rows(n, learns=True), *of_features(n, d)])
+    found = Diagnosis([*of_rows(n_rows, learns=True), *of_features(n_rows, n_features)])
     of_models = diagnosis_of_parts(models)
     said = {finding.text for finding in of_models.problems}
     Diagnosis(finding for finding in found if finding.text not in said).warn()

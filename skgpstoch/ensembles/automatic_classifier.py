@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,11 +76,17 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         """
         return self._fit_to(X, y, sample_weight)
 
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
-        X, y = validate_table(self, X, y, reset=True, ensure_min_samples=2)
+    _most_raced: ClassVar[int] = MOST_OF_CLASSES
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, least: int
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
+        X, y = validate_table(self, X, y, reset=True, ensure_min_samples=least)
         check_labels(y)
-        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
-        self.classes_ = np.unique(y if weight is None else y[weight > 0.0])
+        return X, y, check_weight(Data(y, y), sample_weight, least=least, keeps=True).weight
+
+    def _note_classes(self, classes: np.ndarray) -> None:
+        self.classes_ = classes
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
@@ -92,14 +98,19 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
                 f"{MOST_CLASSES} at most: if they are numbers, use AutoGaussianProcessRegressor; "
                 "if not, join rare ones, or predict what they have in common first."
             )
+
+    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
         return self._encoded(X, y, weight, self.classes_)
+
+    def _networks(self, data: Data) -> Entrant:
+        networks = of_networks(DeepKernelEnsembleClassifier, self, data)
+        return networks._replace(least_gain=LEAST_GAIN_OF_CLASSES)
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n, limits = data.size, (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
         found = of_processes(ExactProcessClassifier, self, n, *limits)
         if n >= FEWEST_OF_CLASSES:
-            networks = of_networks(DeepKernelEnsembleClassifier, self, data)
-            found.append(networks._replace(least_gain=LEAST_GAIN_OF_CLASSES))
+            found.append(self._networks(data))
         return found
 
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:

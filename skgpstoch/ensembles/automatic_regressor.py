@@ -177,12 +177,21 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         """
         return self._fit_to(X, y, sample_weight)
 
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> Data:
+    _most_raced: ClassVar[int] = max(MOST_FOR_PROCESS, MOST_FOR_SCOUTS)
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, least: int
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
         if self.discrete is True:
             raise ValueError("discrete must be 'auto' or False, got True.")
-        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
+        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": least}
         X, y = validate_table(self, X, y, reset=True, **options)
-        weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight
+        return X, y, check_weight(Data(y, y), sample_weight, least=least, keeps=True).weight
+
+    def _note_classes(self, classes: np.ndarray) -> None:
+        """There are none."""
+
+    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
         data = self._encoded(X, y, weight)
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":
@@ -192,13 +201,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 "y looks like counts, which are predicted as numbers here: set target='count' if "
                 "they are."
             )
-        return self._transformed(data)
+        self._learn_transform(data)
+        return replace(data, y=self._targets(data.y))
 
-    def _transformed(self, data: Data) -> Data:
-        """Return rows with the targets that models are fitted to."""
+    def _learn_transform(self, data: Data) -> None:
+        """Fit the transformation of targets, if there is one."""
         self.target_transformer_ = None
         if self.target_transform is None:
-            return data
+            return
         if self.target == "count":
             raise ValueError(
                 "target_transform must be None where target='count', got "
@@ -207,18 +217,26 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             )
         y = data.y.reshape(len(data.y), -1).astype(np.float64)
         self.target_transformer_ = fitted_transform(self.target_transform, y, data.weight)
-        z = np.asarray(self.target_transformer_.transform(y)).reshape(data.y.shape)
-        return replace(data, y=z)
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        if self.target_transformer_ is None:
+            return y
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        return np.asarray(self.target_transformer_.transform(columns)).reshape(y.shape)
+
+    def _networks(self, data: Data) -> Entrant:
+        likelihood = {"likelihood": "poisson"} if self.target == "count" else {}
+        return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n = data.size
         if self.target == "count":
-            return [of_networks(DeepKernelEnsembleRegressor, self, data, likelihood="poisson")]
+            return [self._networks(data)]
         missing = self._encoder.missing_columns
         limits = MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS
         found = of_processes(ExactProcessRegressor, self, n, *limits, missing_columns=missing)
         if n >= FEWEST_FOR_NETWORKS:
-            networks = of_networks(DeepKernelEnsembleRegressor, self, data)
+            networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
             if n <= MOST_FOR_SCOUTS and is_patient:
                 may_take_longer = n >= FEWEST_FOR_LONGER

@@ -20,6 +20,7 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..estimators.context import fitting, predicting
+from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import difference_importances
 from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
@@ -109,6 +110,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
 
     @documented(Classifier.fit)
     @fitting
+    @fits_on_first
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ExactProcessClassifier:
         """Fit the processes.
 

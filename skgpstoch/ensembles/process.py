@@ -24,6 +24,7 @@ from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.context import fitting, predicting
+from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.regressor import Regressor
@@ -148,6 +149,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     @documented(Regressor.fit)
     @fitting
+    @fits_on_first
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ExactProcessRegressor:
         """Fit the processes.
 

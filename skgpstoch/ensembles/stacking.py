@@ -42,6 +42,7 @@ from ..docstrings import documented
 from ..estimators.base import BaseGP
 from ..estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks
 from ..estimators.context import fitting
+from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, TRANSFORM
 from ..estimators.regressor import Regressor
@@ -275,6 +276,7 @@ class StackedDensityRegressor(
 
     @documented(Regressor.fit)
     @fitting
+    @fits_on_first
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> StackedDensityRegressor:
         """Fit all estimators to folds and to all rows, and choose the weights.
@@ -424,6 +426,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
 
     @documented(StackedDensityRegressor.fit)
     @fitting
+    @fits_on_first
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and its variance to folds."""
         self._validate_params()

@@ -21,9 +21,31 @@ from ..data.reduce import ALONE, current
 from ..data.row_sample import SmallestHashes
 from ..data.row_source import RowSource
 from ..data.tables import TableEncoder
+from ..estimators.callbacks import Fits
 from ..estimators.group_fit import most_sampled
 from ..estimators.stored_fit import refuse_given
 from .race import Entrant, Judged
+
+
+def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, began: float) -> None:
+    """Fit to the rows of a source, which has all that is known of them."""
+    stored = Stored.of(automatic, source, y, sample_weight)
+    sample = stored.sample
+    rows = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+
+    def task(n_parts: int) -> Fits:
+        return Fits(automatic, sample.X, sample.y, n_parts)
+
+    if stored.n_rows == len(sample):
+        automatic._fit_rows(*rows, began, task).on_end()
+        return
+    automatic._note_classes(np.unique(rows[1]))
+    data, seconds = automatic._learned(*rows), automatic.max_time
+    deadline = None if seconds is None else Deadline(began + seconds)
+    fits = task(1)
+    judged = stored.fitted(automatic, automatic._networks(data), deadline)
+    automatic._keep([judged], [], data, stored.n_rows)
+    fits.on_end()
 
 
 class Stored(NamedTuple):
@@ -35,15 +57,15 @@ class Stored(NamedTuple):
         The table.
     sample : Chunk
         The rows, with X as the user's transformer leaves it.
-    is_all : bool
-        Whether these are all rows.
+    n_rows : int
+        How many have a weight.
     seed : int
         Of the networks, whose own sample is of the same rows.
     """
 
     source: RowSource
     sample: Chunk
-    is_all: bool
+    n_rows: int
     seed: int
 
     @classmethod
@@ -75,7 +97,7 @@ class Stored(NamedTuple):
             raise ValueError(f"{source!r} has no y, which {name} needs.")
         X = sample.X if source.transform is None else source.inputs.transform.transform(sample.X)
         sample = replace(sample, X=X, y=as_target(sample.y, sample.where))
-        return cls(source, sample, n_rows == len(sample), seed)
+        return cls(source, sample, n_rows, seed)
 
     def fitted(self, automatic: Any, networks: Entrant, deadline: Deadline | None) -> Judged:
         """Fit networks to all rows, as they are encoded; these may have classes of their own."""
@@ -84,14 +106,9 @@ class Stored(NamedTuple):
         rows = EncodedRows(self.source, automatic._encoder, transformer)
         model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed).fit(rows)
         if hasattr(model, "classes_"):
-            automatic.classes_ = model.classes_
-        model.held_out_ = model.held_out_.numbered(self.places(model.held_out_.rows))
+            automatic._note_classes(model.classes_)
+        model.held_out_ = model.held_out_.among(self.sample.rows)
         return Judged(networks.name, model, time.perf_counter() - began)
-
-    def places(self, numbers: np.ndarray) -> np.ndarray:
-        """Return where rows are in the sample."""
-        order = np.argsort(self.sample.rows)
-        return np.asarray(order[np.searchsorted(self.sample.rows, numbers, sorter=order)])
 
 
 class Encoding:

@@ -28,7 +28,7 @@ from ..data.devices import (
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
-from ..data.reduce import ALONE, current
+from ..data.reduce import ALONE, agreed, current
 from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
@@ -39,6 +39,7 @@ from ..recipes.plan import Folds, Plan, Sizes
 from ..recipes.recipe import Fitted, Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
+from .alike import check_alike
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .context import fitting, numeric_context, predicting
@@ -124,12 +125,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
-        began = time.monotonic()
-        self._validate_params()
+        began, group = time.monotonic(), current()
+        if group is ALONE:
+            self._validate_params()
+        else:
+            check_alike(self, group, X)
         if isinstance(X, RowSource):
             fit_stored(self, X, y, *of_rows)
             return self
-        if (group := current()) is not ALONE:
+        if group is not ALONE:
             fit_in_group(self, group, X, y, *of_rows)
             return self
         data = self._validate(X, y, True, *of_rows)
@@ -158,15 +162,17 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, close, and set the fitted attributes, for what was given of these rows."""
-        callbacks = None
-        if getattr(self, "_skl_callbacks", None):
-            callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
+        group, callbacks = current(), None
+        with agreed(group):
+            if group.rank == 0 and getattr(self, "_skl_callbacks", None):
+                callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
         run, history = self._train(run, callbacks)
         if recipe.scales_target:
             warn_if_hopeless(history, given.y.shape[1])
         self._finish(recipe, run, run.solution(), history, data)
-        if callbacks is not None:
-            callbacks.on_end()
+        with agreed(group):
+            if callbacks is not None:
+                callbacks.on_end()
         return history
 
     def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:

@@ -74,7 +74,7 @@ class FitCallbacks(FitTask):
         epoch.call_on_fit_task_begin(**self.known)
         self.known["estimator"]._set_history(history, self.run.plan)
         attributes = {
-            "reconstruction_attributes": lambda: {"posterior_": self.run.solution().cpu()}
+            "reconstruction_attributes": lambda: {"posterior_": self.run.seen_solution().cpu()}
         }
         return bool(epoch.call_on_fit_task_end(**self.known, **attributes))
 

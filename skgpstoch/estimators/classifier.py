@@ -16,7 +16,7 @@ from ..data.rows import Data
 from ..docstrings import documented
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP
-from .validation import check_labels, check_weight, validate_inputs
+from .validation import check_labels, check_weight, fewest_rows, validate_inputs
 
 
 class Classifier(ClassifierMixin, BaseGP):
@@ -45,7 +45,7 @@ class Classifier(ClassifierMixin, BaseGP):
         self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
     ) -> Data:
         """Check parameters, X and weights, and return the codes of the classes, (n, 1)."""
-        least = 2 if reset else 1
+        least = fewest_rows(reset)
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_labels(y)
         self._y_shape = ()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..objectives.conditioning import conditioned
+from .alike import refuse_group
 from .base import BaseGP
 from .context import fitting
 
@@ -15,6 +16,7 @@ from .context import fitting
 @fitting
 def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     """Condition a fitted regressor on more rows, in place."""
+    refuse_group("condition_on")
     X, rows, posterior = estimator._labelled(estimator._checked(X, y, *of_rows))
     # Parts may be shared with the posterior before, which a failure would bring back.
     found = conditioned(copy.deepcopy(posterior), X, rows)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import pickle
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -21,25 +19,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import resolve_seed
+from ..data.arrays import readable, resolve_seed
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.messages import muted
-from ..data.reduce import ALONE, Group, WorkerLostError, doing, using
+from ..data.reduce import ALONE, Group, agreed, doing
 from ..data.rows import MERGED_ROWS, Data, Rows, Whole
 from ..data.shares import chosen_rows, offsets
 from ..recipes.plan import Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.checkpoint import CheckpointOfGroup
+from ..training.interrupts import marking
 from ..training.minibatches import Shared, Table
+from .alike import NO_ROWS
 from .checkpoint_key import checkpoint_of, seed_of
+from .first_rank import adopt, fit_on_first
 from .runs import Run, begin, begin_in_time
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
 SAMPLE_NUMBERS = 50_000_000  # of X, that a sample has at most
-BEAT = 5.0  # seconds between two signs of life of rank 0, while the others wait for its fit
+
+BATCH_LAYERS = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm,
+)
 
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
 """What the validation of rows leaves on an estimator, but for classes."""
@@ -50,8 +57,10 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     clock = ClockOfGroup(group)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         data, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
-        data = data if recipe.numbers_rows else counted(group, data)
+        data = weighed(group, data if recipe.numbers_rows else data.counted())
         first, n = offsets(group, len(data))
+        if n < 2:
+            raise ValueError(f"X must have two rows at least, that count, on all ranks, got {n}.")
         with agreed(group):
             recipe.check(data)
         weight = torch.tensor([data.n_effective], dtype=torch.float64)
@@ -64,12 +73,20 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
         recipe = in_time(estimator, recipe, time.monotonic)
         fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
         return
-    recipe = in_time(estimator, recipe, clock)
-    with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+    recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
+    with training_together(estimator, group):
         run, sample = prepare(estimator, recipe, data, sizes, Rank(first, whole), start)
         estimator._fit_run(recipe, run, sample, sample)
+
+
+@contextlib.contextmanager
+def training_together(estimator: Any, group: Group) -> Iterator[None]:
+    """Train in step in the block: interrupts leave marks, rank 0 warns, and its model is all's."""
+    with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+        with marking() if group.size > 1 else contextlib.nullcontext():
+            yield
+            adopt(estimator, group)
         estimator._diagnosis.warn()
-    adopt(estimator, group)
 
 
 def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:
@@ -78,11 +95,12 @@ def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:
     estimator._diagnosis.warn()
 
 
-def in_time(estimator: Any, recipe: Recipe, clock: Clock) -> Recipe:
-    """Return a recipe that ends when `max_time` has passed, from now on, if there is one."""
+def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = None) -> Recipe:
+    """Return a recipe that ends `max_time` after the fit began, or from now on, if there is one."""
     if (seconds := getattr(estimator, "max_time", None)) is None:
         return recipe
-    return replace(recipe, deadline=Deadline(clock() + seconds, clock))
+    start = clock() if began is None else began
+    return replace(recipe, deadline=Deadline(start + seconds, clock))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -95,7 +113,7 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
             f"target_transform must be None in a group of processes, got "
             f"{estimator.target_transform!r}: transform y before, on every rank alike."
         )
-    has_rows, data = len(X) > 0, None
+    has_rows, data = counts(X, *of_rows), None
     if hasattr(type(estimator), "predict_proba"):
         classes = classes_of(group, y, *of_rows)
         of_rows, estimator.classes_ = (*of_rows, classes), classes
@@ -106,9 +124,18 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
     own["columns"] = [] if data is None else described(data)
     told = group.gather(np.array([json.dumps(own)] if has_rows else [], dtype=object))
     if not len(told):
-        raise ValueError("X has no rows on any rank.")
+        raise ValueError(NO_ROWS)
     group.check_same("Columns of X and y", own_or_first(own, told, has_rows))
     return data if data is not None else no_rows(estimator, json.loads(told[0]))
+
+
+def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
+    """Whether this rank has any row that counts; weights that are wrong are left to the check."""
+    if not len(X) or sample_weight is None:
+        return len(X) > 0
+    with contextlib.suppress(TypeError, ValueError):
+        return not np.all(np.asarray(readable(sample_weight)) == 0)
+    return True
 
 
 def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
@@ -121,8 +148,8 @@ def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
 
 
 def described(data: Data) -> list[Any]:
-    """Return the names and the widths of columns that are there."""
-    columns = ((f.name, getattr(data, f.name)) for f in fields(data))
+    """Return the names and the widths of columns that are there; weights need not be."""
+    columns = ((f.name, getattr(data, f.name)) for f in fields(data) if f.name != "weight")
     return [[name, list(c.shape[1:])] for name, c in columns if c is not None]
 
 
@@ -147,22 +174,10 @@ def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
     return Data(**columns)
 
 
-def counted(group: Group, data: Data) -> Data:
-    """Return this rank's rows that have a weight; with weights if any rank has some but 1."""
-    data = data.counted()
+def weighed(group: Group, data: Data) -> Data:
+    """Return rows with their weights if any rank has some but 1."""
     has_weights = group.flag(data.weight is not None)
     return replace(data, weight=np.ones(len(data))) if has_weights and data.weight is None else data
-
-
-@contextlib.contextmanager
-def agreed(group: Group) -> Iterator[None]:
-    """Raise an error of the block on every rank; the block exchanges nothing."""
-    error = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    group.agree(error)
 
 
 # ---- preparing -----------------------------------------------------------------------------------
@@ -227,7 +242,19 @@ def begin_from_sample(
         run = begin(recipe, problem, checkpoint)
     else:
         run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
+    if whole.group.size > 1:
+        refuse_batch_statistics(run.objective)
     return run._replace(places=np.arange(len(sample)))
+
+
+def refuse_batch_statistics(objective: torch.nn.Module) -> None:
+    """Raise a ValueError if a layer of the user's looks at the rows of a minibatch together."""
+    for layer in objective.modules():
+        if isinstance(layer, BATCH_LAYERS):
+            raise ValueError(
+                f"feature_map must not have {type(layer).__name__} in a group of processes: its "
+                "averages would be of the rows of each rank alone. Use LayerNorm or GroupNorm."
+            )
 
 
 def most_sampled(n_features: int) -> int:
@@ -239,77 +266,6 @@ def sampled(group: Group, data: Data, own: np.ndarray, places: np.ndarray) -> Da
     """Return the rows that all ranks have chosen, in the order of their places."""
     order = np.argsort(group.gather(places))
     return data[own].map(lambda column: group.gather(column)[order])
-
-
-# ---- what rank 0 does for all --------------------------------------------------------------------
-
-
-def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
-    """Let rank 0 fit, while others wait, and give them what it found."""
-    on_first(group, fit)
-    adopt(estimator, group)
-
-
-def on_first(group: Group, work: Callable[[], Any]) -> None:
-    """Let rank 0 work, however long it takes; others wait as long as it gives signs of life.
-
-    Raises
-    ------
-    Exception
-        On every rank, if the work fails.
-    """
-    error: BaseException | None = None
-    if group.rank == 0:
-        with signs_of_life(group):
-            try:
-                with using(ALONE):
-                    work()
-            except BaseException as raised:
-                error = raised
-        group.flag(True)
-    else:
-        while not group.flag(False):
-            pass
-    if error is not None and not isinstance(error, Exception):
-        with contextlib.suppress(RuntimeError):
-            group.agree(RuntimeError(f"the fit was ended by {type(error).__name__}"))
-        raise error
-    group.agree(error)
-
-
-@contextlib.contextmanager
-def signs_of_life(group: Group) -> Iterator[None]:
-    """Tell the others every few seconds, from another thread, that the block goes on."""
-    is_over, lost = threading.Event(), []
-
-    def beat() -> None:
-        try:
-            while not is_over.wait(BEAT):
-                group.flag(False)
-        except WorkerLostError as error:
-            lost.append(error)
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-    if lost:
-        raise lost[0]
-
-
-def adopt(estimator: Any, group: Group) -> None:
-    """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit."""
-    if group.size == 1:
-        return
-    content = pickle.dumps(estimator) if group.rank == 0 else b""
-    fitted = pickle.loads(group.first_bytes(content))  # from a process of the same program
-    given = estimator.get_params(deep=False)
-    if group.rank:
-        found = {name: value for name, value in vars(fitted).items() if name not in given}
-        vars(estimator).update(found)
 
 
 # ---- time ----------------------------------------------------------------------------------------

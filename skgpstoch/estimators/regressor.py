@@ -35,7 +35,7 @@ from .predictions import (
     predicted_by_blocks,
 )
 from .targets import check_exposed, check_shape, transformer_of, with_transformed_targets
-from .validation import check_column, check_weight, check_y_std, validate_inputs
+from .validation import check_column, check_weight, check_y_std, fewest_rows, validate_inputs
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
@@ -58,7 +58,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     ) -> Data:
         """Check parameters, and what is known of rows."""
         options = {"multi_output": True, "y_numeric": True}
-        least = 2 if reset else 1
+        least = fewest_rows(reset)
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
         if reset:
             self._y_shape = y.shape[1:]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.deadline import Clock, Deadline
+from ..data.reduce import current
 from ..data.rows import Rows
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
@@ -64,6 +65,12 @@ class Run(NamedTuple):
         if self.shared is None:
             return self.objective.solution(self.X, self.rows)
         return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
+
+    def seen_solution(self) -> Posterior:
+        """Return the same on one rank alone: of a group, that of the sample."""
+        if self.shared is None or current().size == 1:
+            return self.solution()
+        return self.objective.solution(self.X, self.rows)
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
-from ..data.messages import muted
-from ..data.reduce import ALONE, Group, current, doing
+from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
 from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, Whole
@@ -29,15 +28,14 @@ from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
-    adopt,
-    agreed,
     begin_from_sample,
-    fit_on_first,
     fit_warned,
     in_time,
     most_sampled,
+    training_together,
 )
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
@@ -48,6 +46,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
     refuse_given(y, *of_rows)
     group = current()
     clock = time.monotonic if group is ALONE else ClockOfGroup(group)
+    began = clock()
     seed = int(group.first(resolve_seed(estimator.random_state)))
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         part = source if group is ALONE else source.share(group.rank, group.size)
@@ -69,7 +68,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
     else:
         data = weighted(data, sample.weight is not None)
         refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
-        recipe = in_time(estimator, recipe, clock)
+        recipe = in_time(estimator, recipe, clock, began)
 
         def table(dtype: str, device: torch.device, rows: Rows) -> StoredTable:
             X, of_sample = estimator._tensors(data, dtype, device)
@@ -79,15 +78,13 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
             numbers = sample.rows, is_own
             return StoredTable(part, found.n_rows, tensors, none, known, *numbers, seed)
 
-        with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+        with training_together(estimator, group):
             run = begin_from_sample(estimator, recipe, data, sizes, whole, start, seed, table)
             run = run._replace(numbers=sample.rows)
             try:
                 estimator._fit_run(recipe, run, data, data)
             finally:
                 cast(StoredTable, run.shared).reader.close()
-            estimator._diagnosis.warn()
-        adopt(estimator, group)
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
 

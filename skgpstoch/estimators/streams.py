@@ -20,6 +20,7 @@ from ..recipes.warm_start import Start
 from ..training.loop import train
 from ..training.minibatches import Permuted
 from ..training.optimizers import make_optimizer
+from .alike import refuse_group
 from .base import BaseGP, Run, changed_parameters, representations
 from .checkpoint_key import SILENT
 from .classifier import Classifier
@@ -41,6 +42,7 @@ class Stream(NamedTuple):
 @fitting
 def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     """Go on with more rows, from the fitted model if there is one."""
+    refuse_group("partial_fit")
     estimator._validate_params()
     first = not hasattr(estimator, "posterior_")
     if not first:

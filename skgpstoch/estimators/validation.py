@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.kinds import checked_kinds
 from ..data.messages import warn
+from ..data.reduce import current
 from ..data.rows import Data
 from ..likelihoods.base import largest
 
@@ -43,6 +44,8 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         given if given.ndim else float(given), data.X, dtype=np.float64, ensure_non_negative=True
     )
     counts = weight > 0.0
+    if least == 0 and not counts.any():
+        return replace(data, weight=weight)
     if not counts.any():
         raise ValueError(
             "sample_weight must contain at least one non-zero number, but all weights are zero."
@@ -63,6 +66,11 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         weight = None
     data = replace(data, weight=weight)
     return data if keeps or counts.all() else data[counts]
+
+
+def fewest_rows(reset: bool) -> int:
+    """Return how many rows are enough: to fit, two that count, which a group may have together."""
+    return 2 if reset and current().size == 1 else 1
 
 
 def check_labels(y: np.ndarray) -> None:

@@ -10,16 +10,21 @@ the same press must end the loop, and a job without a keyboard is interrupted to
 
 Whatever can be ended early asks :func:`keeps_best` when KeyboardInterrupt reaches it; what would
 follow in the same fit asks :func:`was_interrupted`, and is left out or cut short.
+
+In a group of processes KeyboardInterrupt would come in the middle of an exchange, after which that
+rank is one behind the others. There the first interrupt leaves a mark (:func:`marking`), which
+ranks tell one another with the next sums, and the second raises.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SERIES_PAUSE = 10.0
 """Seconds between two fits after which they are no series: longer than it takes to press again."""
@@ -41,6 +46,8 @@ class Record(threading.local):
         When that last ended.
     kept_in : int or None
         The fit that an interrupt has ended in this series.
+    is_marked : bool
+        Whether an interrupt has come in a block of :func:`marking`.
     """
 
     def __init__(self) -> None:
@@ -48,6 +55,7 @@ class Record(threading.local):
         self.depth = self.fit = 0
         self.ended = -SERIES_PAUSE
         self.kept_in: int | None = None
+        self.is_marked = False
 
 
 RECORD = Record()
@@ -130,6 +138,11 @@ def was_interrupted() -> bool:
     return RECORD.depth > 0 and RECORD.kept_in == RECORD.fit
 
 
+def share_interrupt() -> None:
+    """Know of an interrupt that has ended a part of the present fit on another rank."""
+    RECORD.kept_in = RECORD.fit
+
+
 def is_attended() -> bool:
     """Tell whether somebody is at the keyboard who may have pressed Ctrl-C."""
     if hasattr(sys, "ps1") or sys.flags.interactive:  # Python's prompt, IPython, notebooks
@@ -141,3 +154,56 @@ def is_attended() -> bool:
         return not hasattr(os, "tcgetpgrp") or os.tcgetpgrp(keyboard) == os.getpgrp()
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return False
+
+
+# ---- marks -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
+    """Let a function, which may raise, take SIGINT in the block, in place of Python's own handler.
+
+    Yields
+    ------
+    is_handled : bool
+        False where nothing changes: signals come to the main thread alone, and a handler that
+        somebody else has set stays.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield False
+        return
+    signal.signal(signal.SIGINT, lambda *_: handler())
+    try:
+        yield True
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def marking() -> Iterator[None]:
+    """Let an interrupt that keeps the best so far leave a mark, and raise nothing, in the block."""
+    RECORD.is_marked = False
+    try:
+        with handled_by(mark):
+            yield
+    finally:
+        RECORD.is_marked = False
+
+
+def mark() -> None:
+    """Take an interrupt in a block of :func:`marking`.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If it is not the first, or nothing is to be kept.
+    """
+    if not keeps_best():
+        raise KeyboardInterrupt
+    RECORD.is_marked = True
+
+
+def is_marked() -> bool:
+    """Tell whether an interrupt has come in a block of :func:`marking`."""
+    return RECORD.is_marked

@@ -16,14 +16,14 @@ from torch.optim import Optimizer
 from ..data.deadline import Allowance, Deadline
 from ..data.devices import seed_rng
 from ..data.messages import warn
-from ..data.reduce import ALONE, Group, average_gradients
+from ..data.reduce import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import AnyCheckpoint, copy_of, optimizer_can_be_in, same_form, summary
 from .global_rng import global_rng
 from .history import MAX_ROLLBACKS, History
-from .interrupts import AGAIN, keeps_best, was_interrupted
+from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
 from .minibatches import Minibatches
 from .optimizers import Schedule
 
@@ -60,7 +60,10 @@ class Trainer:
     failure: Exception | None = None  # the last that an epoch ended with
     step: int = 0
     scored_position: float = 0.0
+    asked_at: int = -1  # the step at which it was asked how much time has passed, and the answer
+    share: float = 0.0
     rate: float = 1.0  # halved by every rollback
+    is_cut: bool = False  # by an interrupt of any rank, which all know of since the last step
 
     @property
     def n_batches(self) -> int:
@@ -75,7 +78,7 @@ class Trainer:
         """Where the run is, in steps of `n_steps`: by its steps or by its time, the later."""
         if self.allowance is None:
             return self.step
-        share = min(self.allowance.share(), self.step / HURRIED_STEPS)
+        share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)
         return max(self.step, share * self.n_steps)
 
     def is_late(self) -> bool:
@@ -83,8 +86,14 @@ class Trainer:
         return (
             self.allowance is not None
             and self.step >= HURRIED_STEPS
-            and self.allowance.share() >= 1.0
+            and self.share_used(self.allowance) >= 1.0
         )
+
+    def share_used(self, allowance: Allowance) -> float:
+        """Share of the time that has passed; a group asks once a step, as it has to exchange it."""
+        if self.group.size == 1 or self.asked_at != self.step:
+            self.asked_at, self.share = self.step, allowance.share()
+        return self.share
 
     @property
     def group(self) -> Group:
@@ -112,10 +121,18 @@ class Trainer:
                 self.history.status = "deadline"
             elif not self.run_sound_epoch():
                 self.roll_back()
-            elif self.group.flag(self.on_epoch is not None and self.on_epoch(self.history)):
+            elif self.is_stopped():
                 self.history.status = "callback"
             elif self.group.flag(was_interrupted()):  # before this run, of which an epoch has to do
+                share_interrupt()
                 self.interrupt()
+
+    def is_stopped(self) -> bool:
+        """Whether a callback of any rank stops all; an error of one is everybody's."""
+        stops = False
+        with agreed(self.group):
+            stops = self.on_epoch is not None and self.on_epoch(self.history)
+        return self.group.flag(stops)
 
     def is_due(self) -> bool:
         """Whether this is an epoch after which to evaluate and save."""
@@ -177,7 +194,7 @@ class Trainer:
             n_seen += rows.n_all
             if self.on_step is not None:
                 self.on_step(self)
-            if self.is_late():
+            if self.is_late() or self.is_cut:
                 break
         self.objective.epoch_end()
         return self.objective.epoch_loss(float(total) / n_seen)
@@ -185,7 +202,9 @@ class Trainer:
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
             loss = self.objective(X, rows, self.step_generator()).detach()
-            self.group.average_(loss)
+            mark = self.own_mark(loss)
+            self.group.average_(loss, *mark)
+            self.is_cut |= any(mark)
         else:
             factor = self.rate * self.schedule(self.position(), self.n_steps)
             for group in self.optimizer.param_groups:
@@ -202,8 +221,14 @@ class Trainer:
         loss = self.objective(X, rows, self.step_generator())
         loss.backward()
         loss = loss.detach()
-        average_gradients(self.group, self.objective.parameters(), loss)
+        mark = self.own_mark(loss)
+        average_gradients(self.group, self.objective.parameters(), loss, *mark)
+        self.is_cut |= any(mark)
         return loss
+
+    def own_mark(self, loss: Tensor) -> list[Tensor]:
+        """Return what tells the others of an interrupt here; nothing if there are no others."""
+        return [] if self.group.size == 1 else [torch.full_like(loss, is_marked())]
 
     def step_generator(self) -> torch.Generator:
         """Give a generator for a step, which is the same on all ranks when it begins."""
@@ -222,6 +247,7 @@ class Trainer:
             return True
         self.objective.eval()
         score, h = self.group.first(self.evaluate()), self.history
+        self.asked_at = -1  # as this took time
         if not math.isfinite(score):
             return False
         h.scores.append(score)
@@ -433,7 +459,7 @@ def train(
     try:
         trainer.fit_loop()
     except KeyboardInterrupt:
-        if not keeps_best():
+        if source.group.size > 1 or not keeps_best():  # others know of a mark alone
             raise
         trainer.interrupt()
     trainer.history.n_steps = trainer.step

@@ -1,0 +1,115 @@
+"""Tables that ranks have shares of: read alike on all, and gathered."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .columns import EMPTY, LEVEL, Column, ReadTable
+from .reduce import Group
+
+
+def of_every_rank(group: Group, own: Any) -> list[Any]:
+    """Return what each rank has; all are processes of the same program."""
+    sent = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+    return [pickle.loads(share.numpy().tobytes()) for share in group.shares(sent)]
+
+
+def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable | None:
+    """Return this rank's rows, with columns of the kinds that all ranks agree on.
+
+    A column whose values are all missing is of the kind that it has elsewhere.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks.
+    table : ReadTable or None
+        This rank's rows; None if it has none.
+    beside : object
+        What else has to be the same on all ranks with rows; JSON keeps it.
+
+    Returns
+    -------
+    table : ReadTable or None
+        With the levels, and missing values, that other ranks' rows have.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if ranks have other columns, or other kinds of values there.
+    """
+    names = None if table is None else [column.name for column in table.columns]
+    check_alike(group, "Columns of X and y", None if table is None else [names, beside])
+    own = None if table is None else [kind_of(column) for column in table.columns]
+    told = [kinds for kinds in of_every_rank(group, own) if kinds is not None]
+    by_column = zip(*told, strict=True)
+    kinds = [next((kind for kind in ranks if kind), None) for ranks in by_column]
+    said = None if own is None else [k or agreed for k, agreed in zip(own, kinds, strict=True)]
+    check_alike(group, "Kinds of columns of X", said)
+    if table is not None:
+        columns = zip(table.columns, kinds, strict=True)
+        table = ReadTable([of_kind(column, kind) for column, kind in columns], table.array)
+    found = None if table is None else [held(column) for column in table.columns]
+    held_by = [each for each in of_every_rank(group, found) if each is not None]
+    if table is None:
+        return None
+    return with_elsewhere(table, [frozenset().union(*sets) for sets in zip(*held_by, strict=True)])
+
+
+def check_alike(group: Group, name: str, own: Any) -> None:
+    """Check that ranks that say anything say the same."""
+    texts = [t for t in of_every_rank(group, own and json.dumps(own, default=str)) if t]
+    group.check_same(name, json.dumps(own, default=str) if own else texts[0])
+
+
+def kind_of(column: Column) -> list[Any] | None:
+    """Return what a column holds; None if all values are missing."""
+    if column.missing.all():
+        return None
+    return [column.name, column.kind, column.time_zone, list(map(str, column.order))]
+
+
+def of_kind(column: Column, kind: list[Any] | None) -> Column:
+    """Return a column whose values are perhaps all missing as one of this kind."""
+    found = EMPTY if kind is None else kind[1]
+    if column.kind == found:
+        return column
+    n = len(column.values)
+    missing = np.full(n, None, dtype=object) if found == LEVEL else np.full(n, np.nan)
+    return Column(column.name, found, missing)
+
+
+def held(column: Column) -> frozenset:
+    """Return the levels of a category, and None if a value is missing."""
+    if column.kind == LEVEL:
+        return frozenset(column.values.tolist())
+    return frozenset([None] if column.missing.any() else [])
+
+
+def with_elsewhere(table: ReadTable, elsewhere: Sequence[frozenset]) -> ReadTable:
+    """Return a table that knows of each column what other rows hold."""
+    pairs = zip(table.columns, elsewhere, strict=True)
+    return ReadTable([column._replace(elsewhere=found) for column, found in pairs], table.array)
+
+
+def joined_tables(parts: Sequence[ReadTable]) -> ReadTable:
+    """Return the rows of tables that are read alike, one after the other."""
+    every = zip(*(part.columns for part in parts), strict=True)
+    arrays = [part.array for part in parts if part.array is not None]
+    return ReadTable(
+        [joined(columns) for columns in every], np.concatenate(arrays) if arrays else None
+    )
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Return a column of the rows of several; what is missing everywhere has no order or zone."""
+    values = np.concatenate([column.values for column in columns])
+    order = max((column.order for column in columns), key=len)
+    zones = [column.time_zone for column in columns if column.time_zone is not None]
+    return columns[0]._replace(values=values, order=order, time_zone=zones[0] if zones else None)

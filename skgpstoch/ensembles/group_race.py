@@ -1,0 +1,191 @@
+"""The recommended defaults in a group of processes, each of which has rows of its own.
+
+Few rows are gathered, as they are, and rank 0 fits for all. Of many, a sample that is the same
+whoever has which rows says how tables are encoded and what y is like; the levels of categories, and
+where values are missing, are those of all rows. Each rank encodes its rows: those of the sample
+as training rows, to which their own targets are not told, and others, of whose targets the encoder
+knows nothing, as new rows. Then all train the networks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from ..data.arrays import resolve_seed
+from ..data.columns import ReadTable
+from ..data.deadline import Deadline
+from ..data.messages import muted
+from ..data.reduce import Group, agreed, doing
+from ..data.rows import Data
+from ..data.shares import chosen_rows, offsets
+from ..data.table_shares import joined_tables, of_every_rank, read_alike
+from ..data.tables import read_table
+from ..estimators.alike import NO_ROWS, check_alike
+from ..estimators.callbacks import Fits
+from ..estimators.first_rank import adopt, fit_on_first
+from ..estimators.group_fit import (
+    GATHERED_ROWS,
+    ClockOfGroup,
+    classes_of,
+    most_sampled,
+    sampled,
+)
+from ..estimators.validation import check_numbers, check_weight
+from .race import race
+
+NOTED = ("n_features_in_", "feature_names_in_")
+"""What the check of rows leaves on an estimator."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Rows (n,) that count, as the user gave them; ``given[rows]`` are these."""
+
+    table: ReadTable
+    y: np.ndarray
+    weight: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, rows: Any) -> Given:
+        weight = None if self.weight is None else self.weight[rows]
+        return Given(self.table[rows], self.y[rows], weight)
+
+
+def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> None:
+    """Fit to the rows of all ranks, of which these are this rank's."""
+    clock, name = ClockOfGroup(group), type(estimator).__name__
+    with doing(f"{name}.fit, reading rows"):
+        check_alike(estimator, group, X)
+        given = read_rows(estimator, group, X, y, sample_weight)
+        first, n = offsets(group, 0 if given is None else len(given))
+        if n < 2:
+            raise ValueError(f"X must have 2 rows at least, on all ranks together, got {n}.")
+        is_few = n <= max(GATHERED_ROWS, estimator._most_raced)
+        all_rows = joined_rows(of_every_rank(group, given)) if is_few else None
+
+    def task(n_parts: int) -> Fits:
+        return Fits(estimator, X, y, n_parts)
+
+    if all_rows is not None:
+        fit_on_first(estimator, group, lambda: fit_all(estimator, all_rows, clock.began, task))
+        return
+    deadline = None if estimator.max_time is None else Deadline(estimator.max_time, clock)
+    with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
+        seed = int(group.first(resolve_seed(estimator.random_state)))
+        data = encoded(estimator, group, given, first, resolve_seed(seed))
+    with doing(f"{name}.fit"), muted(group.rank > 0):
+        networks = estimator._networks(data)
+        alike = networks._replace(
+            make=lambda left: networks.make(left).set_params(random_state=seed)
+        )
+        fits = task(1)
+        found, _ = race([alike], fits, data, deadline)
+        judges, numbers = judged_rows(group, data, first, resolve_seed(seed))
+        for each in found:
+            each.model.held_out_ = each.model.held_out_.among(numbers)
+        estimator._keep(found, [], judges, n)
+        fits.on_end()
+    adopt(estimator, group)
+
+
+def fit_all(estimator: Any, rows: Given, began: float, task: Callable[[int], Fits]) -> None:
+    """Fit to rows that are all here."""
+    check_weight(Data(rows.y, rows.y), rows.weight, least=2, keeps=True)
+    estimator._fit_rows(rows.table, rows.y, rows.weight, began, task).on_end()
+
+
+# ---- rows as they are ----------------------------------------------------------------------------
+
+
+def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> Given | None:
+    """Check this rank's rows, and that all ranks' are of one table; None if it has none."""
+    given = None
+    with agreed(group):
+        check_numbers(estimator)
+        if len(X):
+            X, y, weight = estimator._checked(X, y, sample_weight, least=0)
+            given = Given(read_table(X, estimator.categorical_features), y, weight)
+            if weight is not None:
+                given = given[weight > 0.0]
+    if not group.flag(given is not None and len(given) > 0):
+        raise ValueError(NO_ROWS)
+    found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
+    told = next(each for each in of_every_rank(group, found) if each is not None)
+    for name, value in told.items():
+        if value is not None:
+            setattr(estimator, name, value)
+    beside = None if given is None else [given.y.shape[1:], given.y.dtype.kind in "OUS"]
+    table = read_alike(group, None if given is None else given.table, beside)
+    has_weights = group.flag(given is not None and given.weight is not None)
+    if given is None or table is None:
+        return None
+    weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
+    return Given(table, given.y, weight)
+
+
+def joined_rows(parts: Sequence[Given | None]) -> Given:
+    """Return the rows of all ranks, in the order of ranks."""
+    some = [part for part in parts if part is not None]
+    weights = [part.weight for part in some if part.weight is not None]  # all have some, or none
+    return Given(
+        joined_tables([part.table for part in some]),
+        np.concatenate([part.y for part in some]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+# ---- rows as models see them ---------------------------------------------------------------------
+
+
+def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed: int) -> Data:
+    """Learn from a sample of all rows how they are encoded, and encode this rank's."""
+    n_columns = max(of_every_rank(group, 0 if given is None else len(given.table.columns)))
+    n_own = 0 if given is None else len(given)
+    own, places = chosen_rows(group, seed, first, n_own, most_sampled(n_columns))
+    parts = of_every_rank(group, None if given is None else given[own.numpy()])
+    sample = joined_rows(parts)[np.argsort(group.gather(places.numpy()))]
+    given = sample[:0] if given is None else given
+    if is_classifier(estimator):
+        estimator._note_classes(classes_of(group, given.y))
+    known = estimator._learned(sample.table, sample.y, sample.weight)
+    X = estimator._encoder.transform_read(given.table)
+    if X is not given.table.array:
+        X[own.numpy()] = known.X[places.numpy()]  # where targets of the rows themselves are not in
+    with agreed(group):
+        y = transformed(estimator, given.y)
+    return Data(X, y, given.weight)
+
+
+def transformed(estimator: Any, y: np.ndarray) -> np.ndarray:
+    """Return what models are fitted to in the place of these targets.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to fit to.
+    """
+    if len(y) == 0:
+        return y
+    with np.errstate(all="ignore"):
+        z = np.asarray(estimator._targets(y))
+    if z is not y and not np.isfinite(z).all():
+        raise ValueError(
+            "target_transform must have a finite value for each target, which "
+            f"{estimator.target_transform!r} has not."
+        )
+    return z
+
+
+def judged_rows(group: Group, data: Data, first: int, seed: int) -> tuple[Data, np.ndarray]:
+    """Return the sample of all rows that networks hold rows out of, and their numbers."""
+    most = most_sampled(data.X.shape[1])
+    own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
+    order = np.argsort(group.gather(places))
+    return sampled(group, data, own, places), group.gather(first + own)[order]

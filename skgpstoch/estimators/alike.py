@@ -1,0 +1,89 @@
+"""Whether all ranks of a group ask for the same fit."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.arrays import fingerprint
+from ..data.messages import internal_frames, loop_of
+from ..data.reduce import Group, agreed, current
+from ..data.row_source import RowSource
+from .checkpoint_key import SILENT, described
+
+NO_ROWS = "X has no rows on any rank."
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of what has no other name, in each process another one
+
+
+def check_alike(estimator: Any, group: Group, X: Any) -> None:
+    """Check that ranks have estimators with the same parameters, and rows of the same kind.
+
+    Raises
+    ------
+    ValueError
+        On every rank: it names the parameter that differs.
+    """
+    refuse_loop()
+    with agreed(group):
+        estimator._validate_params()
+        asked = asked_for(estimator, X)
+    told = [json.loads(t) for t in group.gather(np.array([json.dumps(asked)], dtype=object))]
+    for name in sorted({name for each in told for name in each}):
+        if len({each.get(name) for each in told}) > 1:
+            group.check_same(name, asked.get(name, "nothing"))
+
+
+def asked_for(estimator: Any, X: Any) -> dict[str, str]:
+    """Describe what must be the same on all ranks."""
+    asked = {"estimator": type(estimator).__name__, "X": "an array or a frame"}
+    if isinstance(X, RowSource):
+        asked["X"] = "rows that are read in chunks"
+    else:
+        check_has_rows(X)
+    for name, value in estimator.get_params().items():
+        if name not in SILENT:
+            asked[name] = ADDRESS.sub("", described(value)) + weights_of(value)
+    is_saved = getattr(estimator, "checkpoint_dir", None) is not None
+    asked["checkpoint_dir"] = "a folder" if is_saved else "None"
+    if getattr(estimator, "warm_start", False):
+        asked["warm_start"] = f"True from {weights_of(getattr(estimator, 'posterior_', None))}"
+    return asked
+
+
+def check_has_rows(X: Any) -> None:
+    """Raise a TypeError if X has no length."""
+    try:
+        len(X)
+    except TypeError as error:
+        raise TypeError(f"X must have rows, as an array or a frame, got {X!r:.80}.") from error
+
+
+def weights_of(value: Any) -> str:
+    """Return a digest of a torch module's tensors; nothing of anything else."""
+    if not isinstance(value, torch.nn.Module):
+        return ""
+    return fingerprint(*(t.detach().cpu().numpy() for t in value.state_dict().values()))[:8]
+
+
+def refuse_loop() -> None:
+    """Raise a ValueError in a loop of scikit-learn's: it would decide by the rows of one rank."""
+    if any(loop_of(frame) is not None for frame in internal_frames(sys._getframe(1))):
+        raise ValueError(
+            "A search or cross-validation in a group of processes would split and score the rows "
+            "of each rank alone, and ranks may choose differently. Search outside of "
+            "process_group, by a part of the rows, and fit what it finds in the group."
+        )
+
+
+def refuse_group(method: str) -> None:
+    """Raise a ValueError in a group, where a method cannot do the same on all ranks."""
+    if current().size > 1:
+        raise ValueError(
+            f"{method} is not for a group of processes: it adds rows to one model, one chunk after "
+            "another. Call it outside of process_group; in it, call fit with all rows."
+        )

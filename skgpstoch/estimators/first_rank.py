@@ -1,0 +1,264 @@
+"""What rank 0 of a group does for all: fits whose rows are few, or whose sums are not of rows."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import contextvars
+import copy
+import functools
+import inspect
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.arrays import readable
+from ..data.columns import is_frame, narwhals
+from ..data.reduce import ALONE, Group, WorkerLostError, agreed, current, doing, using
+from ..training.interrupts import (
+    handled_by,
+    is_marked,
+    marking,
+    share_interrupt,
+    was_interrupted,
+)
+from .alike import NO_ROWS, check_alike
+
+BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait for its fit
+
+
+def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
+    """Let rank 0 fit, while others wait, and give them what it found."""
+    with doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
+        on_first(group, fit)
+        adopt(estimator, group)
+
+
+def on_first(group: Group, work: Callable[[], Any]) -> None:
+    """Let rank 0 work, however long it takes; others wait as long as it gives signs of life.
+
+    Raises
+    ------
+    Exception
+        On every rank, if the work fails.
+    WorkerLostError
+        If a rank is lost meanwhile; rank 0 then ends its work, as far as it can be interrupted.
+    """
+    if group.size == 1:
+        work()
+        return
+    error: BaseException | None = None
+    if group.rank == 0:
+        try:
+            with signs_of_life(group), using(ALONE):
+                work()
+        except WorkerLostError:
+            raise
+        except BaseException as raised:
+            error = raised
+        told(group, is_over=True)
+    else:
+        wait(group)
+    if error is not None and not isinstance(error, Exception):
+        with contextlib.suppress(RuntimeError):
+            group.agree(RuntimeError(f"the fit was ended by {type(error).__name__}"))
+        raise error
+    group.agree(error)
+    if group.flag(was_interrupted()):
+        share_interrupt()
+
+
+def told(group: Group, is_over: bool = False) -> tuple[bool, bool]:
+    """Tell whether the work is over, and whether an interrupt has come to a rank that waits."""
+    flags = torch.tensor([is_over, is_marked()])
+    group.max_(flags)
+    over, came = flags.tolist()
+    return over, came
+
+
+def wait(group: Group) -> None:
+    """Wait for rank 0, and tell it of an interrupt here."""
+    with marking():
+        while not told(group)[0]:
+            pass
+
+
+@dataclass
+class Pulse:
+    """Signs of life of rank 0, and what it hears of the others meanwhile.
+
+    Attributes
+    ----------
+    is_over : Event
+        Set when the work is done.
+    lost : WorkerLostError or None
+        That a rank is lost.
+    is_handled : bool
+        Whether the work can be interrupted.
+    """
+
+    group: Group
+    is_over: threading.Event = field(default_factory=threading.Event)
+    lost: WorkerLostError | None = None
+    is_handled: bool = False
+
+    def beat(self) -> None:
+        """Exchange every few moments whether anything has happened, until the work is over."""
+        has_come = False
+        try:
+            while not self.is_over.wait(BEAT):
+                _, came = told(self.group)
+                if came and not has_come:
+                    self.interrupt()
+                has_come = came
+        except WorkerLostError as error:
+            self.lost = error
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Interrupt the work, which is done in the main thread."""
+        if self.is_handled and not self.is_over.is_set():
+            _thread.interrupt_main()
+
+    def handle(self) -> None:
+        """End the work: as Ctrl-C does, or with what has happened to another rank."""
+        raise KeyboardInterrupt if self.lost is None else self.lost
+
+
+@contextlib.contextmanager
+def signs_of_life(group: Group) -> Iterator[None]:
+    """Tell the others all the time, from another thread, that the block goes on."""
+    pulse = Pulse(group)
+    with handled_by(pulse.handle) as pulse.is_handled:
+        beat = functools.partial(contextvars.copy_context().run, pulse.beat)
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            pulse.is_over.set()
+            thread.join()
+            if pulse.lost is not None:
+                raise pulse.lost
+
+
+def adopt(estimator: Any, group: Group) -> None:
+    """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit."""
+    if group.size == 1:
+        return
+    content = b""
+    with agreed(group):
+        if group.rank == 0:
+            content = pickle.dumps(without(estimator, own_names(estimator)))
+    fitted = pickle.loads(group.first_bytes(content))  # from a process of the same program
+    if group.rank:
+        kept = own_names(estimator)
+        found = {name: value for name, value in vars(estimator).items() if name in kept}
+        vars(estimator).clear()
+        vars(estimator).update({**found, **vars(fitted)})
+
+
+def own_names(estimator: Any) -> set[str]:
+    """Return what each rank has of its own: parameters, and scikit-learn's callbacks."""
+    callbacks = {name for name in vars(estimator) if "callback" in name}
+    return callbacks | set(estimator.get_params(deep=False))
+
+
+def without(estimator: Any, names: set[str]) -> Any:
+    """Return a shallow copy that has not these attributes."""
+    bare = copy.copy(estimator)
+    for name in names & set(vars(bare)):
+        delattr(bare, name)
+    return bare
+
+
+# ---- estimators that know of no group ------------------------------------------------------------
+
+
+def fits_on_first(fit: Callable) -> Callable:
+    """Let a `fit` in a group have the rows of all ranks, on rank 0, and all ranks its result."""
+
+    @functools.wraps(fit)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if (group := current()).size == 1:
+            return fit(*args, **kwargs)
+        given = inspect.signature(fit).bind(*args, **kwargs).arguments
+        estimator = given.pop("self")
+        with doing(f"{type(estimator).__name__}.fit, gathering rows"):
+            check_alike(estimator, group, given["X"])
+            rows = gathered(group, given["X"], given["y"], given.get("sample_weight"))
+        rows = rows if rows[-1] is not None else rows[:2]
+        fit_on_first(estimator, group, lambda: fit(estimator, *rows))
+        return estimator
+
+    return wrapped
+
+
+def gathered(group: Group, *columns: Any) -> tuple[Any, ...]:
+    """Return X, y and weights of all ranks, in the order of ranks, on rank 0.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if nobody has rows, or columns differ.
+    """
+    with agreed(group):
+        sent = pickle.dumps(columns if len(columns[0]) else None)
+    shares = group.shares(torch.frombuffer(bytearray(sent), dtype=torch.uint8))
+    with agreed(group):
+        if group.rank == 0:
+            parts = [pickle.loads(share.numpy().tobytes()) for share in shares]
+            return joined_rows({rank: part for rank, part in enumerate(parts) if part is not None})
+    return columns
+
+
+def joined_rows(parts: dict[int, tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return X, y and weights of ranks that have rows, put together."""
+    if not parts:
+        raise ValueError(NO_ROWS)
+    every_X, every_y, weights = zip(*parts.values(), strict=True)
+    for k, (X, y, _) in parts.items():
+        if y is None or np.shape(y)[:1] != (len(X),):
+            raise ValueError(f"y must have as many rows as X on rank {k}, {len(X)}, got {y!r:.80}.")
+    check_kinds("y", [np.asarray(readable(y)).dtype for y in every_y])
+    weight = None
+    if any(w is not None for w in weights):
+        weight = np.concatenate(
+            [np.ones(len(X)) if w is None else w for X, w in zip(every_X, weights, strict=True)]
+        )
+    return joined(every_X), np.concatenate([np.asarray(readable(y)) for y in every_y]), weight
+
+
+def check_kinds(name: str, types: list[np.dtype]) -> None:
+    """Check that no rank has text where others have numbers."""
+    if len({kind.kind in "OUS" for kind in types}) > 1:
+        raise ValueError(
+            f"{name} must be of the same kind on all ranks, got {', '.join(map(str, types))}."
+        )
+
+
+def joined(tables: Sequence[Any]) -> Any:
+    """Return the rows of arrays, frames or lists."""
+    if all(is_frame(X) for X in tables):
+        nw = narwhals()
+        frames = [nw.from_native(X, eager_only=True) for X in tables]
+        check_columns([list(frame.columns) for frame in frames])
+        return nw.concat(frames).to_native()
+    if all(isinstance(X, list) and X and np.ndim(X[0]) == 0 for X in tables):
+        return [x for X in tables for x in X]  # objects that a kernel takes
+    arrays = [np.asarray(readable(X)) for X in tables]
+    check_columns([X.shape[1:] for X in arrays])
+    check_kinds("X", [X.dtype for X in arrays])
+    return np.concatenate(arrays)
+
+
+def check_columns(columns: list[Any]) -> None:
+    """Check that all shares are of the same table."""
+    if any(each != columns[0] for each in columns):
+        said = "; ".join(map(str, columns))
+        raise ValueError(f"X must have the same columns on all ranks that have rows, got {said}.")

@@ -1,0 +1,196 @@
+"""The recommended defaults in a group: the same model, however rows are split over ranks."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from thread_group import on_ranks
+
+from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor, group_race
+from skgpstoch.estimators import group_fit
+
+pd = pytest.importorskip("pandas")
+
+N = 160
+CUTS = [[0, N], [0, 70, N], [0, 0, 120, N]]
+"""Where rows are cut into those of one, two and three ranks; the first of three has none."""
+
+REGRESSOR = AutoGaussianProcessRegressor(random_state=0)
+CLASSIFIER = AutoGaussianProcessClassifier(random_state=0)
+
+
+def flights(n=N, seed=0):
+    """Numbers, a date, few and many levels; missing values and a rare level in the end alone."""
+    rng = np.random.default_rng(seed)
+    town, line, x = rng.integers(15, size=n), rng.integers(3, size=n), rng.normal(size=n)
+    is_last = np.arange(n) >= n - 2
+    X = pd.DataFrame(
+        {
+            "x": x,
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(60, size=n), "D"),
+            "town": np.where(is_last, "far away", np.char.add("town ", town.astype(str))),
+            "line": pd.Categorical(np.array(["a", "b", "c"])[line]),
+            "late": np.where(is_last, np.nan, rng.normal(size=n)),
+        }
+    )
+    return X, np.sin(2.0 * x) + 0.3 * (town % 4) + 0.2 * rng.normal(size=n)
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Rows are many, a sample has 100 of them, and networks are small, in float64.
+
+    Their noise is Gaussian, as iterations for others end by a tolerance and rounding then matters.
+    """
+    for module in (group_fit, group_race):
+        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
+        monkeypatch.setattr(module, "most_sampled", lambda n_features: 100)
+    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
+    normal = {"likelihood": "gaussian", "noise": "constant", "loss": "elbo"}
+    for module, params in ((automatic_regressor, small | normal), (automatic_classifier, small)):
+        of_networks = functools.partial(module.of_networks, **params)
+        monkeypatch.setattr(module, "of_networks", of_networks)
+    for model in (REGRESSOR, CLASSIFIER):
+        monkeypatch.setattr(type(model), "_most_raced", 0)
+
+
+def on_parts(model, X, y, cuts, weights=None, expect=None):
+    """Fit on ranks that have the rows between the cuts; return each rank's model, or error."""
+
+    def fit(group):
+        mine = slice(cuts[group.rank], cuts[group.rank + 1])
+        weight = None if weights is None else weights[group.rank]
+        of_rows = {} if weight is None else {"sample_weight": weight}
+        return clone(model).fit(X[mine], y[mine], **of_rows)
+
+    return on_ranks(fit, len(cuts) - 1, expect)
+
+
+def same_on_all(models, X, predict="predict"):
+    """Return the predictions of models that are the same to the last bit."""
+    found = [getattr(model, predict)(X) for model in models]
+    for other in found[1:]:
+        assert_array_equal(other, found[0])
+    return found[0]
+
+
+@pytest.mark.filterwarnings("ignore:X has")
+def test_many_rows_of_a_frame(many):
+    X, y = flights()
+    X_new, _ = flights(30, seed=1)
+    every = [on_parts(REGRESSOR, X, y, cuts) for cuts in CUTS]
+    means = [same_on_all(models, X_new) for models in every]
+    assert_allclose(means[1:], [means[0]] * 2, rtol=0, atol=1e-8)
+    first, other = every[0][0], every[2][0]
+    assert first._encoder.levels[2] == {*X["town"]}  # the rare one is known, in the sample or not
+    assert list(other.feature_names_in_) == list(X.columns)
+    assert_allclose(other.scores_["score"], first.scores_["score"], atol=1e-8)
+    assert len(other.leaderboard_) == 1
+    assert other.report().calibration["n_rows"].sum() > 0
+    assert_allclose(other.feature_importances_.sum(), 1.0)
+    assert other.diagnose().problems == first.diagnose().problems
+
+
+@pytest.mark.filterwarnings("ignore:X has")
+def test_many_rows_of_classes_and_weights(many):
+    """One class is on one rank alone, and one rank has weights, some of them 0."""
+    X, y = flights()
+    X = X[["x", "late"]].to_numpy()
+    labels = np.where(y > 0.5, "late", "early").astype(object)
+    labels[-4:] = "never"
+    weight = np.where(np.arange(N) < 10, 0.0, 1.0)
+    splits = [[weight], [weight[:70], None], [None, weight[:120], None]]
+    pairs = zip(CUTS, splits, strict=True)
+    every = [on_parts(CLASSIFIER, X, labels, cuts, weights) for cuts, weights in pairs]
+    proba = [same_on_all(models, X, "predict_proba") for models in every]
+    assert every[0][0].classes_.tolist() == ["early", "late", "never"]
+    assert_allclose(proba[1:], [proba[0]] * 2, rtol=0, atol=5e-3)  # iterations end by a tolerance
+
+
+def test_a_target_is_not_told_of_its_own_row(many):
+    """Rows have a level each, or a random one: what they are told says nothing of their target."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"level": rng.integers(80, size=N).astype(str)})
+    y = rng.normal(size=N)
+
+    def told(group):
+        mine = slice(None) if group.size == 1 else slice(80 * group.rank, 80 * (group.rank + 1))
+        model = clone(REGRESSOR)
+        given = group_race.read_rows(model, group, X[mine], y[mine], None)
+        first = 80 * group.rank
+        return group_race.encoded(model, group, given, first, seed=0).X
+
+    whole, halves = on_ranks(told, 1)[0], np.vstack(on_ranks(told, 2))
+    assert_array_equal(halves, whole)
+    assert np.corrcoef(whole[:, 0], y)[0, 1] < 0.3  # with its own target it is .7
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+def test_few_rows_are_those_of_one_process(kind, monkeypatch):
+    monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
+    X, y = flights(60)
+    X.loc[:39, "late"] = np.nan  # so that all are missing on one rank
+    if kind == "polars":
+        pl = pytest.importorskip("polars")
+        X = pl.from_pandas(X)
+    elif kind == "array":
+        X = X[["x", "late"]].to_numpy()
+    alone = clone(REGRESSOR).fit(X, y)
+    models = on_parts(REGRESSOR, X, y, [0, 0, 40, 60])
+    assert_array_equal(same_on_all(models, X), alone.predict(X))
+    assert models[0].n_features_in_ == X.shape[1]
+
+
+def test_what_is_wrong_on_one_rank_is_told_on_all(many):
+    X, y = flights()
+    wrong = [
+        (X.rename(columns={"x": "z"}), y, None, "Columns of X and y must be the same"),
+        (X.assign(x=X["x"].astype(str)), y, None, "Kinds of columns of X must be the same"),
+        (X.assign(x=np.inf), y, None, "Column 'x' of X contains infinity"),
+        (X, y, -np.ones(N), "egative values in data passed to `sample_weight`"),
+        (X, np.column_stack([y, y]), None, "Columns of X and y must be the same"),
+    ]
+    for X_1, y_1, weight, message in wrong:
+        rows = [(X, y, None), (X_1, y_1, weight)]
+        models = [clone(REGRESSOR), clone(REGRESSOR)]
+
+        def fit(group, rows=rows, models=models):
+            models[group.rank].fit(*rows[group.rank])
+
+        for error in on_ranks(fit, 2, expect=ValueError):
+            assert message in str(error)
+        assert vars(models[0]) == vars(models[1]) == vars(REGRESSOR)
+
+
+@pytest.mark.parametrize(
+    ("params", "rtol"),
+    [({"target_transform": "log"}, 1e-8), ({"target": "count"}, 1e-2)],  # its iterations end early
+)
+def test_targets_of_other_kinds(params, rtol, many):
+    X, y = flights()
+    X, y = X[["x"]].to_numpy(), np.floor(np.exp(y)) + ("target_transform" in params)
+    model = clone(REGRESSOR).set_params(**params)
+    means = [same_on_all(on_parts(model, X, y, cuts), X) for cuts in CUTS[:2]]
+    assert_allclose(means[1], means[0], rtol=rtol)
+    y[-1] = -1.0  # which one rank has
+    for error in on_parts(model, X, y, CUTS[1], expect=ValueError):
+        assert "target" in str(error) or "y " in str(error)
+
+
+def test_seeds_and_warnings_are_those_of_rank_0(many):
+    X, y = flights()
+    counts = np.round(np.exp(y))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        models = on_parts(AutoGaussianProcessRegressor(max_time=2.0), X, counts, CUTS[1])
+    same_on_all(models, X)
+    messages = [str(each.message) for each in caught]
+    assert sum("looks like counts" in message for message in messages) == 1
+    assert len(messages) == len(set(messages))
+    assert models[1].budget_ == models[0].budget_ is not None

@@ -1,0 +1,514 @@
+"""Fits of a group: the same model however rows are split, on every rank, or one error on all."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from shared import global_state
+from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from thread_group import on_ranks
+
+from skgpstoch import (
+    BSGDGaussianProcessRegressor,
+    DeepGPRegressor,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+    FITCRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    MinimaxGaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+    on_interrupt,
+)
+from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
+from skgpstoch.estimators import group_fit
+from skgpstoch.training import interrupts
+
+N = 600
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-3.0, 3.0, (N, 2))
+F = np.sin(X[:, 0]) * np.cos(X[:, 1])
+Y = F + 0.1 * RNG.standard_normal(N)
+LABELS = np.digitize(Y, [-0.3, 0.3])
+NEW = np.random.default_rng(1).uniform(-3.0, 3.0, (50, 2))
+OF_NEW = np.sin(NEW[:, 0]) * np.cos(NEW[:, 1])
+
+CUTS = {"one": [0, N], "uneven": [0, 0, 599, N], "two": [0, 250, N]}
+KNOWN = {"random_state": 0, "dtype": "float64"}
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch):
+    """Take a table that is small for a large one, of which a sample decides."""
+    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 250)
+    monkeypatch.setattr(group_fit, "MERGED_ROWS", 250)
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 0)
+
+
+def small(cls=SVGPRegressor, **params):
+    given = {"n_inducing": 15, "max_iter": 3, "solver": "natural", **KNOWN}
+    return cls(**{**given, **params})
+
+
+def fitted(model, cuts, X=X, y=Y, **of_rows):
+    """Each rank's model, fitted to its part of the rows."""
+
+    def fit(group):
+        part = slice(*cuts[group.rank : group.rank + 2])
+        of_part = {name: column[part] for name, column in of_rows.items()}
+        return clone(model).fit(X[part], y[part], **of_part)
+
+    return on_ranks(fit, len(cuts) - 1)
+
+
+def predicted(model, X=NEW):
+    return model.predict_proba(X) if hasattr(model, "predict_proba") else model.predict(X)
+
+
+def parameters(model):
+    """Every tensor of a fitted model."""
+    state = model.posterior_.state_dict().values()
+    return [tensor for tensor in state if isinstance(tensor, torch.Tensor)]
+
+
+def check_splits(model, tolerance, y=Y, X=X, new=NEW, splits=CUTS, **of_rows):
+    """Models are the same on all ranks, and predict alike for all splits; return one of them.
+
+    To the last bit it is their parameters: where arrays lie in memory may change how a product of
+    matrices is rounded.
+    """
+    expected = None
+    for cuts in splits.values():
+        models = fitted(model, cuts, X, y, **of_rows)
+        found = [predicted(each, new) for each in models]
+        for each, other in zip(models[1:], found[1:], strict=True):
+            assert_allclose(other, found[0], atol=1e-14)
+            for own, of_first in zip(*map(parameters, (each, models[0])), strict=True):
+                assert_array_equal(own, of_first)  # NaN where there is no bound
+            assert each.n_iter_ == models[0].n_iter_
+            assert each.n_features_in_ == X.shape[1]
+        expected = found[0] if expected is None else expected
+        assert_allclose(found[0], expected, atol=tolerance)
+    return models[0]
+
+
+# ---- the same model ----------------------------------------------------------------------------
+
+BY_SIGNS = 1e-3
+"""Adam's first steps are gradients by their sizes, some of which are rounding and nothing else."""
+
+SUMMED = {
+    "collapsed": (small(solver="collapsed"), 1e-11),
+    "natural": (small(likelihood="student_t"), 1e-11),
+    "adam": (small(solver="adam"), 1e-11),
+    "solve": (small(SolveGPRegressor, n_orthogonal=10), 1e-11),
+    "dlm": (small(DLMRegressor, solver="auto", beta=1.0), 1e-11),
+    "fitc": (small(FITCRegressor), 1e-11),
+    "scgd": (SCGDGaussianProcessRegressor(max_iter=3, hidden_layer_sizes=(10,), **KNOWN), 1e-8),
+    "scgd_learned": (
+        SCGDGaussianProcessRegressor(
+            max_iter=3, hidden_layer_sizes=(10,), weights="learned", noise="learned", **KNOWN
+        ),
+        1e-8,
+    ),
+    "minimax": (
+        MinimaxGaussianProcessRegressor(max_iter=2, hidden_layer_sizes=(10,), **KNOWN),
+        BY_SIGNS,
+    ),
+    "ensemble": (
+        DeepKernelEnsembleRegressor(
+            n_estimators=3, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+        ),
+        BY_SIGNS,
+    ),
+    "ensemble_classes": (
+        DeepKernelEnsembleClassifier(
+            n_estimators=6, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+        ),
+        BY_SIGNS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_the_same_model_however_rows_are_split(name, monkeypatch):
+    model, tolerance = SUMMED[name]
+    if "ensemble" in name:  # whose means are closed where the sample is all rows
+        monkeypatch.setattr(group_fit, "SAMPLE_ROWS", N)
+    y = LABELS if "classes" in name else Y
+    found = check_splits(model, tolerance, y)
+    if "classes" in name:
+        assert found.score(X, y) > 0.6
+    else:
+        assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (small(likelihood="laplace"), Y),
+        (small(likelihood="poisson"), np.random.default_rng(2).poisson(np.exp(F))),
+        (small(SVGPClassifier, likelihood="bernoulli"), LABELS > 0),
+        (small(SVGPClassifier, likelihood="softmax"), LABELS),
+    ],
+    ids=["laplace", "poisson", "bernoulli", "softmax"],
+)
+def test_likelihoods_begin_alike_however_rows_are_split(model, y):
+    """Where a first step begins is where the rows of all ranks are, not those of one."""
+    order = np.argsort(y, kind="stable")  # the first rank has small ones, and the first class
+    check_splits(model, 1e-9, y[order], X[order], splits={"one": [0, N], "two": [0, 200, N]})
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (DeepGPRegressor(n_inducing=8, max_iter=2, random_state=0), Y),
+        (BSGDGaussianProcessRegressor(max_iter=2, hidden_layer_sizes=(10,), **KNOWN), Y),
+    ],
+    ids=["deep", "bsgd"],
+)
+def test_draws_differ_but_ranks_do_not(model, y):
+    """Where f is drawn, each rank draws for its own rows."""
+    check_splits(model, 0.1, y)
+
+
+def test_weights_are_repetitions_however_rows_are_split():
+    """Rank 0's are all 1, rank 1's 0 or 2, and all of rank 2's are 0: it has no rows."""
+    weight = np.ones(N)
+    weight[200:400] = 2.0 * RNG.integers(0, 2, 200)
+    weight[400:] = 0.0
+    cuts = {"one": [0, N], "by_weight": [0, 200, 400, N]}
+    model = small()
+    found = check_splits(model, 1e-11, splits=cuts, sample_weight=weight)
+    without = weight > 0.0
+    fewer = fitted(
+        model, [0, 100, without.sum()], X[without], Y[without], sample_weight=weight[without]
+    )
+    assert_allclose(found.predict(NEW), fewer[0].predict(NEW), atol=1e-11)
+
+
+def test_what_is_known_of_rows_is_shared():
+    counts = np.random.default_rng(2).poisson(3.0 * np.exp(F))
+    check_splits(
+        small(likelihood="poisson", normalize_y=False), 1e-11, counts, exposure=np.full(N, 3.0)
+    )
+    check_splits(small(), 1e-11, y_std=np.full(N, 0.1))
+    check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]))
+
+
+def test_a_class_that_one_rank_sees_is_everybodys():
+    order = np.argsort(LABELS, kind="stable")
+    names = np.array(["low", "mid", "high"])[LABELS[order]]
+    models = fitted(small(SVGPClassifier), [0, 300, N], X[order], names)
+    assert_array_equal(models[0].classes_, ["high", "low", "mid"])
+    assert_array_equal(models[1].classes_, models[0].classes_)
+
+
+def test_stopping_early_is_decided_together():
+    model = SCGDGaussianProcessRegressor(
+        max_iter=40, hidden_layer_sizes=(10,), early_stopping=True, n_iter_no_change=2, **KNOWN
+    )
+    found = check_splits(model, 1e-3, splits={"one": [0, N], "uneven": [0, 30, N]})
+    assert found.n_iter_ < 40
+    assert len(found.validation_scores_) > 2
+
+
+def test_a_warm_start_goes_on_together():
+    def fit(group):
+        half = slice(0, 400) if group.rank == 0 else slice(400, N)
+        model = small(warm_start=True, random_state=0)
+        first = model.fit(X[half], Y[half]).predict(NEW)
+        return first, model.fit(X[half], Y[half]).predict(NEW)
+
+    (first, second), other = on_ranks(fit, 2)
+    assert_array_equal(other[1], second)
+    assert np.abs(second - first).max() > 1e-6
+    errors = [np.sqrt(np.mean((p - OF_NEW) ** 2)) for p in (first, second)]
+    assert errors[1] < 1.1 * errors[0]
+
+
+def test_frames_and_names_of_columns():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    models = on_ranks(lambda group: small().fit(frame.iloc[group.rank :: 3], Y[group.rank :: 3]), 3)
+    for model in models:
+        assert model.feature_names_in_.tolist() == ["a", "b"]
+    of_arrays = on_ranks(lambda group: small().fit(X[group.rank :: 3], Y[group.rank :: 3]), 3)
+    assert_array_equal(models[1].predict(frame[:20]), of_arrays[1].predict(X[:20]))
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+def all_raise(fit, match, error=ValueError, size=2):
+    """Every rank raises, and says why; return the errors."""
+    raised = on_ranks(fit, size, expect=error)
+    for each in raised:
+        assert match in str(each), each
+    return raised
+
+
+def part_of(group):
+    return slice(group.rank, N, group.size)
+
+
+def test_bad_rows_of_one_rank_are_an_error_of_all():
+    def with_nan(group):
+        mine = X[part_of(group)].copy()
+        mine[3, 0] = np.nan if group.rank else 0.0
+        small().fit(mine, Y[part_of(group)])
+
+    first, second = all_raise(with_nan, "NaN")
+    assert str(first).startswith("rank 1: ")
+    assert not str(second).startswith("rank")
+    all_raise(
+        lambda group: small().fit(X[part_of(group), : 2 - group.rank], Y[part_of(group)]),
+        "Columns of X and y must be the same on all ranks",
+    )
+    all_raise(
+        lambda group: small().fit(X[part_of(group)], None if group.rank else Y[part_of(group)]), "y"
+    )
+    all_raise(lambda group: small().fit(X[:0], Y[:0]), "X has no rows on any rank")
+    all_raise(lambda group: small().fit(X[: group.rank], Y[: group.rank]), "must have two rows")
+    all_raise(lambda group: small().fit(X, Y, np.zeros(N)), "X has no rows on any rank")
+    all_raise(lambda group: small().fit(X, Y, np.full(N, -1.0)), "Negative values in data passed")
+    all_raise(
+        lambda group: small().fit(None if group.rank else X, Y), "X must have rows", TypeError
+    )
+    all_raise(
+        lambda group: small(SVGPClassifier).fit(X, LABELS.astype(str) if group.rank else LABELS),
+        "y",
+    )
+
+
+def test_parameters_must_be_the_same():
+    said = all_raise(
+        lambda group: small(n_inducing=15 + group.rank).fit(X, Y), "n_inducing must be"
+    )
+    assert "got 15 on ranks [0]; 16 on ranks [1]" in str(said[0])
+    all_raise(lambda group: small(max_iter=[3, "auto"][group.rank]).fit(X, Y), "max_iter must be")
+    all_raise(
+        lambda group: [small(), small(SolveGPRegressor)][group.rank].fit(X, Y), "estimator must be"
+    )
+    all_raise(lambda group: small(n_inducing=15 - 16 * group.rank).fit(X, Y), "n_inducing")
+    torch.manual_seed(0)  # of networks alone, in this test
+    networks = [torch.nn.Linear(2, 2) for _ in range(2)]
+    all_raise(
+        lambda group: small(feature_map=networks[group.rank]).fit(X, Y), "feature_map must be"
+    )
+    half = on_ranks(
+        lambda group: small(random_state=group.rank).fit(X[part_of(group)], Y[part_of(group)]), 2
+    )
+    assert_array_equal(half[0].predict(NEW), half[1].predict(NEW))  # rank 0's seed is all's
+
+
+def test_a_failed_fit_leaves_the_estimator_as_it_was():
+    def fit(group):
+        model = small().fit(X[part_of(group)], Y[part_of(group)])
+        before = model.predict(NEW), set(vars(model))
+        with pytest.raises(ValueError, match="NaN"):
+            model.fit(X[part_of(group)], np.where(group.rank, np.nan, Y[part_of(group)]))
+        return before[1] == set(vars(model)) and np.array_equal(before[0], model.predict(NEW))
+
+    assert on_ranks(fit, 2) == [True, True]
+
+
+def test_searches_and_streams_are_refused():
+    search = GridSearchCV(small(), {"n_inducing": [5, 10]}, cv=2, error_score="raise")
+    all_raise(lambda group: clone(search).fit(X, Y), "Search outside of process_group")
+    all_raise(lambda group: small().partial_fit(X, Y), "partial_fit is not for a group")
+    drop_in = GaussianProcessRegressor(optimizer=None)
+    all_raise(lambda group: clone(drop_in).partial_fit(X, Y), "partial_fit is not for a group")
+    model = small().fit(X[:100], Y[:100])
+    all_raise(lambda group: model.condition_on(X, Y), "condition_on is not for a group")
+
+
+def test_nothing_global_changes():
+    before = global_state()
+    fitted(small(), CUTS["two"])
+    fitted(GaussianProcessRegressor(optimizer=None), [0, 30, 60], X[:60], Y[:60])
+    assert global_state() == before
+    assert threading.active_count() == 1
+
+
+# ---- rows that rank 0 fits for all -------------------------------------------------------------
+
+GATHERED = {
+    "exact": (GaussianProcessRegressor(random_state=0), Y),
+    "laplace": (GaussianProcessClassifier(random_state=0), LABELS),
+    "processes": (ExactProcessRegressor(kernels=["rbf"], random_state=0), Y),
+    "stack": (
+        StackedDensityRegressor(
+            [("a", small(n_inducing=5)), ("b", GaussianProcessRegressor(optimizer=None))], cv=2
+        ),
+        Y,
+    ),
+    "constant": (ConstantVarianceRegressor(GaussianProcessRegressor(optimizer=None), cv=2), Y),
+}
+
+
+@pytest.mark.parametrize("name", GATHERED)
+def test_few_rows_are_fitted_as_in_one_process(name):
+    model, y = GATHERED[name]
+    alone = clone(model).fit(X[:60], y[:60])
+    models = fitted(model, [0, 0, 50, 60], X[:60], y[:60])
+    for each in models:
+        assert_array_equal(predicted(each), predicted(alone))
+        assert set(vars(each)) == set(vars(alone))
+
+
+def test_few_rows_of_minibatch_estimators_too(monkeypatch):
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N)
+    weight = np.arange(60) % 3
+    alone = small().fit(X[:60], Y[:60], sample_weight=weight)
+    models = fitted(small(), [0, 5, 60], X[:60], Y[:60], sample_weight=weight)
+    for each in models:
+        assert_array_equal(each.predict(NEW), alone.predict(NEW))
+
+
+def test_gathered_rows_of_any_kind():
+    frame = pd.DataFrame(X[:80], columns=["a", "b"])
+    model = ConstantVarianceRegressor(small(n_inducing=5), cv=2)
+    found = on_ranks(
+        lambda g: clone(model).fit(frame[g.rank * 40 :][:40], Y[g.rank * 40 :][:40]), 2
+    )
+    assert found[1].feature_names_in_.tolist() == ["a", "b"]
+    weight = np.append(np.ones(60), np.zeros(20))
+
+    def with_weights(group):
+        part = slice(group.rank * 40, group.rank * 40 + 40)
+        w = weight[part] if group.rank else None  # those that are not given are ones
+        return clone(model).fit(X[part], Y[part], w)
+
+    alone = clone(model).fit(X[:80], Y[:80], weight)
+    assert_array_equal(on_ranks(with_weights, 2)[1].predict(NEW), alone.predict(NEW))
+    drop_in = GaussianProcessRegressor()
+    all_raise(
+        lambda g: clone(drop_in).fit(X[: 5 * g.rank, : 2 - g.rank], None), "y must have as many"
+    )
+    all_raise(
+        lambda g: clone(drop_in).fit(X[:5, : 2 - g.rank], Y[:5]), "X must have the same columns"
+    )
+    all_raise(lambda g: clone(drop_in).fit(X[:0], Y[:0]), "X has no rows on any rank")
+    text = np.array(["a"] * 5)
+    classes = GaussianProcessClassifier()
+    all_raise(
+        lambda g: clone(classes).fit(X[:5], [LABELS[:5], text][g.rank]),
+        "y must be of the same kind",
+    )
+
+
+# ---- callbacks, interrupts and time ------------------------------------------------------------
+
+
+class Ending(ScoringMonitor):
+    """Tells how often it was called, and ends the fit at an epoch, or raises."""
+
+    def __init__(self, told, epoch=np.inf, error=None):
+        super().__init__(scoring="r2")
+        self.told, self.epoch, self.error = told, epoch, error
+
+    def setup(self, estimator, context):
+        self.told.append("setup")
+
+    def teardown(self, estimator, context):
+        self.told.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context, **known):
+        pass
+
+    def on_fit_task_end(self, estimator, context, *, X, fitted_estimator, **known):
+        if context.task_name == "epoch":
+            self.told.append(fitted_estimator.predict(X[:5]).shape == (5,))
+            if len(self.told) > self.epoch:
+                if self.error is not None:
+                    raise self.error
+                return True
+        return False
+
+
+def test_callbacks_are_of_rank_0_and_stop_all():
+    told = [[], []]
+
+    def fit(group):
+        model = small(max_iter=6)
+        model.set_callbacks(Ending(told[group.rank], 2))
+        return model.fit(X[part_of(group)], Y[part_of(group)])
+
+    models = on_ranks(fit, 2)
+    assert [model.n_iter_ for model in models] == [2, 2]
+    assert told == [["setup", True, True, "teardown"], []]
+    assert_array_equal(*(model.predict(NEW) for model in models))
+
+    def fail(group):
+        model = small(max_iter=6)
+        model.set_callbacks(Ending([], 1, RuntimeError("of a callback")))
+        model.fit(X[part_of(group)], Y[part_of(group)])
+
+    all_raise(fail, "of a callback", RuntimeError)
+
+
+def test_verbose_is_of_rank_0(capsys):
+    fitted(small(verbose=1), CUTS["two"])
+    assert capsys.readouterr().out.count("Epoch 1:") == 1
+
+
+@pytest.mark.parametrize("presses", [[1], [0, 1]])
+@pytest.mark.parametrize("solver", ["natural", "collapsed", "adam"])
+def test_an_interrupt_of_any_rank_ends_all_at_the_same_step(presses, solver, monkeypatch, recwarn):
+    """As the handler of SIGINT does, in the middle of an epoch."""
+    from skgpstoch.training.loop import Trainer
+
+    step_end = Trainer.train_step
+
+    def train_step(trainer, X, rows):
+        if trainer.step == 7 and trainer.group.rank in presses:
+            interrupts.mark()
+        return step_end(trainer, X, rows)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+
+    def fit(group):
+        with on_interrupt("keep"):
+            model = small(max_iter=50, batch_size=60, solver=solver)
+            model.fit(X[part_of(group)], Y[part_of(group)])
+            assert interrupts.was_interrupted() is False  # outside of a fit
+            with pytest.raises(KeyboardInterrupt), interrupts.one_fit():
+                interrupts.mark()  # the second one, on any rank
+        return model
+
+    models = on_ranks(fit, 2)
+    assert [model.n_iter_ for model in models] == [1, 1]
+    assert_array_equal(*(model.predict(NEW) for model in models))
+    told = [w for w in recwarn.list if issubclass(w.category, ConvergenceWarning)]
+    assert len([w for w in told if "was interrupted after 1 of 50 epochs" in str(w.message)]) == 1
+
+
+def test_max_time_ends_all_at_the_same_step():
+    model = DeepKernelEnsembleRegressor(
+        max_iter=10_000, hidden_layer_sizes=(10,), max_time=0.5, **KNOWN
+    )
+
+    def fit(group):
+        began = time.monotonic()
+        found = clone(model).fit(X[part_of(group)], Y[part_of(group)])
+        return found, time.monotonic() - began
+
+    (first, seconds), (second, _) = on_ranks(fit, 2)
+    assert first.n_iter_ == second.n_iter_ < 10_000
+    assert first.budget_ == second.budget_
+    assert_array_equal(first.predict(NEW), second.predict(NEW))
+    assert seconds < 5.0

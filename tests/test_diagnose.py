@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitted_once, named
+from families import by_family, cases_by_family
 from numpy.testing import assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -326,7 +327,7 @@ def data_of(cls, sine, two_classes):
     return two_classes if is_classifier(cls()) else sine
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("a diagnosis", ESTIMATORS))
 def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     with pytest.raises(NotFittedError):
         cls().diagnose()
@@ -372,7 +373,7 @@ TIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "params"), TIGHT, ids=lambda p: getattr(p, "__name__", None))
+@pytest.mark.parametrize(("cls", "params"), cases_by_family("bounds are told of once", TIGHT))
 def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
     X, y = (a[:80] for a in sine)
     kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)

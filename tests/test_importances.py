@@ -8,8 +8,8 @@ from conftest import (
     ESTIMATORS,
     constructor,
     fitted_once,
-    named,
 )
+from families import by_family
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -56,7 +56,7 @@ def fits(cls):
 # ---- what they are -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("importances", ESTIMATORS))
 def test_every_estimator_has_them_when_it_is_fitted(cls):
     assert not hasattr(constructor(cls)(), "feature_importances_")
     model = fits(cls)
@@ -73,7 +73,7 @@ def test_every_estimator_has_them_when_it_is_fitted(cls):
     assert {name: id(value) for name, value in vars(model).items()} == before
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("importances", ESTIMATORS))
 def test_they_are_derivatives_of_f(cls):
     """Differences of what the estimator itself predicts give the same."""
     model = fits(cls)

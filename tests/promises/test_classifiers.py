@@ -9,7 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import ESTIMATORS, constructor, every_classifier, fitted_once, named
+from conftest import ESTIMATORS, constructor, every_classifier, fitted_once
+from families import by_family
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -350,7 +351,10 @@ def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     assert_array_equal(copied, again)
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ESTIMATORS if is_classifier(cls())], ids=named)
+@pytest.mark.parametrize(
+    "cls",
+    by_family("certainty of probabilities", [cls for cls in ESTIMATORS if is_classifier(cls())]),
+)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_every_classifier_knows_how_certain_its_probabilities_are(cls, n_classes):
     """At most ½, the same for both of two classes, and whatever the batch."""

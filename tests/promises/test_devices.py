@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DROP_IN, ESTIMATORS, FINITE_ONE, IMAGES, OF_OTHERS, constructor, named
+from families import PROMISES, representatives, some_of, unless
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Calls, kill
 from sklearn.base import clone, is_classifier
@@ -64,13 +65,6 @@ CHEAP = {
     sg.ADMMGaussianProcessRegressor: {"max_iter": 1},
     sg.DLMClassifier: {"max_iter": 1, "loss": sg.LogLoss("product", n_samples=2)},
 }
-
-
-def some_of(cases, covering):
-    """Parameters of a test: cases, of which these are in the default run."""
-    return [
-        pytest.param(case, marks=() if case in covering else pytest.mark.slow) for case in cases
-    ]
 
 
 @pytest.fixture
@@ -301,8 +295,9 @@ def trains(cls):
     return cls not in DROP_IN
 
 
+ONE_OF_EACH = representatives(PROMISES.index("same bits on an accelerator"), ESTIMATORS)
 SCENARIOS = {  # with whom, and who stands for all in the default run
-    plain: (lambda cls: True, ESTIMATORS),
+    plain: (lambda cls: True, ONE_OF_EACH),
     weights: (takes("sample_weight"), [sg.SVGPClassifier]),
     exposure: (takes("exposure"), [sg.SVGPRegressor]),
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
@@ -324,7 +319,7 @@ SCENARIOS = {  # with whom, and who stands for all in the default run
 def pairs():
     for scenario, (fits, covering) in SCENARIOS.items():
         for cls in filter(fits, ESTIMATORS):
-            marks = () if cls in covering else pytest.mark.slow
+            marks = unless(cls not in covering)
             yield pytest.param(scenario, cls, marks=marks, id=f"{scenario.__name__}-{named(cls)}")
 
 

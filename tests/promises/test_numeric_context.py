@@ -21,8 +21,8 @@ from conftest import (
     NETWORKS,
     TRAINED,
     constructor,
-    named,
 )
+from families import by_family
 from numpy.testing import assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
@@ -111,7 +111,7 @@ def assert_unmoved(model, sine, where):
 
 
 @pytest.mark.parametrize("where", ["all at once"])
-@pytest.mark.parametrize("cls", TRAINED, ids=named)
+@pytest.mark.parametrize("cls", by_family("same bits whatever torch is set to", TRAINED))
 def test_deep_models_are_the_same_to_the_bit(cls, where, sine):
     assert_unmoved(small(cls), sine, where)
 
@@ -126,7 +126,9 @@ def shortest(cls):
     return short if cls in HELD_OUT + DROP_IN else {"max_iter": 2, **short}
 
 
-@pytest.mark.parametrize("cls", [*OTHERS, AutoGaussianProcessRegressor], ids=named)
+@pytest.mark.parametrize(
+    "cls", by_family("same bits whatever torch is set to", [*OTHERS, AutoGaussianProcessRegressor])
+)
 def test_other_models_are_the_same_to_the_bit(cls, sine):
     X, y = (a[FEW] for a in sine)
     X = np.tile(X, 8) if cls in IMAGES else X

@@ -28,7 +28,7 @@ import numpy as np
 import pretend_device
 import pytest
 import torch
-from families import checks_by_family, named
+from families import assert_all_match, checks_by_family, is_example_of_another, is_slow_case, named
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -144,10 +144,20 @@ every_bound = on_each("sparse_regressor", BOUNDS)
 every_classifier = on_each("classifier", CLASSIFIERS)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu need one, also where the marker is selected; "pretend" needs none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Some cases and examples are slow.
+
+    Tests marked gpu need one, also where the marker is selected; "pretend" needs none.
+    """
+    if not any("::" in arg for arg in config.args):  # which are some cases of a test, perhaps
+        assert_all_match(items)
     there = torch.cuda.is_available()
     for item in items:
+        for mark in [*item.iter_markers("by_default"), *item.iter_markers("slow_cases")]:
+            if is_slow_case(item.callspec.id, mark):
+                item.add_marker(pytest.mark.slow)
+        if isinstance(item, pytest.DoctestItem) and is_example_of_another(item.name):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if "pretend" in getattr(item, "fixturenames", ()) and pretend_device.WHY_NOT:

@@ -16,6 +16,8 @@ To add a promise of all estimators: add its name to PROMISES and parametrize its
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import skgpstoch as sg
@@ -57,7 +59,10 @@ PROMISES = (
     "more rows without a fit",
     "few rows",
     "certainty of probabilities",
+    "examples in docstrings",
 )
+
+LEARNING = ("check_classifiers_train", "check_regressors_train")
 
 # scikit-learn's checks that fit nothing, or refuse it: of a few milliseconds, so of every class.
 QUICK_CHECKS = {
@@ -127,20 +132,51 @@ def cases_by_family(promise, cases):
     return [pytest.param(*case, marks=unless(case[0] not in chosen)) for case in cases]
 
 
+# Of a test's cases, those by default, or those that are slow: regular expressions of ids, as
+# @by_default("svgp", "auto$"). For variants (solvers, likelihoods) that run much the same code.
+by_default = pytest.mark.by_default
+slow_cases = pytest.mark.slow_cases
+
+
+def assert_all_match(items):
+    """Assert that every pattern of these marks is found in some case of its test."""
+    cases, patterns = {}, set()
+    for item in items:
+        test = item.nodeid.split("[")[0]
+        cases.setdefault(test, []).append(getattr(item, "callspec", None))
+        for name in ("by_default", "slow_cases"):
+            patterns |= {(test, p) for mark in item.iter_markers(name) for p in mark.args}
+    for test, pattern in patterns:
+        found = any(re.search(pattern, case.id) for case in cases[test])
+        assert found, f"{test} has no case {pattern!r}"
+
+
+def is_slow_case(case, mark):
+    """Whether one of these two marks has the case with this id slow."""
+    found = any(re.search(pattern, case) for pattern in mark.args)
+    return found == (mark.name == "slow_cases")
+
+
+def is_example_of_another(doctest):
+    """Whether the example of a docstring is of a class for which another of its family stands."""
+    names = {f"skgpstoch.{cls.__name__}": cls for family in FAMILIES.values() for cls in family}
+    shown = representatives(PROMISES.index("examples in docstrings"), names.values())
+    return doctest in names and names[doctest] not in shown
+
+
 def checks_by_family(pairs):
     """Parameters (estimator, check): each check that fits with one class a family.
 
-    That of learning is slow on arrays, which the check of read-only ones repeats.
+    Learning is checked with read-only arrays alone: with others, and of float32, it is slow.
     """
     names = sorted({check.func.__name__ for _, check in pairs})
     having = {
         name: {type(model) for model, check in pairs if check.func.__name__ == name}
         for name in names
     }
-    learning = ("check_classifiers_train", "check_regressors_train")
     for model, check in pairs:
         name = check.func.__name__
         chosen = representatives(names.index(name), having[name])
         others = type(model) not in chosen and name not in QUICK_CHECKS
-        repeated = name in learning and not check.keywords
+        repeated = name in LEARNING and dict(check.keywords) != {"readonly_memmap": True}
         yield pytest.param(model, check, marks=unless(others or repeated))

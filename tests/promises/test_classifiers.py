@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from conftest import ESTIMATORS, constructor, every_classifier, fitted_once
-from families import by_family
+from families import by_family, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -128,6 +128,7 @@ def fixed_kernel(variance):
     ],
     ids=str,
 )
+@slow_cases("0, 1", "'yes'", "2.0", "10")
 def test_labels(quick_classifier, sine, names):
     X, y = sine
     codes = np.digitize(y, np.quantile(y, np.arange(1, len(names)) / len(names)))

@@ -22,7 +22,7 @@ from conftest import (
     TRAINED,
     constructor,
 )
-from families import by_family
+from families import by_family, slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
@@ -167,6 +167,7 @@ KINDS = {
 
 @pytest.mark.parametrize("where", EITHER)
 @pytest.mark.parametrize("kind", KINDS)
+@slow_cases("float64")
 def test_models_of_every_kind_are_the_same_to_the_bit(kind, where, sine):
     cls, params = KINDS[kind]
     assert_unmoved(small(cls, **params), sine, where)

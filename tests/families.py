@@ -146,9 +146,12 @@ def assert_all_match(items):
         cases.setdefault(test, []).append(getattr(item, "callspec", None))
         for name in ("by_default", "slow_cases"):
             patterns |= {(test, p) for mark in item.iter_markers(name) for p in mark.args}
-    for test, pattern in patterns:
-        found = any(re.search(pattern, case.id) for case in cases[test])
-        assert found, f"{test} has no case {pattern!r}"
+    unknown = [
+        (test, pattern)
+        for test, pattern in sorted(patterns)
+        if not any(re.search(pattern, case.id) for case in cases[test])
+    ]
+    assert not unknown, f"these tests have no such cases: {unknown}"
 
 
 def is_slow_case(case, mark):

@@ -28,7 +28,7 @@ import numpy as np
 import pretend_device
 import pytest
 import torch
-from families import assert_all_match, checks_by_family, is_example_of_another, is_slow_case, named
+from families import assert_all_match, checks_by_family, is_left_to_another, is_slow_case, named
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -156,7 +156,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in [*item.iter_markers("by_default"), *item.iter_markers("slow_cases")]:
             if is_slow_case(item.callspec.id, mark):
                 item.add_marker(pytest.mark.slow)
-        if isinstance(item, pytest.DoctestItem) and is_example_of_another(item.name):
+        is_example = isinstance(item, pytest.DoctestItem)
+        if is_example and is_left_to_another("examples in docstrings", item.name):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

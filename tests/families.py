@@ -160,11 +160,11 @@ def is_slow_case(case, mark):
     return found == (mark.name == "slow_cases")
 
 
-def is_example_of_another(doctest):
-    """Whether the example of a docstring is of a class for which another of its family stands."""
+def is_left_to_another(promise, name):
+    """Whether this is the name of a class for which another of its family keeps the promise."""
     names = {f"skgpstoch.{cls.__name__}": cls for family in FAMILIES.values() for cls in family}
-    shown = representatives(PROMISES.index("examples in docstrings"), names.values())
-    return doctest in names and names[doctest] not in shown
+    chosen = representatives(PROMISES.index(promise), names.values())
+    return name in names and names[name] not in chosen
 
 
 def checks_by_family(pairs):

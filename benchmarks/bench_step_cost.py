@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from skgpstoch import SCGDGaussianProcessRegressor
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.training.loop import Trainer
+from skgpstoch.training.minibatches import Permuted
 from skgpstoch.training.optimizers import make_optimizer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
@@ -57,8 +58,7 @@ def training_step(model: Any, X: Tensor, known: Rows, b: int, seed: int) -> Step
     trainer = Trainer(
         objective,
         make_optimizer(plan.solver, objective.param_groups(), model.learning_rate_init),
-        X,
-        known,
+        Permuted(X, known),
         max_iter=100,
         batch_size=b,
         schedule=plan.schedule,

@@ -24,6 +24,7 @@ from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
 from .persistence.file import load
 from .persistence.registry import trusted_types
+from .stored_predictions import predict_to
 from .training.interrupts import on_interrupt
 from .wrappers import (
     log_predictive_density,
@@ -70,6 +71,7 @@ __all__ = [
     "predict_distribution",
     "predict_interval",
     "predict_std",
+    "predict_to",
     "sample_y",
 ]
 __version__ = "0.1.0"

@@ -38,6 +38,7 @@ from skgpstoch.recipes.plan import Plan, Sizes
 from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.history import History
 from skgpstoch.training.loop import Trainer
+from skgpstoch.training.minibatches import Permuted
 from skgpstoch.training.optimizers import SCHEDULES
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
@@ -461,7 +462,14 @@ def test_training_ends_if_losses_are_better_and_scores_are_not(losses, ends):
     X = torch.zeros(2, 1)
     generator = torch.Generator()
     trainer = Trainer(
-        objective, None, X, Rows(X), 9, 1, SCHEDULES["constant"], generator, history=history
+        objective,
+        None,
+        Permuted(X, Rows(X)),
+        9,
+        1,
+        SCHEDULES["constant"],
+        generator,
+        history=history,
     )
     assert trainer.overfits() == ends
     objective.overfit_patience = math.inf

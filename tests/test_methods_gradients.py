@@ -69,7 +69,7 @@ def batch_gradient(objective, problem, rows):
     Y = problem.y[rows].expand(len(Z), -1, -1)
     b = torch.full((len(Z), 1), float(len(rows)), dtype=torch.float64)
     unseen = torch.zeros_like(b)
-    return flat_gradient(objective.loss(Z, Y, b, problem.generator, unseen), objective)
+    return flat_gradient(objective.loss(Z, Y, b, Rows(Y).as_mean, unseen), objective)
 
 
 def exact_gradient(objective, problem):

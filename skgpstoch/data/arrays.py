@@ -29,6 +29,11 @@ def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:
         yield slice(start, min(start + size, n_rows))
 
 
+def blocks_of(n_rows: int, size: int) -> Iterator[slice]:
+    """The same, of a part of others' rows: of none an empty one, as others may have some."""
+    return row_blocks(n_rows, size) if n_rows else iter([slice(0)])
+
+
 def plain(value: Any) -> Any:
     """Return a NumPy scalar, as searches take them from arrays, as Python's; others as they are."""
     return value.item() if isinstance(value, np.generic) else value

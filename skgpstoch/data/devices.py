@@ -96,6 +96,21 @@ def prediction_device(device: str | torch.device | None) -> torch.device:
         return HOST
 
 
+def accelerator_of_process(number: int) -> tuple[torch.device, str] | None:
+    """The accelerator of the process of this number on its machine, and a name of it; or None.
+
+    The name is the same in all processes of a machine, where torch tells it, also if each is shown
+    another of the accelerators.
+    """
+    for kind in ACCELERATORS:
+        module = torch.get_device_module(kind)
+        if module.is_available():
+            index = number % module.device_count()
+            name = getattr(module.get_device_properties(index), "uuid", index)
+            return torch.device(kind, index), str(name)
+    return None
+
+
 # ---- what is different ---------------------------------------------------------------------------
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Hashable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from weakref import WeakKeyDictionary
@@ -16,6 +18,8 @@ import torch
 JOBLIB, *OTHERS = (module.__path__[0] for module in (joblib, sklearn, torch))
 LIBRARIES = (str(Path(__file__).parents[1]), JOBLIB, *OTHERS)
 WRAPPERS = ("functools.py", "contextlib.py")
+
+MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 
 TOLD: WeakKeyDictionary[joblib.Parallel, set[Hashable]] = WeakKeyDictionary()
 """What warnings were about in each loop of scikit-learn's, a search or cross-validation."""
@@ -36,6 +40,8 @@ def warn(
         What it is about: of a search whose fits are in this thread, one is told that is about the
         same, whatever the numbers in the message are. None: each is told.
     """
+    if MUTED.get():
+        return
     frames = list(internal_frames(sys._getframe(1)))
     loops = [loop for loop in map(loop_of, frames) if loop is not None]
     told = TOLD.setdefault(loops[-1], set()) if loops else set()  # the outermost
@@ -43,6 +49,16 @@ def warn(
         return
     warnings.warn(message, category, stacklevel=len(frames) + 2)
     told.add(about)  # if the warning was no error, of which each counts
+
+
+@contextlib.contextmanager
+def muted(is_muted: bool) -> Iterator[None]:
+    """Leave warnings to somebody else, who has the same ones to give, if it is so."""
+    token = MUTED.set(is_muted or MUTED.get())
+    try:
+        yield
+    finally:
+        MUTED.reset(token)
 
 
 def internal_frames(frame: FrameType | None) -> Iterator[FrameType]:

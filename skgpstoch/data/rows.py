@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .arrays import row_blocks
+from .reduce import ALONE, Group
 
 MERGED_ROWS = 10_000
 """Rows up to which those that are the same are found and merged."""
@@ -27,8 +28,32 @@ class _Columns:
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The same function of every column."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        named = [f.name for f in fields(self) if f.metadata.get("is_column", True)]  # type: ignore[arg-type]
+        columns = {name: getattr(self, name) for name in named}
         return type(self)(**{k: None if c is None else function(c) for k, c in columns.items()})
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All the rows that some are a part of.
+
+    Parameters
+    ----------
+    n_rows : int
+        How many there are.
+    weight : float
+        How many they count for.
+    group : Group, default=ALONE
+        Who holds the other parts, so that sums are sums over the group; alone, the part is a sample
+        that stands for all.
+    sample : Rows or None, default=None
+        Some of them, where not even the part is in memory.
+    """
+
+    n_rows: int
+    weight: float
+    group: Group = ALONE
+    sample: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,7 @@ class Rows(_Columns):
     """Columns of the data, all with N rows, or None where there is nothing to say.
 
     ``rows[index]``, with a slice, a mask or row numbers, is the Rows of these; ``len(rows)`` is N.
+    Where the rows are a part of others, `whole` says of what; a part of them stands for itself.
 
     Parameters
     ----------
@@ -49,6 +75,8 @@ class Rows(_Columns):
         Variance of the known measurement error of y.
     fold : Tensor of shape (N,) or None, default=None
         The fold that a row is held out with; −1, or None, is trained on by all, −2 by none.
+    whole : Whole or None, default=None
+        What they are a part of; None: of nothing else.
     """
 
     y: Tensor
@@ -56,9 +84,15 @@ class Rows(_Columns):
     exposure: Tensor | None = None
     noise: Tensor | None = None
     fold: Tensor | None = None
+    whole: Whole | None = field(default=None, metadata={"is_column": False})
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def present(self) -> list[str]:
+        """Names of the columns that there are."""
+        named = [f.name for f in fields(self) if f.metadata.get("is_column", True)]
+        return [name for name in named if getattr(self, name) is not None]
 
     def __getitem__(self, index: slice | Tensor) -> Rows:
         if isinstance(index, Tensor) and index.dtype == torch.long:
@@ -71,11 +105,62 @@ class Rows(_Columns):
             return self
         weight = torch.ones_like(self.y[:, 0]) if self.weight is None else self.weight
         rows = replace(self, weight=weight / n_times)
-        return rows.map(lambda column: column.repeat(n_times, *[1] * (column.ndim - 1)))
+        rows = rows.map(lambda column: column.repeat(n_times, *[1] * (column.ndim - 1)))
+        if self.whole is None:
+            return rows
+        return replace(rows, whole=replace(self.whole, n_rows=n_times * self.whole.n_rows))
 
     def to(self, dtype: torch.dtype) -> Rows:
         """In another floating type; folds stay integers."""
-        return self.map(lambda column: column.to(dtype) if column.is_floating_point() else column)
+        rows = self.map(lambda column: column.to(dtype) if column.is_floating_point() else column)
+        return rows if self.whole is None else replace(rows, whole=self.whole)
+
+    def after(self, n_first: int) -> Rows:
+        """The rows after the first ones, of all but these."""
+        if self.whole is None:
+            return self[n_first:]
+        n, weight = self.whole.n_rows - n_first, self.whole.weight - self[:n_first].n_effective
+        return replace(self[n_first:], whole=replace(self.whole, n_rows=n, weight=weight))
+
+    # ---- a part of others --------------------------------------------------------------------
+
+    @property
+    def group(self) -> Group:
+        """Who holds the other parts."""
+        return ALONE if self.whole is None else self.whole.group
+
+    @property
+    def n_all(self) -> int:
+        """How many rows there are, with all other parts."""
+        return len(self) if self.whole is None else self.whole.n_rows
+
+    @property
+    def representative(self) -> Rows:
+        """Rows in memory that tell about all of them."""
+        return self if self.whole is None or self.whole.sample is None else self.whole.sample
+
+    @property
+    def beyond(self) -> float:
+        """How many rows the other parts count for."""
+        return self.n_effective - self.own_weight
+
+    def own_generator(self, generator: torch.Generator) -> torch.Generator:
+        """One for draws of these rows, made by one that all parts have in common."""
+        if self.group is ALONE:
+            return generator
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        return torch.Generator(generator.device).manual_seed(int(seed) + self.group.rank)
+
+    def total(self, *sums: Tensor) -> list[Tensor]:
+        """Sums over these rows, with those over the other parts; none has a graph."""
+        self.group.sum_(*sums)
+        return list(sums)
+
+    def as_mean(self, total: Tensor) -> Tensor:
+        """A sum over these rows, such that its mean over the parts is the sum over all rows."""
+        return total if self.group.size == 1 else self.group.size * total
+
+    # ---- how many rows these count for ---------------------------------------------------------
 
     @property
     def n_held_out(self) -> int:
@@ -88,23 +173,36 @@ class Rows(_Columns):
         return 0 if self.fold is None else int((self.fold == UNSEEN).sum())
 
     @property
-    def n_effective(self) -> float:
-        """How many rows these count for, Σ weight."""
+    def own_weight(self) -> float:
+        """How many rows these count for, Σ weight, without other parts."""
         return float(len(self)) if self.weight is None else float(self.weight.double().sum())
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows these count for, Σ weight, with all other parts."""
+        return self.own_weight if self.whole is None else self.whole.weight
 
     @property
     def mean_weight(self) -> float:
         """How many rows one of these counts for in the mean."""
-        return 1.0 if self.weight is None else self.n_effective / max(len(self), 1)
+        is_counted = self.weight is None and self.whole is None
+        return 1.0 if is_counted else self.n_effective / max(self.n_all, 1)
 
     def mean(self, values: Tensor) -> Tensor:
         """Of values (N, P), each row as often as it counts: (P,)."""
+        if self.group.size > 1:
+            (total,) = self.total(self.weighted(values).sum(0))
+            return total / self.n_effective
         if self.weight is None:
             return values.mean(0)
-        return self.weighted(values).sum(0) / self.n_effective
+        return self.weighted(values).sum(0) / self.own_weight
 
     def median(self, values: Tensor) -> Tensor:
         """Of values (N, P), each row as often as it counts, the lower of two: (P,)."""
+        if self.group.size > 1:
+            weight = None if self.weight is None else self.group.gather_tensor(self.weight)
+            values = self.group.gather_tensor(values)
+            return Rows(values, weight).median(values)
         if self.weight is None:
             return values.sort(0).values[(len(values) - 1) // 2]
         ordered, order = values.sort(0)

@@ -124,6 +124,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         ----------
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs; objects of any kind for a kernel that takes them.
+        y : array-like of shape (n_samples,)
+            Labels, of two classes or more.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for: 2 is the same as the row twice, 0 as without it. Rows
             without a weight are not kept; which method is "auto" goes by the number of the others.

@@ -62,7 +62,9 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     """
 
     @documented(Classifier.fit)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessClassifier:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> AutoGaussianProcessClassifier:
         """Fit the model.
 
         Parameters

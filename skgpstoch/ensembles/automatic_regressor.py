@@ -165,7 +165,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     }
 
     @documented(Regressor.fit)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
         """Fit the models, and weigh them.
 
         Parameters

@@ -28,6 +28,8 @@ from ..data.devices import (
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
+from ..data.reduce import ALONE, current
+from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
@@ -40,11 +42,13 @@ from ..training.history import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
 from .context import fitting, numeric_context, predicting
+from .group_fit import fit_in_group
 from .importances import posterior_importances, representative_rows, spread_of
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, begin, begin_in_time, budget_of, train_run
+from .stored_fit import fit_stored
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -90,15 +94,16 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     # ---- fit ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+        X : array-like of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
+            Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome. Rows
+            that are read in chunks have y and all that is known of rows, too.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
+            Targets; None where X has them.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for: 2 is the same as the row twice, 0 as without it.
 
@@ -121,6 +126,12 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
         began = time.monotonic()
         self._validate_params()
+        if isinstance(X, RowSource):
+            fit_stored(self, X, y, *of_rows)
+            return self
+        if (group := current()) is not ALONE:
+            fit_in_group(self, group, X, y, *of_rows)
+            return self
         data = self._validate(X, y, True, *of_rows)
         recipe = self._recipe()
         recipe.check(data)
@@ -143,7 +154,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = self._prepare(recipe, given, start)
+        return self._fit_run(recipe, self._prepare(recipe, given, start), data, given)
+
+    def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
+        """Train, close, and set the fitted attributes, for what was given of these rows."""
         callbacks = None
         if getattr(self, "_skl_callbacks", None):
             callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)

@@ -31,13 +31,13 @@ class Classifier(ClassifierMixin, BaseGP):
     classes_: np.ndarray
 
     @documented(BaseGP.fit)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,)
-            Labels, of two classes or more.
+        y : array-like of shape (n_samples,) or None, default=None
+            Labels, of two classes or more; None where X has them.
         """
         return self._fit_to(X, y, sample_weight)
 

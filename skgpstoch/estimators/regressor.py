@@ -290,7 +290,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     # ---- more rows ---------------------------------------------------------------------------
 
     def condition_on(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
     ) -> Any:
         """Condition the posterior on more rows, with the hyper-parameters of the fit.
 
@@ -435,13 +441,19 @@ class GeneralRegressor(Regressor):
 
     @documented(Regressor.fit)
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
     ) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
             Targets; counts for likelihood="poisson".
         exposure : float or array-like of shape (n_samples,), default=None
             What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.

@@ -20,11 +20,12 @@ from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
 from ..recipes.budget import Budget, members_in_time
-from ..recipes.plan import Plan, Sizes
+from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
-from ..training.checkpoint import Checkpoint, copy_of
+from ..training.checkpoint import AnyCheckpoint, copy_of
 from ..training.history import History
 from ..training.loop import Trainer, train
+from ..training.minibatches import Minibatches, Permuted, Table
 from ..training.optimizers import make_optimizer
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
@@ -39,29 +40,39 @@ class Run(NamedTuple):
     objective: Objective
     optimizer: torch.optim.Optimizer | None
     generator: torch.Generator
-    checkpoint: Checkpoint | None
+    checkpoint: AnyCheckpoint | None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # that there are with ample time
     places: np.ndarray | None = None  # which row of X each given row that has a weight became
+    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
-    def minibatch_source(self) -> tuple[Tensor, Rows]:
+    @property
+    def n_untrained(self) -> int:
+        """How many of the first rows nothing is trained on."""
+        return self.plan.folds.n_untrained if self.plan.folds.size else 0
+
+    def minibatches(self) -> Minibatches:
         """Return what an epoch goes through: rows that are not held out by all, or others."""
-        trained = slice(self.plan.folds.n_untrained if self.plan.folds.size else 0, None)
-        return self.objective.minibatch_source(self.X[trained], self.rows[trained])
+        n = self.n_untrained
+        if self.shared is not None:
+            return self.shared.minibatches(self.rows.fold, n)
+        return Permuted(*self.objective.minibatch_source(self.X[n:], self.rows[n:]))
 
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
-        return self.objective.solution(self.X, self.rows)
+        if self.shared is None:
+            return self.objective.solution(self.X, self.rows)
+        return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
 
 
-def begin(recipe: Recipe, problem: Problem, checkpoint: Checkpoint | None) -> Run:
+def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
         plan = replace(plan, max_iter=1)
     members = plan.folds.n_folds
-    rest = problem.generator, checkpoint, None, members
+    rest = problem.generator, checkpoint, None, members, None, problem.shared
     return Run(problem.X, problem.rows, plan, objective, optimizer, *rest)
 
 
@@ -73,11 +84,9 @@ def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | No
 def train_run(run: Run, **hooks: Any) -> History:
     """Train a run in place; hooks are of :func:`~skgpstoch.training.loop.train`."""
     objective, plan = run.objective, run.plan
-    source, rows = run.minibatch_source()
     return train(
         objective,
-        source,
-        rows,
+        run.minibatches(),
         optimizer=run.optimizer,
         checkpoint=run.checkpoint,
         deadline=run.deadline,
@@ -100,7 +109,7 @@ def begin_in_time(
     recipe: Recipe,
     problem: Problem,
     sizes: Sizes,
-    checkpoint: Checkpoint | None,
+    checkpoint: AnyCheckpoint | None,
     deadline: Deadline,
 ) -> Run:
     """Make a run that ends before a deadline: of fewer members where that predicts better."""
@@ -113,6 +122,8 @@ def begin_in_time(
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
     if n_members < all_members:
         plan = recipe.plan_of(sizes, n_members)
+        if problem.shared is not None:
+            plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so that networks are those of a fit that asks for them
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
         problem = problem._replace(plan=plan, rows=replace(problem.rows, fold=fold))
@@ -124,8 +135,7 @@ def begin_in_time(
 
 def n_steps(run: Run) -> int:
     """Return the steps of a run that nothing ends before."""
-    n_rows = len(run.minibatch_source()[0])
-    return run.plan.max_iter * -(-n_rows // run.plan.batch_size)
+    return run.plan.max_iter * -(-run.minibatches().n_rows // run.plan.batch_size)
 
 
 def seconds_per_step(run: Run, clock: Clock) -> float:
@@ -137,13 +147,12 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     before, seconds = copy_of(objective.state_dict()), [clock()]
     generator = torch.Generator(run.X.device)
     generator.set_state(run.generator.get_state())
-    X, rows = run.minibatch_source()
+    source = run.minibatches()
     options: dict[str, Any] = {"max_iter": plan.max_iter, "batch_size": plan.batch_size}
     trial = Trainer(
         objective,
         optimizer_of(objective, plan),
-        X,
-        rows,
+        source,
         schedule=plan.schedule,
         generator=generator,
         **options,
@@ -153,14 +162,13 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
         while len(seconds) < 2 + TRIAL_STEPS and (
             len(seconds) < 3 or seconds[-1] - seconds[1] < TRIAL_SECONDS
         ):
-            batch = torch.randint(len(X), (plan.batch_size,), generator=generator, device=X.device)
-            float(trial.train_step(X.index_select(0, batch), rows[batch]))  # waits for its end
+            float(trial.train_step(*source.drawn(plan.batch_size, generator)))  # waits for its end
             seconds.append(clock())
     objective.load_state_dict(before)
     return statistics.median(b - a for a, b in itertools.pairwise(seconds[1:]))
 
 
-def saved_members(checkpoint: Checkpoint | None, device: torch.device) -> int | None:
+def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int | None:
     """Return how many members a fit has that was killed, if there is one to resume."""
     if checkpoint is None:
         return None

@@ -18,6 +18,7 @@ from ..recipes.plan import Sizes
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.loop import train
+from ..training.minibatches import Permuted
 from ..training.optimizers import make_optimizer
 from .base import BaseGP, Run, changed_parameters, representations
 from .checkpoint_key import SILENT
@@ -54,8 +55,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     run = prepare(estimator, recipe, data, first)
     history = train(
         run.objective,
-        run.X,
-        run.rows,
+        Permuted(run.X, run.rows),
         optimizer=run.optimizer,
         max_iter=1,
         batch_size=run.plan.batch_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..data.reduce import ALONE, Group
 from .linear_regression import Statistics
 from .modules import Module
 
@@ -77,20 +78,33 @@ class RunningStatistics(Module):
             rate = float(self.averaging)
         return max(rate, 1.0 / (self.n_steps + 1.0))
 
-    def update(self, Z: Tensor, Y: Tensor, n_seen: Tensor, n_batch: float) -> None:
-        """One step: features Z (K, b, D) and targets Y (K, b, P), which count for n_batch rows.
+    def update(
+        self,
+        Z: Tensor,
+        Y: Tensor,
+        n_seen: Tensor,
+        n_batch: int,
+        mean_weight: float = 1.0,
+        group: Group = ALONE,
+    ) -> None:
+        """One step: features Z (K, ·, D) and targets Y (K, ·, P) of a minibatch.
 
         They are zero but for rows that count for n_seen (K,). The rate is by the rows that are
-        there: those that count twice say no more of others.
+        there, n_batch in the whole group, each of which counts for `mean_weight`: those that count
+        twice say no more of others.
         """
-        rate = self.rate(Z.shape[1])
+        rate = self.rate(n_batch)
+        kept = (1.0 - rate) / group.size  # all of it, summed over the group
         share = (rate / n_seen)[:, None, None]
         Z, Y = Z.double(), Y.double()
         weighted = (Z * share).mT
-        self.gram.baddbmm_(weighted, Z, beta=1.0 - rate)
-        self.cross.baddbmm_(weighted, Y, beta=1.0 - rate)
-        self.square.lerp_((Y * Y).sum(1) / n_seen[:, None], rate)
-        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / n_batch
+        self.gram.baddbmm_(weighted, Z, beta=kept)
+        self.cross.baddbmm_(weighted, Y, beta=kept)
+        self.square.mul_(kept).add_((Y * Y).sum(1) * share[..., 0])
+        group.sum_(self.gram, self.cross, self.square)
+        self.inverse_rows = (1.0 - rate) ** 2 * self.inverse_rows + rate**2 / (
+            n_batch * mean_weight
+        )
         self.n_steps += 1
 
     def total(self, n_rows: Tensor) -> Statistics:

@@ -95,6 +95,8 @@ def sums_over_blocks(part: Callable[[slice], Iterable[Tensor]], n_rows: int) -> 
         sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
 
     map_blocks(add, n_rows)
+    if not sums:  # others may have rows
+        add(slice(0))
     return sums
 
 

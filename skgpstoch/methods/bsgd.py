@@ -29,7 +29,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, log_det
 from ..objectives.base import Objective, surrogate
-from ..objectives.evidence import FiniteObjective, ridged
+from ..objectives.evidence import AsMean, FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
 from ..recipes.evidence import EvidenceRecipe, ExactRecipe
 from ..recipes.kernel_choice import KernelChoice
@@ -50,9 +50,9 @@ class BSGDObjective(FiniteObjective):
     w has w times its squares, and counts w times.
     """
 
-    def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
-    ) -> Tensor:
+    sums_rows = False  # C is that of all pairs of rows
+
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         noise, ridge = self.noise_variance, self.ridge
         with torch.no_grad():
             Zd = Z.double()
@@ -194,7 +194,7 @@ class KernelBSGDRecipe(ExactRecipe):
             noise_variance=self.kernel.start_noise,
             noise_bounds=self.kernel.noise_bounds,
             weight_decay=self.weight_decay(rows),
-            mean_weight=rows[rows.n_held_out :].mean_weight,
+            mean_weight=rows.after(rows.n_held_out).mean_weight,
         )
         objective.has_user_module = self.has_user_module
         if (start := problem.start) is not None:

@@ -84,6 +84,10 @@ class DLMRecipe(VariationalRecipe):
         """Whether there is a fit to some rows before that to all."""
         return not isinstance(self.betas, Real) or self.calibrates is True
 
+    def sums_rows(self, plan: Plan) -> bool:
+        is_one_fit = not self.holds_out and self.hyperparameters == "joint"
+        return is_one_fit and super().sums_rows(plan)
+
     def check_streams(self) -> None:
         super().check_streams()
         if self.holds_out or self.hyperparameters == "fixed":

@@ -105,14 +105,14 @@ class FITCRegressor(
 
     @documented(VariationalRegressor.fit)
     def fit(  # type: ignore[override]
-        self, X: Any, y: Any, *, y_std: Any = None, **refused: Any
+        self, X: Any, y: Any = None, *, y_std: Any = None, **refused: Any
     ) -> Any:
         """Fit the model.
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
+            Targets; None where X has them.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the noise that is
             learned. None is 0.

@@ -27,7 +27,7 @@ from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
-from ..objectives.evidence import RIDGE_JITTER, FiniteObjective, ridged
+from ..objectives.evidence import RIDGE_JITTER, AsMean, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 from ..recipes.kernel_choice import KernelChoice
 
@@ -72,7 +72,10 @@ class MinimaxObjective(FiniteObjective):
     ) -> None:
         super().__init__(features, rows, **kwargs)
         first = rows.n_held_out if features.n_members == 1 else 0
-        self.data: tuple[Tensor, Rows] = (X[first:], rows[first:])  # trained on by some member
+        self.data: tuple[Tensor, Rows] = (
+            X[first:],
+            rows[first:],
+        )  # a sample of those trained on by some member
         self.penalty_growth = penalty_growth
         self.dual_step = dual_step
         self.eval()  # the first look at the features is not a step of training
@@ -98,7 +101,7 @@ class MinimaxObjective(FiniteObjective):
         return ridged(G, self.ridge / self.n_rows[:, None])
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        self.ascend(len(X), generator)
+        self.ascend(rows.n_all, generator)
         return super().forward(X, rows, generator)
 
     @torch.no_grad()
@@ -112,14 +115,12 @@ class MinimaxObjective(FiniteObjective):
         self.B += self.dual_step * self.penalty * (self.A - self.per_row(S)) / _norm(self.A)
         self.B /= _norm(self.B).clamp_min(1.0)
 
-    def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
-    ) -> Tensor:
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         n, D, A, B = self.n_rows[:, None], Z.shape[2], self.A, self.B
         noise = self.log_noise.exp()  # with a gradient where it is learned
         ridge = noise if self.noise == "learned" else self.ridge
         r = Z @ self.w - Y  # (K, b, P)
-        g = r.square().sum(1) / (b * noise) + self.w.square().sum(1) * ridge / (noise * n)
+        g = as_mean(r.square().sum(1)) / (b * noise) + self.w.square().sum(1) * ridge / (noise * n)
         g = g + ((n - D) * noise.log() + D * (noise / ridge).log()) / n  # (K, P)
 
         with torch.no_grad():
@@ -128,7 +129,7 @@ class MinimaxObjective(FiniteObjective):
         linear = (A * A_inv).sum((-2, -1))  # has the gradient A⁻¹ of log|A|
         log_det_A = log_det(L) + D * n.log() + linear - linear.detach()
         Zd = Z.double()
-        gap = A - (Zd.mT @ Zd / b[..., None])[:, None]
+        gap = A - (as_mean(Zd.mT @ Zd) / b[..., None])[:, None]
         trace = B.diagonal(dim1=-2, dim2=-1).sum(-1) * ridge / n  # ⟨B, λI/n⟩
         ratio = ((B * gap).sum((-2, -1)) - trace) / _norm(A)[..., 0, 0]
         psi = g + (log_det_A + self.penalty * ratio) / n + LOG_2PI

@@ -29,7 +29,7 @@ from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
 from ..maths.linear_regression import most_likely, spectrum
 from ..objectives.base import surrogate
-from ..objectives.evidence import FiniteObjective, ridged
+from ..objectives.evidence import AsMean, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 
 STEPS_OF_FEW = (100, 350, 8000)
@@ -81,7 +81,9 @@ class SCGDObjective(FiniteObjective):
         return L, F_inv, (F_inv @ (n * self.running.cross).mT[..., None])[..., 0].mT
 
     @torch.no_grad()
-    def gradients(self, Z: Tensor, Y: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def gradients(
+        self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean
+    ) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
         self.solved = Factorised(ridge, *self.solve(ridge))
@@ -91,22 +93,20 @@ class SCGDObjective(FiniteObjective):
         r = Z @ w.to(Z) - Y  # (K, b, P)
         sum_F_inv = F_inv[:, 0] if len(noise) == 1 else F_inv.sum(1)  # over outputs, (K, D, D)
         dZ = torch.baddbmm(r @ (w / noise).mT.to(Z), Z, sum_F_inv.to(Z)) / b[..., None]
-        gradients = [(Z, dZ)]
+        gradients = [(Z, as_mean(dZ))]
         if self.w is not None:
-            dw = (Z.mT @ r / b[..., None] + w * (ridge / n)[:, None]) / noise
+            dw = (as_mean(Z.mT @ r) / b[..., None] + w * (ridge / n)[:, None]) / noise
             gradients.append((self.w, dw.to(w)))
         if self.noise == "learned":  # λ = σ²
             trace = F_inv.diagonal(dim1=-2, dim2=-1).sum(-1) * ridge  # σ²·tr F̃⁻¹, (K, P)
-            fit = (r * r).sum(1) / (b * noise)
+            fit = as_mean((r * r).sum(1)) / (b * noise)
             d_log_noise = 0.5 * ((trace + n - Z.shape[2]) / n - fit)
             gradients.append((self.log_noise, d_log_noise.mean(0)))
         return gradients
 
-    def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
-    ) -> Tensor:
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         # Only the gradient is wanted of a step: the value is that of the epoch, from F̃ and c̃.
-        return surrogate(Z.new_zeros(()), *self.gradients(Z, Y, b))
+        return surrogate(Z.new_zeros(()), *self.gradients(Z, Y, b, as_mean))
 
     def epoch_loss(self, mean: float) -> float:
         """NLML per row that the running statistics imply, at w = F̃⁻¹c̃."""

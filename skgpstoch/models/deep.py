@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..data.arrays import row_blocks
+from ..data.arrays import blocks_of, row_blocks
 from ..data.rows import Rows
 from ..features.base import Basis
 from ..likelihoods.base import Likelihood
@@ -65,11 +65,11 @@ class DeepModel(SparseModel):
         """
         S, generator = self.deep.n_nodes, None
         wanted = PASS_ROWS if self.is_conjugate else EACH_PASS_ROWS
-        enough = max(math.ceil(wanted / max(len(X), 1)), LEAST_DRAWS)
+        enough = max(math.ceil(wanted / max(rows.n_all, 1)), LEAST_DRAWS)
         if enough < S:
-            S, generator = enough, torch.Generator(X.device).manual_seed(0)
+            S, generator = enough, torch.Generator(X.device).manual_seed(rows.group.rank)
         with self.features.frozen():
-            for block in row_blocks(len(X), self.deep.block_rows(S)):
+            for block in blocks_of(len(X), self.deep.block_rows(S)):
                 basis = self.deep.basis(X[block].to(dtype), generator, S)
                 yield basis, rows[block].to(dtype).repeated(S)
 

@@ -112,7 +112,8 @@ class GPLayer(Module):
 
         H are rows of the layer below, (N, D_in) or (S·N, D_in), N = `n_rows`.
         """
-        mean, var = (part.unflatten(0, (-1, n_rows)) for part in self.moments(H))
+        S = len(H) // n_rows if n_rows else 1
+        mean, var = (part.unflatten(0, (S, n_rows)) for part in self.moments(H))
         return (mean + var.sqrt() * noise).flatten(0, 1)
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:

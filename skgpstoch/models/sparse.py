@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..data.arrays import row_blocks
+from ..data.arrays import blocks_of
 from ..data.devices import block_rows
 from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
@@ -234,8 +234,9 @@ class SparseModel(Module):
         self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
         """All rows, by blocks."""
+        size = block_rows(X.device, self.features.n_features)
         with self.features.frozen():
-            for block in row_blocks(len(X), block_rows(X.device, self.features.n_features)):
+            for block in blocks_of(len(X), size):
                 yield self.features.basis(X[block].to(dtype)), rows[block].to(dtype)
 
     def predictions(

@@ -84,12 +84,13 @@ class GradientObjective(VariationalObjective):
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.basis(X, rows, generator)
+        generator = rows.own_generator(generator)
+        basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(basis))
-        total, _ = expected_score_at(self.model, basis, rows, q, residual, generator)
-        return self.per_row(total, len(X), weights.kl().sum(), generator)
+        total, _ = expected_score_at(self.model, basis, seen, q, residual, generator)
+        return self.per_row(total, rows, weights.kl().sum(), generator)
 
     @torch.no_grad()
     def q(self) -> WeightMoments:

@@ -51,7 +51,7 @@ class DualObjective(FullBatchObjective):
             self.check_sound()
         except NotPositiveDefiniteError:
             return rejected([p for p in self.parameters() if p.requires_grad])
-        return self.per_row(total, len(X), kl, generator)
+        return self.per_row(total, rows, kl, generator)
 
     def best_sites(self, X: Tensor, rows: Rows) -> RowSites:
         """Return those of the q(w) that the last epoch was judged by; of the best one at first."""

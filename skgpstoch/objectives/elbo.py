@@ -46,12 +46,14 @@ def evidence_lower_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMom
     With another loss it is minus that of the rows, less β KL. What parts of the model cost is taken
     off as well: of inner layers their KL (F3), of noise that depends on the inputs −log p(a).
     """
-    bound = -model.beta * q.kl
+    data_term = torch.zeros_like(q.kl)
     for basis, block in model.bases(X, rows):
         PS = q.products(basis.phi)  # (B, N, D)
         f = model.marginals(basis, q, PS)  # μ, v (B1), (1, N, P)
         log_p = weighted_score(model, basis, block, f, basis.residual()).value  # (N,)
-        bound = bound + log_p.sum()
+        data_term += log_p.sum()
+    rows.total(data_term)
+    bound = data_term - model.beta * q.kl
     return bound.nan_to_num(nan=-torch.inf, neginf=-torch.inf) - model.penalty()
 
 

@@ -117,8 +117,8 @@ class EnsembleObjective(Objective):
         like = model.mean.value.detach()
         self.means = nn.Parameter(like.new_zeros(K, D, P))
         learns_features = any(p.requires_grad for p in features.network_parameters())
-        affords_full = not learns_features or len(rows) > MOST_DIAGONAL
-        self.is_full = P == 1 and D <= MOST_FULL and len(rows) < MANY_ROWS and affords_full
+        affords_full = not learns_features or rows.n_all > MOST_DIAGONAL
+        self.is_full = P == 1 and D <= MOST_FULL and rows.n_all < MANY_ROWS and affords_full
         root = like.new_full((D,), START_ROOT)
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
@@ -128,8 +128,8 @@ class EnsembleObjective(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
-        self.n_rows = self.seen(rows).double().sum(1)  # (K,)
-        self.row_share = self.n_rows / max(len(rows) - rows.n_unseen, 1)
+        self.n_rows = self.seen(rows).double().sum(1) + rows.beyond  # (K,)
+        self.row_share = self.n_rows / max(rows.n_all - rows.n_unseen, 1)
 
     def seen(self, rows: Rows) -> Tensor:
         """How often each member is trained on a row: (K, N)."""
@@ -187,10 +187,12 @@ class EnsembleObjective(Objective):
             likelihood = cast(AdditiveNoise, likelihood).scaled(scale)
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
+        generator = rows.own_generator(generator)
         term = self.model.loss.expected_score(each.y, likelihood, seen, none, generator)
         weight = self.seen(rows) / self.row_share.to(phi)[:, None]  # (K, N)
         total = traced(term.weighted(Rows(each.y, weight.flatten())), q, none)
-        return beta * (self.kl(roots) / self.n_rows.to(phi)).sum() - total / len(X)
+        data_term = rows.as_mean(total) / rows.n_all
+        return beta * (self.kl(roots) / self.n_rows.to(phi)).sum() - data_term
 
     def step_end(self) -> None:
         self.model.features.clamp_()
@@ -450,7 +452,7 @@ class EnsembleObjective(Objective):
 
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""
-        P, n = len(self.model.mean.value), len(rows)
+        P, n = len(self.model.mean.value), rows.n_all
         few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
         few = few and self.closing.rounds > 0
         return few or not (self.is_calibrated or self.model.covariance == "gradient")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -20,6 +21,7 @@ from ..features.network import NetworkFeatures
 from ..maths.averages import RunningStatistics
 from ..maths.linear_regression import (
     Statistics,
+    batch_statistics,
     choose_noise,
     exact_statistics,
     held_out_score,
@@ -27,6 +29,7 @@ from ..maths.linear_regression import (
     negative_log_evidence,
     predict_held_out,
     spectrum,
+    sums_over_blocks,
 )
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from .base import Objective, evaluating
@@ -36,6 +39,8 @@ STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
 EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
+
+AsMean = Callable[[Tensor], Tensor]
 
 
 class FiniteObjective(Objective):
@@ -67,6 +72,9 @@ class FiniteObjective(Objective):
         Rows that they average over at least, where there are as many; 20 D else.
     """
 
+    sums_rows: bool = True
+    """Whether minibatches count by sums over their rows, which may be anywhere."""
+
     log_noise: Tensor
     log_ridge: Tensor
     closing_noise: Tensor
@@ -96,16 +104,17 @@ class FiniteObjective(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.weight_decay = weight_decay
         self.dtype = rows.y.dtype
-        K, (N, P), device = features.n_members, rows.y.shape, rows.y.device
+        K, N, P, device = features.n_members, rows.n_all, rows.y.shape[1], rows.y.device
         start = math.log(noise_variance)
         log_noise = torch.full((P,), start, dtype=torch.float64, device=device)
         self.log_noise = nn.Parameter(log_noise, requires_grad=noise == "learned")
         for name in ("log_ridge", "closing_noise", "closing_ridge"):
             self.register_buffer(name, log_noise.clone())
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
-        self.register_buffer("n_rows", self.trained(rows).double().sum(1))  # (K,)
+        n_rows = self.trained(rows).double().sum(1) + rows.beyond
+        self.register_buffer("n_rows", n_rows)  # (K,)
         n_untrained = rows.n_held_out if K == 1 else 0  # of several, other members see each
-        self.mean_weight = rows[n_untrained:].mean_weight
+        self.mean_weight = rows.after(n_untrained).mean_weight
         share = self.n_rows / N if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
         self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
@@ -132,16 +141,17 @@ class FiniteObjective(Objective):
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         Z = self.features.members(X)
         Y = rows.y.expand(len(Z), -1, -1)
-        b, unseen = self.share * len(X), self.n_rows.new_zeros(len(Z), 1)
+        b, unseen = self.share * rows.n_all, self.n_rows.new_zeros(len(Z), 1)
         if len(Z) > 1 or rows.weight is not None:
             weight = self.trained(rows)
             root = weight.sqrt()[..., None]
             Z, Y = Z * root, Y * root
-            unseen = len(X) - weight.double().sum(1, keepdim=True)
+            (counted,) = rows.total(weight.double().sum(1, keepdim=True))
+            unseen = rows.n_all - counted
         with torch.no_grad():
             seen = Z if not self.predicts_otherwise else self.as_predicted(X, rows)
-            self.running.update(seen, Y, b, len(X) * self.mean_weight)
-        return self.loss(Z, Y, b[:, None], generator, unseen)
+            self.running.update(seen, Y, b, rows.n_all, self.mean_weight, rows.group)
+        return self.loss(Z, Y, b[:, None], rows.as_mean, unseen)
 
     def as_predicted(self, X: Tensor, rows: Rows) -> Tensor:
         """The features of rows as predictions have them."""
@@ -158,16 +168,15 @@ class FiniteObjective(Objective):
     def stream_rate(self, batch_size: int) -> float:
         return self.running.rate(batch_size)
 
-    def loss(
-        self, Z: Tensor, Y: Tensor, b: Tensor, generator: torch.Generator, unseen: Tensor
-    ) -> Tensor:
+    def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
         """Loss per row of features (K, ·, D) and targets (K, ·, P).
 
         They are zero in rows that do not count; `unseen` (K, 1) is how many rows are there beyond
         what they count for.
 
         Sums over rows count as those over b (K, 1) rows, the number that a member sees in the mean,
-        so that they are unbiased. The gradient by the features is that of the sum over members.
+        so that they are unbiased; `as_mean` is that of these rows. The gradient by the features is
+        that of the sum over members.
         """
         raise NotImplementedError
 
@@ -242,9 +251,14 @@ class FiniteObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
         """Closing exact pass over all rows, those of the folds included, in float64."""
         features = copy.deepcopy(self.features).double().eval()
-        weight = None if rows.weight is None else rows.weight[None]
-        statistics = exact_statistics(lambda X: features(X.double())[None], X, rows.y, weight)
-        return self._posterior(features, statistics)
+
+        def part(block: slice) -> Statistics:
+            Z, some = features(X[block].double())[None], rows[block]
+            weight = None if some.weight is None else some.weight[None]
+            return batch_statistics(Z, some.y, weight)
+
+        sums = rows.total(*sums_over_blocks(part, len(X)))
+        return self._posterior(features, Statistics(*sums))
 
     def _posterior(self, features: FeatureMap, statistics: Statistics) -> ConjugatePosterior:
         s = spectrum(statistics)

@@ -109,13 +109,14 @@ class RunningObjective(VariationalObjective):
         return WeightMoments(self.mean, covariances, sizes, self.kl)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.basis(X, rows, generator)
+        generator = rows.own_generator(generator)
+        basis, seen = self.model.basis(X, rows, generator)
         if self.conjugate:
-            self.average_conjugate(self.predicting(X, basis), rows)
-            total, _, _ = expected_score(self.model, basis, rows, self.q(), generator)
+            self.average_conjugate(self.predicting(X, basis), seen)
+            total, _, _ = expected_score(self.model, basis, seen, self.q(), generator)
         else:
-            total = self.after_natural_step(self.predicting(X, basis), basis, rows, generator)
-        return self.per_row(total, len(X), self.kl, generator)
+            total = self.after_natural_step(self.predicting(X, basis), basis, seen, generator)
+        return self.per_row(total, rows, self.kl, generator)
 
     def after_natural_step(
         self, seen: Basis, basis: Basis, rows: Rows, generator: torch.Generator
@@ -134,7 +135,7 @@ class RunningObjective(VariationalObjective):
             else:
                 level = model.likelihood.initial_mean(rows)
                 term, marginals = score_at(model, seen, rows, level, generator)
-            self.average(sites_of(self.model, seen, term, marginals), len(rows), seen.n_samples)
+            self.average(sites_of(self.model, seen, term, marginals), rows, seen.n_samples)
         q = q._replace(mean=self.mean)
         known = products if seen is basis else None
         return expected_score(self.model, basis, rows, q, generator, known)[0]
@@ -171,14 +172,16 @@ class RunningObjective(VariationalObjective):
         phi = basis.phi.detach()
         left = rows.weighted(phi).mT
         cross = left @ (rows.y - self.model.offset(basis)).to(phi)
-        self.average(Sites((left @ phi)[None], cross), len(rows), basis.n_samples)
+        self.average(Sites((left @ phi)[None], cross), rows, basis.n_samples)
 
     @torch.no_grad()
-    def average(self, sites: Sites, n_batch: int, n_samples: int = 1) -> None:
+    def average(self, sites: Sites, rows: Rows, n_samples: int = 1) -> None:
         """A step of natural gradients, from rows that are each there `n_samples` times."""
-        rate, b = self.rate(n_batch), self.counts_for(n_batch // n_samples)
-        self.gram.mul_(1.0 - rate).add_(sites.precision, alpha=rate / b)
-        self.cross.mul_(1.0 - rate).add_(sites.cross, alpha=rate / b)
+        rate, b = self.rate(rows.n_all), self.counts_for(rows.n_all // n_samples)
+        kept = (1.0 - rate) / rows.group.size  # all of it, summed over the group
+        self.gram.mul_(kept).add_(sites.precision, alpha=rate / b)
+        self.cross.mul_(kept).add_(sites.cross, alpha=rate / b)
+        rows.total(self.gram, self.cross)
         self.solve()
 
     def solve(self) -> None:
@@ -218,13 +221,14 @@ class ProfiledObjective(RunningObjective):
         return moments_of(self.weights())
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        basis, rows = self.model.basis(X, rows, generator)
+        generator = rows.own_generator(generator)
+        basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(), basis.residual()
         q = weights.marginals(basis.phi, residual)
-        self.newton_step(self.predicting(X, basis), basis, rows, q, generator)
+        self.newton_step(self.predicting(X, basis), basis, seen, q, generator)
         q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
-        total, _ = expected_score_at(self.model, basis, rows, q, residual, generator)
-        return self.per_row(total, len(X), self.weights().kl().sum(), generator)
+        total, _ = expected_score_at(self.model, basis, seen, q, residual, generator)
+        return self.per_row(total, rows, self.weights().kl().sum(), generator)
 
     @torch.no_grad()
     def newton_step(
@@ -235,7 +239,7 @@ class ProfiledObjective(RunningObjective):
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))
         term = weighted_score(self.model, seen, rows, q, residual, generator)
-        self.average(sites_of(self.model, seen, term, q), len(rows), seen.n_samples)
+        self.average(sites_of(self.model, seen, term, q), rows, seen.n_samples)
 
     def keep(self, q: WeightMoments) -> None:
         self.register_buffer("mean", q.mean)

@@ -81,6 +81,7 @@ def evidence_error(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) 
             return totals.sum()
         _, term, _ = expected_score(bounded, basis, block, q)
         totals = totals + term.value.unflatten(0, (S, -1)).sum(1)  # (S,), of 1/S each
+    rows.total(totals)
     return (len(totals) * totals.var()).sqrt()
 
 
@@ -114,7 +115,7 @@ def weighted_sums(model: SparseModel, X: Tensor, rows: Rows) -> list[Tensor]:
         # In place, and with the block gone before the next is made: memory stays in one piece.
         sums = [a.add_(b) for a, b in zip(sums, part, strict=True)] if sums else part
         del basis, block, phi, y, kappa, constant, weighted, cross, square, part
-    gram, *others = sums
+    gram, *others = rows.total(*sums)
     return [gram if shared is None else gram * shared, *others]
 
 
@@ -172,10 +173,10 @@ def from_either(
 
 def level_sites(model: SparseModel, X: Tensor, rows: Rows) -> Sites:
     """Return the sites of all rows about the constant f that fits their targets as a whole."""
-    total, level = model.zero_sites(), model.likelihood.initial_mean(rows)
+    total, level = model.zero_sites(), model.likelihood.initial_mean(rows.representative)
     for basis, block in model.bases(X, rows):
         total = total + sites_of(model, basis, *score_at(model, basis, block, level))
-    return total
+    return Sites(*rows.total(*total))
 
 
 def damped_newton(
@@ -252,7 +253,7 @@ def survey(
     variances: list[Tensor] | None = None,
 ) -> tuple[Tensor, Sites]:
     """−Σ loss − β KL at q, and the sites there, of all rows; variances of f may be known."""
-    value, total = -model.beta * q.kl, None
+    data_term, total = torch.zeros_like(q.kl), None
     for i, (basis, block) in enumerate(model.bases(X, rows)):
         if variances is None:
             marginals = model.marginals(basis, q, q.products(basis.phi))
@@ -261,6 +262,8 @@ def survey(
             marginals = Marginals(mean, variances[i])
         term = weighted_score(model, basis, block, marginals, basis.residual())
         sites = sites_of(model, basis, term, marginals, exact)
-        value, total = value + term.value.sum(), sites if total is None else total + sites
+        data_term, total = data_term + term.value.sum(), sites if total is None else total + sites
         del basis, block, term, marginals, sites
-    return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf), cast(Sites, total)
+    data_term, *sums = rows.total(data_term, *cast(Sites, total))
+    value = data_term - model.beta * q.kl
+    return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf), Sites(*sums)

@@ -83,13 +83,13 @@ class VariationalObjective(Objective):
         """The present q(w)."""
         raise NotImplementedError
 
-    def per_row(self, total: Tensor, n_batch: int, kl: Tensor, generator: Any) -> Tensor:
-        """The objective over n, from the data term of n_batch rows."""
+    def per_row(self, total: Tensor, rows: Rows, kl: Tensor, generator: Any) -> Tensor:
+        """The objective over n, from the data term of the rows of a minibatch."""
         penalty = self.model.features.penalty(generator)
         cost = self.model.beta * (kl if penalty is None else kl + penalty)
         if (of_prior := self.model.neg_log_prior()) is not None:
             cost = cost + of_prior
-        return cost / self.n_rows - total / self.counts_for(n_batch)
+        return cost / self.n_rows - rows.as_mean(total) / self.counts_for(rows.n_all)
 
     def counts_for(self, n_batch: int) -> float:
         """How many rows a minibatch counts for in the mean."""

@@ -189,6 +189,10 @@ class EvidenceRecipe(ExactRecipe):
     most_members: int = 5
     noise: str = "auto"
 
+    def sums_rows(self, plan: Plan) -> bool:
+        method: Any = getattr(self.method, "func", self.method)
+        return bool(method.sums_rows)
+
     def n_members(self, n_rows: int, start: Start | None) -> int:
         if start is not None and self.n_estimators == "auto":
             return unjoined(start.posterior).n_members

@@ -18,6 +18,7 @@ from ..objectives.exact import ExactObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.loop import train
+from ..training.minibatches import Permuted
 from ..training.optimizers import constant, make_optimizer
 from .feature_builder import FeatureBuilder
 from .recipe import Problem
@@ -57,8 +58,7 @@ def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> N
         return
     train(
         exact,
-        X,
-        rows,
+        Permuted(X, rows),
         optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
         max_iter=LBFGS_EPOCHS,
         batch_size=len(X),

@@ -150,7 +150,7 @@ class Layers(InducingBuilder):
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> DeepFeatures:
         X, rows = problem.X, problem.rows
-        draws = self.draws.of(len(X))
+        draws = self.draws.of(rows.n_all)
         if fitted is not None:
             return fitted_layers(fitted, problem, OF_LAYERS).with_draws(*draws)
         most, identity = likelihood.most_prior_variance, nn.Identity()

@@ -176,11 +176,13 @@ class Patches(InducingBuilder):
             return self.last_layer(Images(X, X, rows), problem, n_latents, most, parts)
         if fitted is not None:
             features = fitted_layers(fitted, problem, ("kernel", "posterior"))
-            n_draws = len(X) * features.inner[0].n_patches
+            n_draws = problem.rows.n_all * features.inner[0].n_patches
             return features.with_draws(*self.hidden.draws.of(n_draws))
         layers, images = self.hidden.build(problem, as_image(self.image_shape, X.shape[1]), self)
         last = self.last_layer(images, problem, n_latents, most, parts)
-        return DeepFeatures(layers, last, *self.hidden.draws.of(len(X) * layers[0].n_patches))
+        return DeepFeatures(
+            layers, last, *self.hidden.draws.of(problem.rows.n_all * layers[0].n_patches)
+        )
 
     def last_layer(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -89,6 +89,16 @@ class Plan:
     is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
     has_all_rows: bool = False  # whether all rows are points, of another likelihood
     start_rows: int = 0  # training starts at the optimum of their exact evidence; 0: of none
+
+
+def within_sample(plan: Plan, n_sample: int) -> Plan:
+    """Return a plan that holds out at most half of so many rows, which are all that may be."""
+    folds = plan.folds
+    if 2 * (folds.n_unseen + folds.n_folds * folds.size) <= n_sample:
+        return plan
+    n_unseen = min(folds.n_unseen, n_sample // 20)
+    size = min(folds.size, (n_sample // 2 - n_unseen) // folds.n_folds)
+    return replace(plan, folds=replace(folds, size=size, n_unseen=n_unseen))
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:

@@ -30,6 +30,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.history import History
+from ..training.minibatches import Table
 from .budget import Budget
 from .findings import (
     nearest_rows,
@@ -57,6 +58,7 @@ class Problem(NamedTuple):
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
+    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
@@ -166,6 +168,10 @@ class Recipe(OfParameters, ABC):
     def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
         """Decide the same if there is time for so many members of an ensemble only."""
         return self.plan(sizes)
+
+    def sums_rows(self, plan: Plan) -> bool:
+        """Tell whether rows may be anywhere, as sums over minibatches of them are all it takes."""
+        return False
 
     @abstractmethod
     def objective(self, problem: Problem) -> Objective:

@@ -212,6 +212,9 @@ class VariationalRecipe(Recipe):
             return plan
         return self.for_few_rows(plan, points, n_trained)
 
+    def sums_rows(self, plan: Plan) -> bool:
+        return plan.solver != "lbfgs"
+
     def lbfgs_stops(self, is_free: bool, enough: float) -> tuple[float, float]:
         """Return the patience and the tolerance of L-BFGS, which may be free to end early."""
         # Whether to end as soon as more is of no use. Restarts are to leave plains.
@@ -258,7 +261,7 @@ class VariationalRecipe(Recipe):
         X, start = problem.X, problem.start
         fitted = None if start is None else start.posterior.model.for_training()
         model = self.model(problem, fitted)
-        self.set_trainable(model, len(X))
+        self.set_trainable(model, problem.rows.n_all)
         if start is not None and fitted is not None:
             load_fitted(model, fitted, start)
             if self.mean == "zero":  # a constant may have been learned before
@@ -304,7 +307,7 @@ class VariationalRecipe(Recipe):
         network, n = self.features.network, problem.rows.n_effective
         n_rows = n + n_before
         options: dict[str, Any] = {
-            "mean_weight": n / len(problem.X),
+            "mean_weight": problem.rows.mean_weight,
             "weight_decay": 0.0 if network is None else network.decay(n_rows),
             "noise_bounds": self.features.kernel.noise_bounds,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import math
 import os
 import time
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 
 from ..data.arrays import fingerprint
 from ..data.messages import warn
+from ..data.reduce import Group
 
 CHECKPOINT_SECONDS = 2.0
 """A checkpoint is at least this old before the next is written, so that it never dominates."""
@@ -102,6 +104,45 @@ class Checkpoint:
         with contextlib.suppress(OSError):
             for path in self.directory.glob(f"{self.identity}.*"):
                 _discard(path)
+
+
+@dataclass
+class CheckpointOfGroup:
+    """A checkpoint that rank 0 of a group keeps for all; it resumes with any number of ranks."""
+
+    of_first: Checkpoint
+    group: Group
+
+    @property
+    def path(self) -> Path:
+        """The file, which only rank 0 has to see."""
+        return self.of_first.path
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The state that rank 0 has saved, or None where there is none."""
+        content, error = io.BytesIO(), None
+        if self.group.rank == 0:
+            try:
+                torch.save(self.of_first.load(device), content)
+            except Exception as raised:  # there is no end to what damaged files make torch raise
+                error = RuntimeError(summary(raised))
+        self.group.agree(error)
+        sent = io.BytesIO(self.group.first_bytes(content.getvalue()))
+        state: dict[str, Any] | None = torch.load(sent, map_location=device, weights_only=True)
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write it, on rank 0."""
+        if self.group.rank == 0:
+            self.of_first.save(state)
+
+    def remove(self) -> None:
+        """Called when the fit is complete."""
+        if self.group.rank == 0:
+            self.of_first.remove()
+
+
+AnyCheckpoint = Checkpoint | CheckpointOfGroup
 
 
 def _discard(path: Path) -> None:

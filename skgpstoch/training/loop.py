@@ -16,13 +16,15 @@ from torch.optim import Optimizer
 from ..data.deadline import Allowance, Deadline
 from ..data.devices import seed_rng
 from ..data.messages import warn
+from ..data.reduce import ALONE, Group, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import Checkpoint, copy_of, optimizer_can_be_in, same_form, summary
+from .checkpoint import AnyCheckpoint, copy_of, optimizer_can_be_in, same_form, summary
 from .global_rng import global_rng
 from .history import MAX_ROLLBACKS, History
 from .interrupts import AGAIN, keeps_best, was_interrupted
+from .minibatches import Minibatches
 from .optimizers import Schedule
 
 HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
@@ -37,8 +39,7 @@ class Trainer:
 
     objective: Objective
     optimizer: Optimizer | None
-    X: Tensor
-    rows: Rows
+    source: Minibatches
     max_iter: int
     batch_size: int
     schedule: Schedule
@@ -48,7 +49,7 @@ class Trainer:
     n_iter_no_change: float = math.inf
     tol: float = 0.0
     on_epoch: Callable[[History], bool] | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: AnyCheckpoint | None = None
     allowance: Allowance | None = None
     on_step: Callable[[Trainer], None] | None = None
     verbose: bool = False
@@ -63,7 +64,7 @@ class Trainer:
 
     @property
     def n_batches(self) -> int:
-        return math.ceil(len(self.X) / self.batch_size)
+        return math.ceil(self.source.n_rows / self.batch_size)
 
     @property
     def n_steps(self) -> int:
@@ -85,10 +86,15 @@ class Trainer:
             and self.allowance.share() >= 1.0
         )
 
+    @property
+    def group(self) -> Group:
+        """Who takes the same steps, each on rows of its own."""
+        return self.source.group
+
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """What steps and evaluations run in: with the global generator, where they may need it."""
         if self.objective.has_user_module:
-            return global_rng(self.X.device)
+            return global_rng(self.source.device)
         return contextlib.nullcontext()
 
     def fit_loop(self) -> None:
@@ -106,9 +112,9 @@ class Trainer:
                 self.history.status = "deadline"
             elif not self.run_sound_epoch():
                 self.roll_back()
-            elif self.on_epoch is not None and self.on_epoch(self.history):
+            elif self.group.flag(self.on_epoch is not None and self.on_epoch(self.history)):
                 self.history.status = "callback"
-            elif was_interrupted():  # before this run, of which an epoch has to do
+            elif self.group.flag(was_interrupted()):  # before this run, of which an epoch has to do
                 self.interrupt()
 
     def is_due(self) -> bool:
@@ -132,7 +138,7 @@ class Trainer:
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
-        if self.verbose:
+        if self.verbose and self.group.rank == 0:
             self.report()
         if is_due:
             self.safe = self.state_dict()
@@ -159,14 +165,15 @@ class Trainer:
         """One pass over a permutation of the rows, or what there is time for; mean loss per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            seed_rng(self.X.device, self.draw_seed())  # for its stochastic layers
-        n, n_seen = len(self.X), 0
-        permutation = torch.randperm(n, generator=self.generator, device=self.X.device)
-        total = torch.zeros((), dtype=torch.float64, device=self.X.device)
-        for batch in permutation.tensor_split(self.n_batches):
-            loss = self.train_step(self.X.index_select(0, batch), self.rows[batch])
-            total += loss * len(batch)
-            n_seen += len(batch)
+            seed_rng(self.source.device, self.draw_seed())  # for its stochastic layers
+        n_seen, total = 0, torch.zeros((), dtype=torch.float64, device=self.source.device)
+        epoch = self.source.epoch(self.history.n_iter, self.n_batches, self.generator)
+        for X, rows in epoch:
+            if not rows.n_all:  # in the whole group, by chance
+                self.step += 1
+                continue
+            total += self.train_step(X, rows) * rows.n_all
+            n_seen += rows.n_all
             if self.on_step is not None:
                 self.on_step(self)
             if self.is_late():
@@ -176,7 +183,8 @@ class Trainer:
 
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
-            loss = self.objective(X, rows, self.generator)
+            loss = self.objective(X, rows, self.step_generator()).detach()
+            self.group.average_(loss)
         else:
             factor = self.rate * self.schedule(self.position(), self.n_steps)
             for group in self.optimizer.param_groups:
@@ -190,12 +198,21 @@ class Trainer:
     def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
         """What an optimiser may ask for more than once at a step."""
         self.objective.zero_grad()
-        loss = self.objective(X, rows, self.generator)
+        loss = self.objective(X, rows, self.step_generator())
         loss.backward()
+        loss = loss.detach()
+        average_gradients(self.group, self.objective.parameters(), loss)
         return loss
 
+    def step_generator(self) -> torch.Generator:
+        """Give a generator for a step, which is the same on all ranks when it begins."""
+        if self.group is ALONE:
+            return self.generator
+        return torch.Generator(self.source.device).manual_seed(self.draw_seed())
+
     def draw_seed(self) -> int:
-        return int(torch.randint(2**62, (), generator=self.generator, device=self.X.device))
+        device = self.source.device
+        return int(torch.randint(2**62, (), generator=self.generator, device=device))
 
     def score(self) -> bool:
         """Score the current iterate, lower is better, and keep the best; whether it is finite."""
@@ -203,7 +220,7 @@ class Trainer:
         if self.evaluate is None:
             return True
         self.objective.eval()
-        score, h = self.evaluate(), self.history
+        score, h = self.group.first(self.evaluate()), self.history
         if not math.isfinite(score):
             return False
         h.scores.append(score)
@@ -228,7 +245,7 @@ class Trainer:
         start = copy_of(self.objective.state_dict())
         self.objective.eval()
         with self.undisturbed(), self.reserved():
-            self.history.start_score = self.evaluate()
+            self.history.start_score = self.group.first(self.evaluate())
         self.start_state = copy_of(self.objective.state_dict())
         self.objective.load_state_dict(start)
 
@@ -317,11 +334,11 @@ class Trainer:
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: AnyCheckpoint) -> None:
         """Go on from a checkpoint, if there is one that can be used; else nothing changes."""
         start = self.state_dict()
         try:
-            state = checkpoint.load(self.X.device)
+            state = checkpoint.load(self.source.device)
             if state is None:
                 return
             if not self.can_be_in(state):
@@ -369,11 +386,10 @@ class Trainer:
 
 def train(
     objective: Objective,
-    X: Tensor,
-    rows: Rows,
+    source: Minibatches,
     *,
     optimizer: Optimizer | None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: AnyCheckpoint | None = None,
     deadline: Deadline | None = None,
     **options: Any,
 ) -> History:
@@ -383,8 +399,8 @@ def train(
     ----------
     objective : Objective
         Left at the best iterate if `evaluate` is given, at the last one otherwise.
-    X, rows : Tensor of shape (N, d) and Rows
-        On the device where training happens; they are never moved.
+    source : Minibatches
+        What an epoch goes through, on the device where training happens.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
     checkpoint : Checkpoint or None, default=None
@@ -409,7 +425,7 @@ def train(
     """
     allowance = None if deadline is None else Allowance(deadline)
     trainer = Trainer(
-        objective, optimizer, X, rows, checkpoint=checkpoint, allowance=allowance, **options
+        objective, optimizer, source, checkpoint=checkpoint, allowance=allowance, **options
     )
     if checkpoint is not None:
         trainer.resume(checkpoint)

@@ -22,7 +22,7 @@ from skgpstoch.losses import Loss
 
 MODULES = [
     "skgpstoch",
-    *(f"skgpstoch.{m}" for m in ("likelihoods", "losses", "metrics", "display")),
+    *(f"skgpstoch.{m}" for m in ("likelihoods", "losses", "metrics", "display", "distributed")),
 ]
 """Those of the API reference."""
 
@@ -57,7 +57,7 @@ def public_objects():
             yield f"{module}.{name}"
             # What all likelihoods and losses can do is told by their base classes, for those who
             # write one.
-            if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module | Loss):
+            if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module | Loss | Exception):
                 for method, value in inspect.getmembers(obj, inspect.isroutine):
                     if not method.startswith("_") and is_ours(inspect.unwrap(value)):
                         yield f"{module}.{name}.{method}"

@@ -115,6 +115,9 @@ class EnsembleRecipe(Recipe):
         least = LEAST_OF_CLASSES if self.likelihood.for_classes_only else 1
         return replace(self, n_estimators=max(n_members, least)).plan(sizes)
 
+    def sums_rows(self, plan: Plan) -> bool:
+        return True
+
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
             return self.network.input_scaling(X, weight)
@@ -143,7 +146,7 @@ class EnsembleRecipe(Recipe):
             model.to(problem.X.device),
             rows,
             weight_decay=decay,
-            scale_rate=scale_rate(plan, len(rows)),
+            scale_rate=scale_rate(plan, rows.n_all),
             noise_bounds=self.kernel.noise_bounds,
             calibrates=self.calibrates,
         )
@@ -156,20 +159,21 @@ class EnsembleRecipe(Recipe):
         """Make φ_k, before training."""
         X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
         if self.network is not None and self.has_networks:
-            network, width = self.waved(X, generator, K), self.network.layers[-1]
+            network, width = self.waved(problem, K), self.network.layers[-1]
         else:
             network, width = build_network(self.network, X, generator)
         return finite_features(
             self.kernel, network, width, X.shape[1], self.n_components, K, generator
         )
 
-    def waved(self, X: Tensor, generator: torch.Generator, n_members: int) -> nn.Module:
+    def waved(self, problem: Problem, n_members: int) -> nn.Module:
         """Make networks with waves of the inputs beside these."""
+        X, generator = problem.X, problem.generator
         network, columns = self.network, many_valued(X)
         assert network is not None
         n_waves = N_WAVES if self.n_waves == "auto" else int(self.n_waves)
         # Few rows of classes need less detail: every other network has no waves.
-        some_plain = self.likelihood.for_classes_only and len(X) <= FEW_DIRECT
+        some_plain = self.likelihood.for_classes_only and problem.rows.n_all <= FEW_DIRECT
         every = 2 if self.n_waves == "auto" and some_plain else 1
         layers = multilayer_perceptron(
             X.shape[1],

@@ -1,0 +1,200 @@
+"""Rows that are in memory at a time, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from .stored import join, take
+
+BESIDES_X = ("y", "weight", "exposure", "y_std")
+"""What a chunk may hold besides X."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a source.
+
+    ``chunk[index]``, with a slice, a mask or positions, is the Chunk of these; ``len(chunk)`` is m.
+
+    Parameters
+    ----------
+    X : ndarray of shape (m, d)
+        Inputs, of the source's dtype; a frame if they are not transformed yet.
+    rows : ndarray of shape (m,)
+        The number of each row in the whole source, counted from 0.
+    where : str
+        The file and the row group, or the number of the chunk, that they come from.
+    y : ndarray of shape (m,) or (m, P), or None, default=None
+        Targets: floats in float64, integers, booleans; labels that are strings as objects.
+    weight, exposure : ndarray of shape (m,) or None, default=None
+        How many rows each counts for (`sample_weight`), and what rates are multiplied by.
+    y_std : ndarray of the shape of y or None, default=None
+        Known measurement errors of y.
+    """
+
+    X: Any
+    rows: np.ndarray
+    where: str
+    y: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    exposure: np.ndarray | None = None
+    y_std: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Chunk:
+        arrays = {name: take(array, index) for name, array in self.arrays().items()}
+        return Chunk(where=self.where, **arrays)
+
+    @property
+    def first(self) -> int:
+        """The number of the first of its rows, of which there is one at least."""
+        return int(self.rows[0])
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what there is, by name: arrays that share their rows."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "where"}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def counted(self) -> Chunk:
+        """Return the rows that have a weight."""
+        if self.weight is None or (self.weight > 0.0).all():
+            return self
+        return self[self.weight > 0.0]
+
+
+def concatenated(chunks: Sequence[Chunk]) -> Chunk:
+    """Return one chunk of all rows, in this order; there is one chunk at least."""
+    if len(chunks) == 1:
+        return chunks[0]
+    names = chunks[0].arrays()
+    arrays = {name: join([getattr(c, name) for c in chunks]) for name in names}
+    return Chunk(where=chunks[0].where, **arrays)
+
+
+def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
+    """Return a chunk whose X has these columns and this dtype, and whose numbers all are numbers.
+
+    Raises
+    ------
+    ValueError
+        That names the file and row group or the chunk, and the column.
+    """
+    X = chunk.X
+    if X.ndim != 2:
+        raise ValueError(f"{chunk.where}: X must have two dimensions, got shape {X.shape}.")
+    if X.shape[1] != len(names):
+        raise ValueError(
+            f"{chunk.where}: X has {X.shape[1]} columns, but the first rows have {len(names)}."
+        )
+    arrays: dict[str, Any] = {
+        "X": as_dtype(X, dtype, f"{chunk.where}: X"),
+        "rows": chunk.rows,
+        "y": None if chunk.y is None else as_target(chunk.y, chunk.where),
+    }
+    for name in BESIDES_X[1:]:
+        column = getattr(chunk, name)
+        arrays[name] = column if column is None else as_floats(column, name, chunk.where)
+    done = Chunk(where=chunk.where, **arrays)
+    refuse_lengths(done)
+    refuse_missing(done, names)
+    return done
+
+
+def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
+    """Return numbers in this floating type; what has no numbers is a ValueError.
+
+    Numbers that are too large for it become infinite, and are refused as such.
+    """
+    a = np.asarray(values)
+    if a.dtype.kind in "cMmV":  # which NumPy would convert, in units of its own
+        raise ValueError(f"{name} must be numeric, got dtype {a.dtype}: convert it to numbers.")
+    try:
+        with np.errstate(over="ignore"):
+            return a.astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be numeric, got dtype {a.dtype} ({error}): encode it, as by a "
+            "ColumnTransformer given as `transform`."
+        ) from error
+
+
+SAID = {"weight": "sample_weight"}  # what users call it
+
+
+def as_floats(values: Any, name: str, where: str) -> np.ndarray:
+    """Return what is known of rows besides X and y, in float64, (m, 1) as (m,)."""
+    a = as_dtype(values, np.dtype(np.float64), f"{where}: {SAID.get(name, name)}")
+    return a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
+
+
+def as_target(values: np.ndarray, where: str) -> np.ndarray:
+    """Return targets: floats in float64, strings as objects, (m, 1) as (m,).
+
+    Raises
+    ------
+    ValueError
+        If they are dates, durations or complex numbers.
+    """
+    kind = values.dtype.kind
+    if kind in "cMmV":
+        raise ValueError(f"{where}: y must be numbers or labels, got dtype {values.dtype}.")
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    wanted: dict[str, type] = {"f": np.float64, "i": np.int64, "U": object, "S": object}
+    return values.astype(wanted.get(kind, values.dtype), copy=False)
+
+
+def refuse_lengths(chunk: Chunk) -> None:
+    """Raise a ValueError if X, y and the others have not as many rows each, or too many axes."""
+    n = len(chunk.rows)
+    for name, array in chunk.arrays().items():
+        most = {"X": 2, "y": 2, "y_std": 2}.get(name, 1)
+        if len(array) != n or array.ndim > most:
+            raise ValueError(
+                f"{chunk.where}: {SAID.get(name, name)} has shape {array.shape}, but X has {n} "
+                "rows."
+            )
+
+
+def refuse_missing(chunk: Chunk, names: Sequence[str]) -> None:
+    """Raise a ValueError that names the first column which is not finite, or out of its range."""
+    known = {"X": list(names)}
+    for name, array in chunk.arrays().items():
+        if name == "rows":
+            continue
+        said = known.get(name, [SAID.get(name, name)] * array[..., None].shape[1])
+        table = array[:, None] if array.ndim == 1 else array
+        for bad, words in wrong(name, table):
+            if bad.any():
+                row, column = np.argwhere(bad)[0]
+                label = f"column {said[column]!r} of X" if name == "X" else said[column]
+                raise ValueError(
+                    f"{chunk.where}: {label} {words} in {bad[:, column].sum()} of {len(bad)} rows, "
+                    f"first in row {chunk.rows[row]}{AGAINST_MISSING.get(name, '')}."
+                )
+
+
+AGAINST_MISSING = {"X": ". Fill or drop them, as by an imputer given as `transform`"}
+
+
+def wrong(name: str, table: np.ndarray) -> list[tuple[np.ndarray, str]]:
+    """Return what is wrong of an array (m, k), and words for it: masks (m, k)."""
+    if table.dtype.kind == "O":
+        missing = np.array([[v is None or v != v for v in row] for row in table.tolist()])
+        return [(missing.reshape(table.shape), "has missing values")]
+    if table.dtype.kind != "f":
+        return []
+    if name == "X" and np.isfinite(table).all():  # nearly always
+        return []
+    found = [(np.isnan(table), "has missing values (NaN)"), (np.isinf(table), "is infinite")]
+    if name in ("weight", "y_std"):
+        found.append((table < 0.0, "is negative"))
+    if name == "exposure":
+        found.append((table <= 0.0, "is not positive"))
+    return found

@@ -1,0 +1,106 @@
+"""How the X of models is made of what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from .chunk import Chunk
+from .kinds import refuse_times
+from .stored import names_of, refuse_unstored
+
+EXAMPLE_ROWS = 100
+"""Rows that are transformed to see what comes out."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Makes X of chunks.
+
+    Parameters
+    ----------
+    transform : fitted transformer or None
+        What is applied to what is stored.
+    names : list of str
+        Of the columns of X.
+    named : bool
+        Whether the names are the user's.
+    dtype : dtype
+        Of X, float32 or float64.
+    """
+
+    transform: Any
+    names: list[str]
+    named: bool
+    dtype: np.dtype
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with X as an array, in which other chunks may have other columns."""
+        if len(chunk) == 0:
+            return replace(chunk, X=np.empty((0, len(self.names)), self.dtype))
+        return replace(chunk, X=transformed(self.transform, chunk.X, chunk.where))
+
+
+def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
+    """Return X, an array or a frame, after a transformation if there is one.
+
+    Raises
+    ------
+    ValueError
+        If the transformer does, or X holds dates and nothing transforms these.
+    """
+    if transform is not None:
+        try:
+            X = transform.transform(X)
+        except Exception as error:
+            raise ValueError(f"{where}: `transform` failed on X: {error}") from error
+        refuse_unstored(X, "What `transform` returns")
+    else:
+        try:
+            refuse_times(X, "X")
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    return np.asarray(X)
+
+
+def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str) -> Inputs:
+    """Return how X is made, as the first rows that are stored show."""
+    made = transformed(transform, X[:EXAMPLE_ROWS], where)
+    if made.ndim != 2:
+        raise ValueError(f"{where}: X must have two dimensions, got shape {made.shape}.")
+    names = stored_names if transform is None else names_out(transform)
+    if names is None and transform is None:
+        names = names_of(X)
+    named = names is not None and len(names) == made.shape[1]
+    used = names if named and names is not None else [f"x{j}" for j in range(made.shape[1])]
+    dtype = np.dtype(np.float32 if made.dtype == np.float32 else np.float64)
+    return Inputs(transform, used, named, dtype)
+
+
+def names_out(transform: Any) -> list[str] | None:
+    """Return what a transformer calls its columns, if it says so."""
+    try:
+        return [str(name) for name in transform.get_feature_names_out()]
+    except (AttributeError, TypeError, ValueError):  # what those without names raise
+        return None
+
+
+def fitted_transform(transform: Any, sample: Callable[[], tuple[Any, np.ndarray | None]]) -> Any:
+    """Return a transformer that is fitted: itself, or a clone that was fitted on a sample."""
+    if transform is None:
+        return None
+    if not hasattr(transform, "transform"):
+        raise TypeError(f"transform must have a method `transform`, got {transform!r}.")
+    try:
+        check_is_fitted(transform)
+    except NotFittedError:
+        return clone(transform).fit(*sample())
+    except TypeError:  # no estimator, but it has what is needed
+        return transform
+    return transform

@@ -1,0 +1,172 @@
+"""Rows that come from iterators, of which a new one is made for each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from .arrays import row_blocks
+from .chunk import SAID, Chunk
+from .row_source import CHUNK_ROWS, RowSource, refuse_rank
+from .stored import is_frame, refuse_unstored, stored, take
+
+TUPLE = ("X", "y", "weight")  # of a tuple
+GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
+
+
+class ChunkRows(RowSource):
+    """Rows of iterators: of a data base, a CSV reader, a generator of your own.
+
+    Parameters
+    ----------
+    factory : callable
+        Called without arguments for each pass, it returns a new iterator of chunks: X, or tuples
+        (X, y) or (X, y, sample_weight), or mappings with the keys X, y, sample_weight, exposure and
+        y_std. Each pass must give the same rows in the same order. Any size of a chunk is allowed,
+        0 included; 65,536 rows at most are used at a time.
+    n_rows : int or None, default=None
+        How many rows there are in all, if it is known; the first whole pass counts them otherwise.
+    transform : transformer or None, default=None
+        Applied to each X, array or frame. If it is not fitted, a clone is fitted on 10,000 random
+        rows, for which there is a pass.
+    buffer_rows : int, default=262_144
+        Room of the shuffle buffer, in rows. Chunks cannot be read in another order, so the buffer
+        is all that shuffles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch.data import ChunkRows
+    >>> def chunks():
+    ...     for day in range(3):
+    ...         rng = np.random.default_rng(day)
+    ...         yield rng.normal(size=(5, 2)), rng.normal(size=5)
+    >>> [chunk.first for chunk in ChunkRows(chunks).chunks()]
+    [0, 5, 10]
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Iterable[Any]],
+        n_rows: int | None = None,
+        *,
+        transform: Any = None,
+        buffer_rows: int = 4 * CHUNK_ROWS,
+    ) -> None:
+        super().__init__(transform, buffer_rows)
+        if not callable(factory):
+            raise TypeError(
+                "factory must be a function that returns a new iterator of chunks whenever it is "
+                f"called, as several passes are made over the rows, got {type(factory).__name__}: "
+                "write ChunkRows(lambda: make_chunks())."
+            )
+        self.factory = factory
+        self.n_total = n_rows
+        self.n_shared = n_rows
+        self.rank, self.size = 0, 1
+
+    def __repr__(self) -> str:
+        known = "" if self.n_total is None else f", {self.n_total:,} rows"
+        return f"ChunkRows({getattr(self.factory, '__name__', 'factory')}{known})"
+
+    @property
+    def n_rows(self) -> int | None:
+        """How many rows there are; None before the first whole pass if it was not said."""
+        return self.n_shared
+
+    @property
+    def n_units(self) -> None:
+        """None: chunks have one order."""
+        return None
+
+    def share(self, rank: int, size: int) -> Self:
+        """Return chunks rank, rank + size, ... alone; all are made, and others are passed over."""
+        refuse_rank(rank, size)
+        part = {"rank": self.rank + self.size * rank, "size": self.size * size}
+        return self._limited(n_shared=self.n_shared if size == 1 else None, **part)
+
+    def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
+        """Yield chunks in the order in which they are made, whatever the generator."""
+        first = n_shared = 0
+        for number, given in enumerate(self.pass_()):
+            where = f"chunk {number}"
+            parts = named_parts(given, where)
+            n = length_of(parts["X"], where)
+            if number % self.size == self.rank:
+                n_shared += n
+                yield from pieces(parts, first, n, where)
+            first += n
+        self.counted(first)
+        self.n_shared = n_shared
+
+    def pass_(self) -> Iterator[Any]:
+        """Return a new iterator of chunks."""
+        made = self.factory()
+        is_table = is_frame(made) or isinstance(made, np.ndarray | Mapping)
+        if is_table or not hasattr(made, "__iter__"):
+            raise TypeError(
+                f"factory must return an iterator of chunks, got {type(made).__name__}: "
+                "SequenceRows reads arrays."
+            )
+        return iter(made)
+
+    def counted(self, n_rows: int) -> None:
+        """Keep the number of rows of a whole pass.
+
+        Raises
+        ------
+        ValueError
+            If it is not that of the passes before, or not the one that was given.
+        """
+        if self.n_total is not None and n_rows != self.n_total:
+            raise ValueError(
+                f"{self!r} gave {n_rows:,} rows in this pass, but there were {self.n_total:,} "
+                "before (or by n_rows). factory must return a new iterator over the same rows "
+                "whenever it is called, and not the rest of one that was used."
+            )
+        self.n_total = n_rows
+
+
+def named_parts(given: Any, where: str) -> dict[str, Any]:
+    """Return what a chunk holds, by our names.
+
+    Raises
+    ------
+    ValueError
+        If it is no array, no tuple of two or three, and no mapping of the known names.
+    """
+    if is_frame(given) or not isinstance(given, tuple | list | Mapping):
+        return {"X": given}
+    if isinstance(given, Mapping):
+        if not {"X"} <= given.keys() <= GIVEN.keys():
+            raise ValueError(
+                f"{where}: keys must be X and some of {', '.join(list(GIVEN)[1:])}, got "
+                f"{', '.join(map(str, given))}."
+            )
+        named = {GIVEN[name]: values for name, values in given.items()}
+    else:
+        if not 1 <= len(given) <= len(TUPLE):
+            raise ValueError(
+                f"{where} must be X, (X, y) or (X, y, sample_weight), got {len(given)} parts."
+            )
+        named = dict(zip(TUPLE, given, strict=False))
+    return {name: values for name, values in named.items() if values is not None}
+
+
+def length_of(X: Any, where: str) -> int:
+    """Return the number of rows of a chunk."""
+    refuse_unstored(X, f"{where}: X")
+    if not hasattr(X, "__len__"):
+        raise TypeError(f"{where}: X must be an array or a frame, got {type(X).__name__}.")
+    return len(X)
+
+
+def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Chunk]:
+    """Yield a chunk in pieces of bounded size."""
+    X = stored(parts["X"])
+    columns = {name: np.asarray(parts[name]) for name in parts if name != "X"}
+    for rows in row_blocks(n, CHUNK_ROWS):
+        cut = {name: column[rows] for name, column in columns.items()}
+        yield Chunk(take(X, rows), np.arange(first + rows.start, first + rows.stop), where, **cut)

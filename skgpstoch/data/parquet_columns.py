@@ -1,0 +1,225 @@
+"""Which columns of Parquet files are what, and how they become arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .chunk import SAID, Chunk
+
+ROLE = {"y": "target", **SAID}
+"""What parameters of ParquetRows are called."""
+
+INDEX = "__index_level_"  # pandas' own, which are no features
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of files are used for.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the columns that are used, in a type that all files can be converted to.
+    features : list of str
+        Columns of X.
+    others : dict of str to (str or list of str)
+        Columns of y, weight, exposure, y_std.
+    dtype : dtype or None
+        Of X; None: X is a pandas frame, which is transformed.
+    """
+
+    schema: Any
+    features: list[str]
+    others: dict[str, Any]
+    dtype: np.dtype | None
+
+    @property
+    def used(self) -> list[str]:
+        """Names of all columns that are read."""
+        return list(self.schema.names)
+
+    def chunk(self, table: Any, rows: np.ndarray, where: str) -> Chunk:
+        """Return rows of a file, a pyarrow table, as they are stored."""
+        if self.dtype is None:
+            X = table.select(self.features).replace_schema_metadata(None).to_pandas()
+        else:
+            X = np.empty((len(table), len(self.features)), self.dtype)
+            for column, name in zip(X.T, self.features, strict=True):
+                column[:] = numbers(table[name])
+        others = {name: self.other(table, name) for name in self.others}
+        return Chunk(X, rows, where, **others)
+
+    def other(self, table: Any, name: str) -> np.ndarray:
+        """Return the column of y, weights, exposures or errors of y; of several, (m, P)."""
+        names = self.others[name]
+        columns = [names] if isinstance(names, str) else names
+        arrays = [values(table[each].cast(self.schema.field(each).type)) for each in columns]
+        return arrays[0] if isinstance(names, str) else np.column_stack(arrays)
+
+
+def numbers(column: Any) -> np.ndarray:
+    """Return a pyarrow column of numbers or booleans, NaN where it is null."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(column.type) or pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy()
+
+
+def values(column: Any) -> np.ndarray:
+    """Return a pyarrow column of numbers or labels."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy()
+
+
+def roles_of(
+    schemas: Mapping[str, Any],
+    features: Sequence[str] | None,
+    others: dict[str, Any],
+    transforms: bool,
+) -> Roles:
+    """Return which columns of files are what.
+
+    Parameters
+    ----------
+    schemas : dict of str to pyarrow.Schema
+        Of each file.
+    features : list of str or None
+        Columns of X; None: those of the first file that have no other role.
+    others : dict of str to (str or list of str)
+        Columns of y, weight, exposure, y_std.
+    transforms : bool
+        Whether X is transformed, so that it need not be numbers.
+
+    Raises
+    ------
+    ValueError
+        If a file lacks a column, or has one of a type that cannot be read.
+    """
+    import pyarrow as pa
+
+    listed = {k: [v] if isinstance(v, str) else list(v) for k, v in others.items()}
+    taken = [column for columns in listed.values() for column in columns]
+    names = feature_names(schemas, features, taken)
+    refuse_absent(schemas, [*names, *taken])
+    refuse_twice({"features": names, **{ROLE.get(k, k): each for k, each in listed.items()}})
+    kinds = {name: common_type(schemas, name) for name in [*names, *taken]}
+    for name, kind in kinds.items():
+        refuse_type(name, kind, frame=transforms and name in names, label=name in taken)
+    short = all(is_short(kinds[name]) for name in names)
+    dtype = None if transforms else np.dtype(np.float32 if short else np.float64)
+    return Roles(pa.schema(list(kinds.items())), names, dict(others), dtype)
+
+
+def feature_names(
+    schemas: Mapping[str, Any], features: Sequence[str] | None, taken: list[str]
+) -> list[str]:
+    """Return the columns of X: those that are asked for, or all that have no other role."""
+    if isinstance(features, str):
+        raise TypeError(f"features must be a list of columns, got the string {features!r}.")
+    path, first = next(iter(schemas.items()))
+    if features is None:
+        names = [name for name in first.names if name not in taken and INDEX not in name]
+        for other, schema in schemas.items():
+            if new := [n for n in schema.names if INDEX not in n and n not in first.names]:
+                raise ValueError(
+                    f"{other} has columns that {path} has not: {', '.join(new)}. Name those of X "
+                    "by `features`."
+                )
+    else:
+        names = list(features)
+    if not names:
+        raise ValueError(f"{path} must have columns for X, got {', '.join(first.names) or 'none'}.")
+    return names
+
+
+def refuse_absent(schemas: Mapping[str, Any], columns: list[str]) -> None:
+    """Raise a ValueError that names a file which has not all columns, or has one twice."""
+    for path, schema in schemas.items():
+        for name in columns:
+            if (n := schema.names.count(name)) != 1:
+                raise ValueError(
+                    f"{path} must have one column {name!r}, got {n}; there are "
+                    f"{', '.join(schema.names)}."
+                )
+
+
+def refuse_twice(roles: Mapping[str, list[str]]) -> None:
+    """Raise a ValueError if a column is named twice."""
+    seen: dict[str, str] = {}
+    for role, columns in roles.items():
+        for name in columns:
+            if name in seen:
+                both = f"{seen[name]} and {role}"
+                raise ValueError(f"Column {name!r} must be named once, got {both}.")
+            seen[name] = role
+
+
+def common_type(schemas: Mapping[str, Any], name: str) -> Any:
+    """Return the type that a column of all files can be converted to."""
+    import pyarrow as pa
+
+    path, first = next(iter(schemas.items()))
+    kind = first.field(name).type
+    for other, schema in schemas.items():
+        parts = [pa.schema([(name, each)]) for each in (kind, schema.field(name).type)]
+        try:
+            kind = pa.unify_schemas(parts, promote_options="permissive").field(name).type
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"Column {name!r} has type {schema.field(name).type} in {other}, but {kind} in "
+                f"{path}: write it in one type."
+            ) from error
+    return kind
+
+
+def refuse_type(name: str, kind: Any, frame: bool, label: bool) -> None:
+    """Raise a ValueError for a column that cannot be read.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    kind : pyarrow.DataType
+        Its type.
+    frame : bool
+        Whether it is part of a frame that is transformed, so that it may be anything.
+    label : bool
+        Whether it may hold labels.
+    """
+    from pyarrow import types
+
+    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    if frame or numeric or types.is_boolean(kind):
+        return
+    held = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_temporal(held):
+        raise ValueError(
+            f"Column {name!r} holds dates, times or durations ({kind}), which have no numbers "
+            "without a unit: convert it when it is written, or by `transform` if it is one of X."
+        )
+    strings = types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)
+    if label and (strings or types.is_integer(held)):
+        return
+    raise ValueError(
+        f"Column {name!r} must be numbers or booleans, got {kind}: give `transform`, such as a "
+        "ColumnTransformer that encodes it, or name the columns of X by `features`."
+    )
+
+
+def is_short(kind: Any) -> bool:
+    """Tell whether float32 holds all numbers of a type."""
+    from pyarrow import types
+
+    if types.is_decimal(kind):
+        return False
+    return np.result_type(np.float32, kind.to_pandas_dtype()) == np.float32

@@ -1,0 +1,219 @@
+"""Rows of Parquet files, read by row group."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from .chunk import Chunk
+from .parquet_columns import roles_of
+from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
+from .stored import is_frame
+
+READ_BYTES = 2**18
+"""Bytes of a column that are read at a time; without a limit a whole row group would be."""
+
+
+class RowGroup(NamedTuple):
+    """A row group of a file."""
+
+    path: str
+    number: int
+    first: int  # the number of its first row, in all files
+    n_rows: int
+
+    @property
+    def where(self) -> str:
+        """The file and the row group."""
+        return f"{self.path}, row group {self.number}"
+
+
+class ParquetRows(RowSource):
+    """Rows of Parquet files.
+
+    Parameters
+    ----------
+    paths : str, Path or list of these
+        A file, a directory of *.parquet, a pattern such as "flights/*.parquet", or a list of these;
+        patterns and directories in the order of names.
+    target : str or list of str or None, default=None
+        Columns of y.
+    features : list of str or None, default=None
+        Columns of X; None: all of the first file that have no other role.
+    sample_weight, exposure : str or None, default=None
+        Columns of these.
+    y_std : str or list of str or None, default=None
+        Columns of known measurement errors of y.
+    transform : transformer or None, default=None
+        What makes numbers of features that are none, such as a `ColumnTransformer`: applied to a
+        pandas frame of each chunk. If it is not fitted, a clone is fitted on 10,000 random rows,
+        for which there is a pass. Without it features must be numbers or booleans; nulls are NaN.
+    buffer_rows : int, default=262_144
+        Room of the shuffle buffer, in rows.
+
+    Notes
+    -----
+    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, at most
+    65,536 rows at a time; row groups of at most 100,000 rows shuffle best.
+    """
+
+    def __init__(
+        self,
+        paths: Any,
+        target: str | Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        exposure: str | None = None,
+        y_std: str | Sequence[str] | None = None,
+        *,
+        transform: Any = None,
+        buffer_rows: int = 4 * CHUNK_ROWS,
+    ) -> None:
+        super().__init__(transform, buffer_rows)
+        columns = {"y": target, "weight": sample_weight, "exposure": exposure, "y_std": y_std}
+        given = {name: column for name, column in columns.items() if column is not None}
+        found = {path: opened(path) for path in files_of(paths)}
+        schemas = {path: schema for path, (schema, _) in found.items()}
+        self.roles = roles_of(schemas, features, given, transforms=transform is not None)
+        self.units = row_groups({path: sizes for path, (_, sizes) in found.items()})
+
+    def __repr__(self) -> str:
+        n_files = len({unit.path for unit in self.units})
+        return (
+            f"ParquetRows({n_files} files, {self.n_units} row groups, {self.n_rows:,} rows, "
+            f"features={self.roles.features})"
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are, as the files' metadata say."""
+        return sum(unit.n_rows for unit in self.units)
+
+    @property
+    def n_units(self) -> int:
+        """How many row groups there are."""
+        return len(self.units)
+
+    @property
+    def stored_names(self) -> list[str]:
+        """Names of the columns of X before the transformation."""
+        return self.roles.features
+
+    def share(self, rank: int, size: int) -> Self:
+        """Return row groups rank, rank + size, ... alone; rows keep their numbers."""
+        return self._limited(units=share_of(self.units, rank, size))
+
+    def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
+        """Yield row groups in pieces, in order, or in random order with a generator."""
+        for position in in_turn(self.n_units, generator):
+            unit = self.units[position]
+            for start, table in self.pieces(unit):
+                rows = np.arange(start, start + len(table))
+                yield self.roles.chunk(table, rows, unit.where)
+
+    def tables(self) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield row numbers and pyarrow tables of the columns that are used, in order."""
+        for unit in self.units:
+            for start, table in self.pieces(unit):
+                yield np.arange(start, start + len(table)), table.cast(self.roles.schema)
+
+    def pieces(self, unit: RowGroup) -> Iterator[tuple[int, Any]]:
+        """Yield pyarrow tables of a row group, and the number of the first row of each.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be read, or has other rows than the file's metadata said at first.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        done = 0
+        try:
+            with pq.ParquetFile(unit.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
+                for batch in file.iter_batches(
+                    CHUNK_ROWS, [unit.number], self.roles.used, use_threads=False
+                ):
+                    yield unit.first + done, pa.Table.from_batches([batch]).select(self.roles.used)
+                    done += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(
+                f"{unit.where} cannot be read: {error}. The file is damaged, or was changed."
+            ) from error
+        if done != unit.n_rows:
+            raise ValueError(
+                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened: the "
+                "file was changed."
+            )
+
+
+def row_groups(sizes: dict[str, list[int]]) -> list[RowGroup]:
+    """Return the row groups of files, of which the numbers of rows are given."""
+    units, first = [], 0
+    for path, counts in sizes.items():
+        for number, n_rows in enumerate(counts):
+            units.append(RowGroup(path, number, first, n_rows))
+            first += n_rows
+    return units
+
+
+def files_of(paths: Any) -> list[str]:
+    """Return the files that a path, a directory, a pattern or a list of these names.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none of these; if there is no file.
+    """
+    if type(paths).__name__ == "LazyFrame" or is_frame(paths):
+        raise TypeError(
+            "paths must name Parquet files, got a frame: write it first, a polars LazyFrame by "
+            'frame.sink_parquet("rows.parquet"), and give the path. SequenceRows reads frames that '
+            "are in memory."
+        )
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(given, Iterable):
+        raise TypeError(f"paths must be a path, a pattern or a list of these, got {paths!r}.")
+    files = [file for path in given for file in matches(os.fspath(path))]
+    if not files:
+        raise ValueError("paths must name at least one Parquet file, got an empty list.")
+    return files
+
+
+def matches(path: str) -> list[str]:
+    """Return the files that one path names."""
+    if os.path.isdir(path):
+        found = sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))
+    else:
+        found = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise ValueError(f"paths must name Parquet files, but there is none at {path!r}.")
+    return found
+
+
+def opened(path: str) -> tuple[Any, list[int]]:
+    """Return the schema of a file, and the numbers of rows of its row groups.
+
+    Raises
+    ------
+    ImportError, ValueError
+        If pyarrow is not installed; if it is no Parquet file, or damaged.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportError("ParquetRows needs pyarrow: pip install 'skgpstoch[parquet]'.") from error
+    try:
+        with pq.ParquetFile(path) as file:
+            sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+            return file.schema_arrow, sizes
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read as Parquet: {error}. It is no Parquet file, or was not written "
+            "to its end."
+        ) from error

@@ -1,0 +1,513 @@
+"""Ranks: processes that fit one model together, each to rows of its own.
+
+Whatever a fit learns of rows is a sum over them, so a rank adds up its own and the sums are added
+over the :class:`Group`. Decisions are taken from such sums, never from what one rank alone has
+seen. Every rank calls the same methods of the group in the same order (collectives), whether it has
+rows or not. :data:`ALONE`, one process, is a group too, whose methods do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .devices import HOST, is_host
+
+PLAIN = (str, bool, int, float, type(None))
+"""What arrays of objects may hold to be gathered: JSON keeps it as it is."""
+
+Operation = Callable[..., "dist.Work"]
+
+
+class WorkerLostError(RuntimeError):
+    """Another rank has ended, hangs or is unreachable, so that a fit cannot go on.
+
+    Parameters
+    ----------
+    message : str
+        What happened, and what to do.
+    rank : int or None, default=None
+        The rank that says so, not the one that is lost.
+    step : int, default=0
+        How many times it had exchanged anything with the others.
+
+    Attributes
+    ----------
+    rank, step
+        As they were given.
+    """
+
+    def __init__(self, message: str, rank: int | None = None, step: int = 0) -> None:
+        super().__init__(message)
+        self.rank, self.step = rank, step
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+class Group(ABC):
+    """Ranks that call the same methods in the same order.
+
+    A group is three operations on a flat tensor, of which the others are made: `_combine`,
+    `_spread` and `_collect`.
+
+    Attributes
+    ----------
+    rank : int
+        This process's number, from 0.
+    size : int
+        The number of ranks.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def _combine(self, flat: Tensor, operation: str) -> None:
+        """Make `flat` (n,) the "sum" or "max" over ranks, in place."""
+
+    @abstractmethod
+    def _spread(self, flat: Tensor) -> None:
+        """Make `flat` (n,) rank 0's, in place."""
+
+    @abstractmethod
+    def _collect(self, flat: Tensor) -> list[Tensor]:
+        """Return each rank's `flat` (n,), of as many elements everywhere."""
+
+    def _place(self, tensor: Tensor) -> torch.device:
+        """Return where a tensor is when it is exchanged."""
+        return HOST
+
+    def sum_(self, *tensors: Tensor) -> None:
+        """Add over ranks, in place: one collective for floats (in float64, unless all are float32).
+
+        Sums of integers and booleans (any) are another one.
+        """
+        self._reduce(tensors, "sum")
+
+    def max_(self, *tensors: Tensor) -> None:
+        """Take the largest over ranks, in place, packed as sums are; they must not hold NaN."""
+        self._reduce(tensors, "max")
+
+    def _reduce(self, tensors: Sequence[Tensor], operation: str) -> None:
+        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+        is_short = all(tensor.dtype == torch.float32 for tensor in floats)
+        integers = [tensor for tensor in tensors if not tensor.is_floating_point()]
+        packs = (floats, torch.float32 if is_short else torch.float64), (integers, torch.int64)
+        for pack, dtype in packs:
+            if pack:
+                flat = packed(pack, dtype, self._place(pack[0]))
+                self._combine(flat, operation)
+                unpack_(pack, flat)
+
+    def broadcast_(self, *tensors: Tensor) -> None:
+        """Make tensors those of rank 0, bit for bit, in place and by one collective."""
+        if tensors:
+            flat = packed(
+                [as_bytes(each) for each in tensors], torch.uint8, self._place(tensors[0])
+            )
+            self._spread(flat)
+            pieces = flat.split([each.numel() * each.element_size() for each in tensors])
+            with torch.no_grad():
+                for each, piece in zip(tensors, pieces, strict=True):
+                    each.copy_(piece.clone().view(each.dtype).view(each.shape))
+
+    def shares(self, tensor: Tensor) -> list[Tensor]:
+        """Return each rank's tensor; they may differ in the number of rows, and have none."""
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = len(tensor)
+        self.sum_(counts)
+        n_rows = counts.tolist()
+        padded = tensor.new_zeros(max(n_rows), *tensor.shape[1:])
+        padded[: len(tensor)] = tensor.detach()
+        if padded.numel() == 0:
+            return [padded[:n] for n in n_rows]
+        collected = self._collect(as_bytes(padded).to(self._place(padded)))
+        every = [flat.to(tensor.device).view(tensor.dtype).view(padded.shape) for flat in collected]
+        return [each[:n] for each, n in zip(every, n_rows, strict=True)]
+
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
+        """Return all rows, in the order of ranks; shapes (n_rank, ·) differ in n_rank alone."""
+        return torch.cat(self.shares(tensor))
+
+    def gather(self, array: np.ndarray) -> np.ndarray:
+        """Return all rows of an array, in the order of ranks.
+
+        Parameters
+        ----------
+        array : ndarray of shape (n_rank, ...)
+            Numbers, dates, strings, or objects that are strings, numbers or None. The dtype of
+            shares without rows does not count; others are promoted to a common one.
+
+        Returns
+        -------
+        rows : ndarray of shape (n, ...)
+            The same everywhere.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if a share has other objects.
+        """
+        sent = torch.frombuffer(bytearray(encoded(array)), dtype=torch.uint8)
+        every = [decoded(share.numpy().tobytes(), k) for k, share in enumerate(self.shares(sent))]
+        return np.concatenate([share for share in every if len(share)] or every[:1])
+
+    def average_(self, *tensors: Tensor) -> None:
+        """Take the mean over ranks, in place, packed as sums are."""
+        self.sum_(*tensors)
+        for tensor in tensors:
+            tensor.div_(self.size)
+
+    def first(self, value: float) -> float:
+        """Return rank 0's number."""
+        number = torch.tensor(value, dtype=torch.float64)
+        self.broadcast_(number)
+        return float(number)
+
+    def first_bytes(self, content: bytes) -> bytes:
+        """Return rank 0's."""
+        size = torch.tensor(len(content))
+        self.broadcast_(size)
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == 0:
+            buffer[:] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self.broadcast_(buffer)
+        return buffer.numpy().tobytes()
+
+    def flag(self, value: bool) -> bool:
+        """Tell whether it is true on any rank."""
+        flag = torch.tensor(bool(value))
+        self.max_(flag)
+        return bool(flag)
+
+    def agree(self, error: Exception | None) -> None:
+        """Raise on every rank if there is an error on any.
+
+        Raises
+        ------
+        Exception
+            This rank's own error; else a ValueError, TypeError or RuntimeError, of the same kind as
+            that of the first rank that has one, which it names.
+        """
+        if isinstance(error, WorkerLostError):  # there is nobody to tell
+            raise error
+        if not self.flag(error is not None):
+            return
+        kind = next((k for k in (ValueError, TypeError) if isinstance(error, k)), RuntimeError)
+        own = [] if error is None else [[self.rank, kind.__name__, str(error)]]
+        rank, name, message = self.gather(np.array(own, dtype=object).reshape(-1, 3))[0]
+        if error is not None:
+            raise error
+        raise {"ValueError": ValueError, "TypeError": TypeError}.get(name, RuntimeError)(
+            f"rank {rank}: {message}"
+        )
+
+    def check_same(self, name: str, value: str) -> None:
+        """Check that a text, or a digest, is the same on all ranks.
+
+        Raises
+        ------
+        ValueError
+            On every rank, if it is not: it names what differs, and where.
+        """
+        values = self.gather(np.array([value], dtype=object))
+        if len(set(values)) > 1:
+            places = {each: np.flatnonzero(values == each).tolist() for each in values}
+            said = "; ".join(f"{each} on ranks {ranks}" for each, ranks in places.items())
+            raise ValueError(
+                f"{name} must be the same on all ranks, got {said}. Fit estimators with equal "
+                "parameters to shares of the same table."
+            )
+
+
+class Alone(Group):
+    """One process, which has all rows: nothing is done, and nothing copied."""
+
+    rank, size = 0, 1
+
+    def __reduce__(self) -> str:
+        return "ALONE"
+
+    def _combine(self, flat: Tensor, operation: str) -> None:
+        """Leave it."""
+
+    def _spread(self, flat: Tensor) -> None:
+        """Leave it."""
+
+    def _collect(self, flat: Tensor) -> list[Tensor]:
+        return [flat]
+
+    def sum_(self, *tensors: Tensor) -> None:
+        """Leave them."""
+
+    max_ = broadcast_ = sum_
+
+    def shares(self, tensor: Tensor) -> list[Tensor]:
+        """Return the tensor itself."""
+        return [tensor]
+
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
+        """Return it."""
+        return tensor
+
+    def gather(self, array: np.ndarray) -> np.ndarray:
+        """Return it."""
+        return array
+
+    def average_(self, *tensors: Tensor) -> None:
+        """Leave them."""
+
+    def first(self, value: float) -> float:
+        """Return it."""
+        return value
+
+    def first_bytes(self, content: bytes) -> bytes:
+        """Return them."""
+        return content
+
+    def flag(self, value: bool) -> bool:
+        """Return it."""
+        return value
+
+    def agree(self, error: Exception | None) -> None:
+        """Raise it."""
+        if error is not None:
+            raise error
+
+    def check_same(self, name: str, value: str) -> None:
+        """Accept it."""
+
+
+ALONE = Alone()
+"""The only one of its kind: copies and pickles of it are itself."""
+
+
+class TorchGroup(Group):
+    """A process group of torch.distributed, whose failures have a name.
+
+    Parameters
+    ----------
+    on_host : ProcessGroup
+        For tensors on the CPU (gloo).
+    timeout : float
+        The seconds that an operation may take, which `on_host` has to have as its own timeout.
+    on_device : ProcessGroup or None, default=None
+        For tensors on accelerators (nccl), which otherwise go through the host.
+    """
+
+    def __init__(
+        self,
+        on_host: dist.ProcessGroup,
+        timeout: float,
+        on_device: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.size = on_host.rank(), on_host.size()
+        self.timeout, self.n_collectives = timeout, 0
+        self._on_host, self._on_device = on_host, on_device
+        self._lost: WorkerLostError | None = None
+
+    def __reduce__(self) -> str:
+        raise TypeError("A group of ranks belongs to its process and cannot be copied or pickled.")
+
+    def _place(self, tensor: Tensor) -> torch.device:
+        return HOST if self._on_device is None else tensor.device
+
+    def _combine(self, flat: Tensor, operation: str) -> None:
+        kind = dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX
+        self._exchange(dist.all_reduce, flat, flat, op=kind)
+
+    def _spread(self, flat: Tensor) -> None:
+        self._exchange(dist.broadcast, flat, flat, src=0)  # of all: groups have everybody
+
+    def _collect(self, flat: Tensor) -> list[Tensor]:
+        every = [torch.empty_like(flat) for _ in range(self.size)]
+        self._exchange(dist.all_gather, flat, every, flat)
+        return every
+
+    def _exchange(self, operation: Operation, flat: Tensor, *args: Any, **kwargs: Any) -> None:
+        if self._lost is not None:  # what is left of the group might wait once more
+            raise self._lost
+        is_on_host = is_host(flat.device) or self._on_device is None
+        group = self._on_host if is_on_host else self._on_device
+        self.n_collectives += 1
+        start = time.monotonic()
+        try:
+            work = operation(*args, **kwargs, group=group, async_op=True)
+            if is_on_host:
+                work.wait()
+            else:
+                wait_for(work, start + self.timeout)
+        except RuntimeError as error:
+            self._lost = self._named(error, time.monotonic() - start)
+            raise self._lost from error
+
+    def _named(self, error: RuntimeError, seconds: float) -> WorkerLostError:
+        return WorkerLostError(
+            f"Rank {self.rank} of {self.size} lost another rank at exchange {self.n_collectives} "
+            f"({_PHASE.get()}), after it had waited {seconds:.1f} s of {self.timeout:g} s: "
+            f"{reason_of(error)}. A process has ended, hangs, or is too slow; look at what the "
+            "others printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or "
+            "raise `timeout` if they were only slow.",
+            rank=self.rank,
+            step=self.n_collectives,
+        )
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first sentence of torch's message, without the line of its source."""
+    first = re.sub(r"^\[[^]]*\] *", "", str(error)).split("\n")[0].split(". ")[0]
+    return first.rstrip(".") or type(error).__name__
+
+
+def wait_for(work: dist.Work, end: float) -> None:
+    """Wait until an accelerator has done something; its own library would end the process."""
+    pause = 1e-5
+    while not work.is_completed():
+        if time.monotonic() > end:
+            raise TimeoutOfDeviceError("the operation did not complete")
+        time.sleep(pause)
+        pause = min(2.0 * pause, 1e-3)
+    work.wait()
+
+
+class TimeoutOfDeviceError(RuntimeError):
+    """An operation between accelerators that takes longer than is allowed."""
+
+
+# ---- the present one -----------------------------------------------------------------------------
+
+_CURRENT: ContextVar[Group] = ContextVar("group", default=ALONE)
+_PHASE: ContextVar[str] = ContextVar("phase", default="no phase was named")
+
+
+def current() -> Group:
+    """Return the group that fits are part of; threads that are started later are alone."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def using(group: Group) -> Iterator[Group]:
+    """Make it the group of the fits in a block."""
+    token = _CURRENT.set(group)
+    try:
+        yield group
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def doing(phase: str) -> Iterator[None]:
+    """Say what a block does, for the message if a rank is lost in it."""
+    token = _PHASE.set(phase)
+    try:
+        yield
+    finally:
+        _PHASE.reset(token)
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+def summed(group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return sums over ranks, which can be differentiated.
+
+    Every rank computes the same loss of such sums and of what all have alike (priors, KL), calls
+    `backward`, and averages gradients (:func:`average_gradients`). As the derivative by a sum is
+    multiplied by the number of ranks on its way back, each share counts fully, and what all have
+    alike counts once.
+    """
+    return tensors if group.size == 1 else _Summed.apply(group, *tensors)
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.size = group.size
+        sums = tuple(tensor.clone() for tensor in tensors)
+        group.sum_(*sums)
+        return sums
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(ctx.size * gradient for gradient in gradients)
+
+
+def average_gradients(group: Group, parameters: Iterable[nn.Parameter], *values: Tensor) -> None:
+    """Average gradients over ranks, by one collective; None counts as 0 where others have one.
+
+    Values that belong to them, such as the loss, are averaged as well, in place.
+    """
+    if group.size == 1:
+        return
+    of_group = list(parameters)
+    present = torch.tensor([each.grad is not None for each in of_group], dtype=torch.float32)
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in of_group]
+    group.sum_(*gradients, present, *values)
+    for value in values:
+        value.div_(group.size)
+    for parameter, gradient, n_present in zip(of_group, gradients, present.tolist(), strict=True):
+        parameter.grad = gradient.div_(group.size) if n_present else None
+
+
+# ---- bytes ---------------------------------------------------------------------------------------
+
+
+def packed(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return all elements in a row, (n,)."""
+    flat = [tensor.detach().reshape(-1).to(device, dtype) for tensor in tensors]
+    return torch.cat(flat)
+
+
+def unpack_(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Write a row of elements back into tensors."""
+    with torch.no_grad():
+        pieces = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            tensor.copy_(piece.view(tensor.shape))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes, (n,)."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def encoded(array: np.ndarray) -> bytes:
+    """Return an array as bytes, without pickle: NumPy's format, or JSON of objects."""
+    if not array.dtype.hasobject:
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        return buffer.getvalue()
+    items = [x.item() if isinstance(x, np.generic) else x for x in array.ravel().tolist()]
+    others = sorted({type(item).__name__ for item in items if not isinstance(item, PLAIN)})
+    if others:
+        return json.dumps({"others": others}).encode()
+    return json.dumps({"shape": array.shape, "items": items}).encode()
+
+
+def decoded(sent: bytes, rank: int) -> np.ndarray:
+    """Return the array that :func:`encoded` made bytes of."""
+    if not sent.startswith(b"{"):
+        return np.load(io.BytesIO(sent), allow_pickle=False)
+    told = json.loads(sent)
+    if "others" in told:
+        raise TypeError(
+            f"rank {rank}: objects must be strings, numbers or None to be sent to other ranks, got "
+            f"{', '.join(told['others'])}."
+        )
+    array = np.empty(len(told["items"]), dtype=object)
+    array[:] = told["items"]
+    return array.reshape(told["shape"])

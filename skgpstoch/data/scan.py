@@ -1,0 +1,203 @@
+"""What a first pass learns of rows: numbers, scales, classes, a sample, whether they are sorted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .chunk import Chunk, as_dtype
+from .moments import Moments
+from .row_sample import SmallestHashes, smallest_of
+from .row_source import RowSource
+from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
+
+MOST_LABELS = 10_000
+"""Labels beyond which y is not taken for classes."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What is known of the rows of a source, or of a rank's share of it.
+
+    Rows of weight 0 count nowhere but in `n_read`.
+
+    Parameters
+    ----------
+    n_read : int
+        How many rows there are.
+    n_rows : int
+        How many of them have a weight.
+    X : Moments
+        Of the columns of X; their weight is Σw.
+    y : Moments or None
+        Of the columns of y (d = P) if it holds numbers.
+    classes : ndarray or None
+        The labels of y, sorted, if they were asked for.
+    sample : Chunk or None
+        The rows with the smallest hashes of their numbers, in the order of hashes; None if there
+        are none.
+    n_sample, seed : int
+        How many were asked for, and in which order.
+    blocks : Blocks or None
+        Of y, chunk by chunk.
+    """
+
+    n_read: int
+    n_rows: int
+    X: Moments
+    y: Moments | None
+    classes: np.ndarray | None
+    sample: Chunk | None
+    n_sample: int
+    seed: int
+    blocks: Blocks | None
+
+    @property
+    def n_effective(self) -> float:
+        """How many rows these count for, Σw."""
+        return self.X.weight
+
+    def merge(self, other: Scan) -> Scan:
+        """Return what is known of the rows of both, as of two ranks; either may have no rows."""
+        first, second = (self, other) if self.n_rows else (other, self)
+        if second.n_rows == 0:
+            return replace(first, n_read=self.n_read + other.n_read)
+        samples = [scan.sample for scan in (first, second) if scan.sample is not None]
+        return Scan(
+            n_read=self.n_read + other.n_read,
+            n_rows=self.n_rows + other.n_rows,
+            X=first.X.merge(second.X),
+            y=None if first.y is None or second.y is None else first.y.merge(second.y),
+            classes=merged_classes(first.classes, second.classes),
+            sample=smallest_of(samples, self.n_sample, self.seed),
+            n_sample=self.n_sample,
+            seed=self.seed,
+            blocks=merged_blocks(first.blocks, second.blocks),
+        )
+
+
+def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
+    """Read all rows once, in order, and return what is known of them.
+
+    What is kept is bounded by the sample and a chunk. Sums differ from those of the whole array by
+    rounding alone; the sample is that of all rows, whichever ranks read them.
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows.
+    n_sample : int
+        How many rows to sample.
+    seed : int
+        Of the sample.
+    classes : bool, default=False
+        Whether y holds labels. Otherwise it must hold numbers, if there is y.
+
+    Raises
+    ------
+    ValueError
+        If chunks are not what they should be, see :meth:`RowSource.chunks`; if there are more than
+        10,000 labels.
+    """
+    tally = Tally(source.n_features, n_sample, seed, classes)
+    for chunk in source.chunks():
+        tally.add(chunk)
+    if tally.blocks is not None:
+        warn_if_sorted(source, tally.blocks)
+    return tally.scan()
+
+
+class Tally:
+    """What is known of the chunks that were added so far."""
+
+    def __init__(self, n_features: int, n_sample: int, seed: int, classes: bool) -> None:
+        self.smallest = SmallestHashes(n_sample, seed)
+        self.has_labels = classes
+        self.n_read = self.n_rows = 0
+        self.X = Moments.none(n_features)
+        self.y: Moments | None = None
+        self.classes: np.ndarray | None = None
+        self.blocks: Blocks | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in a chunk."""
+        self.n_read += len(chunk)
+        chunk = chunk.counted()
+        if len(chunk) == 0:
+            return
+        self.n_rows += len(chunk)
+        self.X = self.X.merge(Moments.of(chunk.X, chunk.weight))
+        self.smallest.add(chunk)
+        if chunk.y is not None and self.has_labels:
+            self.add_labels(chunk)
+        elif chunk.y is not None:
+            self.add_numbers(chunk)
+
+    def add_labels(self, chunk: Chunk) -> None:
+        """Take in labels."""
+        labels, codes = unique_labels(chunk)
+        counts = np.bincount(codes, chunk.weight, len(labels))
+        self.classes = merged_classes(self.classes, labels)
+        self.add_block(LabelBlocks.of(labels, counts))
+
+    def add_numbers(self, chunk: Chunk) -> None:
+        """Take in targets that are numbers."""
+        y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y").reshape(len(chunk), -1)
+        weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
+        moments = Moments.of(y, chunk.weight)
+        self.y = moments if self.y is None else self.y.merge(moments)
+        self.add_block(NumberBlocks.of(y, weight))
+
+    def add_block(self, block: Blocks) -> None:
+        """Take in what is known of y in a chunk."""
+        self.blocks = merged_blocks(self.blocks, block)
+
+    def scan(self) -> Scan:
+        """Return what is known."""
+        sample, n_sample, seed = self.smallest.sample(), self.smallest.size, self.smallest.seed
+        return Scan(
+            n_read=self.n_read,
+            n_rows=self.n_rows,
+            X=self.X,
+            y=self.y,
+            classes=self.classes,
+            sample=sample,
+            n_sample=n_sample,
+            seed=seed,
+            blocks=self.blocks,
+        )
+
+
+def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted labels of a chunk, and the position of each row's among them.
+
+    Raises
+    ------
+    ValueError
+        If labels cannot be sorted, or are several a row.
+    """
+    y = chunk.y
+    if y is None or y.ndim != 1:
+        raise ValueError(f"{chunk.where}: y must have one label for each row.")
+    try:
+        return np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"{chunk.where}: y must hold labels of one type: {error}.") from error
+
+
+def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    """Return the sorted labels of both."""
+    known = [labels for labels in (first, second) if labels is not None]
+    if not known:
+        return None
+    try:
+        merged = np.unique(np.concatenate(known))
+    except TypeError as error:
+        raise ValueError(f"y must hold labels of one type: {error}.") from error
+    if len(merged) > MOST_LABELS:
+        raise ValueError(
+            f"y must hold at most {MOST_LABELS:,} different labels, got more: it looks like "
+            "numbers, for which there are regressors."
+        )
+    return merged

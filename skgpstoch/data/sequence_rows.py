@@ -1,0 +1,122 @@
+"""Rows of anything that can be sliced: memory maps, HDF5, zarr, arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Self
+
+import numpy as np
+
+from .chunk import Chunk
+from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
+from .stored import names_of, refuse_unstored, stored
+
+
+class SequenceRows(RowSource):
+    """Rows of arrays that need not be in memory.
+
+    Parameters
+    ----------
+    X : sequence of shape (n, d)
+        Anything with a length or a shape whose slices are arrays or frames of rows: `numpy.memmap`,
+        datasets of h5py and zarr, arrays, frames, objects of your own with `__len__` and
+        `__getitem__`.
+    y : sequence of shape (n,) or (n, P), or None, default=None
+        Targets, likewise.
+    sample_weight, exposure : sequence of shape (n,) or None, default=None
+        How many rows each counts for; what rates of counts are multiplied by.
+    y_std : sequence of the shape of y or None, default=None
+        Known measurement errors of y.
+    transform : transformer or None, default=None
+        Applied to each slice of X. If it is not fitted, a clone is fitted on 10,000 random rows.
+    chunk_rows : int, default=65_536
+        Rows of a slice.
+    buffer_rows : int, default=262_144
+        Room of the shuffle buffer, in rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch.data import SequenceRows
+    >>> rows = SequenceRows(np.eye(10), np.arange(10.0), chunk_rows=4)
+    >>> [len(chunk) for chunk in rows.chunks()]
+    [4, 4, 2]
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        exposure: Any = None,
+        y_std: Any = None,
+        *,
+        transform: Any = None,
+        chunk_rows: int = CHUNK_ROWS,
+        buffer_rows: int = 4 * CHUNK_ROWS,
+    ) -> None:
+        super().__init__(transform, buffer_rows)
+        refuse_unstored(X, "X")
+        self.X = X
+        columns = {"y": y, "weight": sample_weight, "exposure": exposure, "y_std": y_std}
+        self.columns = {name: column for name, column in columns.items() if column is not None}
+        self.n_total = length(X, "X")
+        for name, column in columns.items():
+            if column is not None and length(column, name) != self.n_total:
+                raise ValueError(
+                    f"{name} must have one value for each row of X, {self.n_total}, got "
+                    f"{length(column, name)}."
+                )
+        self.chunk_rows = positive(chunk_rows, "chunk_rows")
+        self.starts = np.arange(0, self.n_total, self.chunk_rows)
+
+    def __repr__(self) -> str:
+        return f"SequenceRows({type(self.X).__name__} of {self.n_total:,} rows)"
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return int(np.minimum(self.chunk_rows, self.n_total - self.starts).sum())
+
+    @property
+    def n_units(self) -> int:
+        """How many slices there are."""
+        return len(self.starts)
+
+    @property
+    def stored_names(self) -> list[str] | None:
+        """Names of the columns of a frame."""
+        return names_of(self.X)
+
+    def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
+        """Yield slices in order, or in random order with a generator."""
+        for start in self.starts[in_turn(len(self.starts), generator)].tolist():
+            yield self.slice(start, min(start + self.chunk_rows, self.n_total))
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Return these rows as they are stored."""
+        where = f"rows {start} to {stop - 1}"
+        try:
+            X = stored(self.X[start:stop])
+            columns = {k: np.asarray(column[start:stop]) for k, column in self.columns.items()}
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{where} cannot be read: {error}") from error
+        refuse_unstored(X, f"{where}: X")
+        return Chunk(X, np.arange(start, stop), where, **columns)
+
+    def share(self, rank: int, size: int) -> Self:
+        """Return slices rank, rank + size, ... alone; rows keep their numbers."""
+        return self._limited(starts=share_of(self.starts, rank, size))
+
+
+def length(values: Any, name: str) -> int:
+    """Return how many rows a sequence has; a TypeError if it has neither shape nor length."""
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) > 0:
+        return int(shape[0])
+    if hasattr(values, "__len__") and hasattr(values, "__getitem__"):
+        return len(values)
+    raise TypeError(
+        f"{name} must have a shape or a length, and slices, got {type(values).__name__}. Iterators "
+        "are read by ChunkRows(factory)."
+    )

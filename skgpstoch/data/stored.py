@@ -1,0 +1,59 @@
+"""Rows as users store them: arrays and frames, of which rows are taken and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+PLANS = ("LazyFrame",)  # polars', which are not computed yet
+
+
+def refuse_unstored(X: Any, name: str) -> None:
+    """Raise a TypeError for what has no rows to read: sparse matrices, plans of queries, texts."""
+    if hasattr(X, "tocsr"):
+        raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
+    if type(X).__name__ in PLANS:
+        raise TypeError(
+            f"{name} must hold rows, got a polars LazyFrame: write it to a file by "
+            "frame.sink_parquet(path), and read that by ParquetRows(path)."
+        )
+    if isinstance(X, str | bytes | dict | set):
+        raise TypeError(f"{name} must be an array or a frame of rows, got {type(X).__name__}.")
+
+
+def is_frame(X: Any) -> bool:
+    """Tell whether X is a data frame of pandas' or polars'."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def stored(X: Any) -> Any:
+    """Return X as it can be indexed: a frame or an array."""
+    return X if is_frame(X) else np.asarray(X)
+
+
+def take(X: Any, index: Any) -> Any:
+    """Return rows of an array or a frame, by a slice, a mask or positions."""
+    if isinstance(X, np.ndarray):
+        return X[index]
+    if isinstance(index, np.ndarray) and index.dtype == bool:
+        index = np.flatnonzero(index)
+    return X.iloc[index] if hasattr(X, "iloc") else X[index]
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Return arrays or frames one below the other."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if hasattr(parts[0], "iloc"):
+        import pandas as pd  # there is one, so it is installed
+
+        return pd.concat(parts, ignore_index=True)
+    return reduce(lambda above, below: above.vstack(below), parts)
+
+
+def names_of(X: Any) -> list[str] | None:
+    """Return the names of a frame's columns; None of an array."""
+    return [str(name) for name in X.columns] if is_frame(X) else None

@@ -1,0 +1,261 @@
+"""One model fitted by several processes, on one machine or many, each to rows of its own.
+
+Any launcher may start the processes (torchrun, srun, Ray Train, Spark's TorchDistributor); all of
+them run the same program, and call :func:`process_group` around `fit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import timedelta
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from .data.devices import accelerator_of_process
+from .data.reduce import ALONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
+
+__all__ = ["WorkerLostError", "process_group"]
+
+BACKENDS = ("auto", "gloo", "nccl")
+SCHEMES = ("env://", "file://", "tcp://")
+VARIABLES = {"MASTER_ADDR": None, "MASTER_PORT": None, "RANK": "rank", "WORLD_SIZE": "size"}
+"""What launchers set for env://, and the parameter that says it instead."""
+
+TIMES_ENTERED = itertools.count()
+"""A store that outlives a group, as torchrun's does, holds the addresses of the one before."""
+
+INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+@contextlib.contextmanager
+def process_group(
+    backend: str = "auto",
+    init: str | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+    timeout: float = 120.0,
+) -> Iterator[Group]:
+    """Fit, in this block, together with other processes that call it too.
+
+    Each process, a rank, has a share of the rows, possibly none, and afterwards the same model.
+    Outside of such a block no fit exchanges anything, whatever else uses torch.distributed.
+
+    Parameters
+    ----------
+    backend : {"auto", "gloo", "nccl"}, default="auto"
+        How tensors are exchanged. "gloo": through the memory of the host. "nccl": tensors on GPUs
+        directly, others by gloo; each rank needs a GPU of its own, which is the current device in
+        the block. "auto": "nccl" if each rank has one, otherwise "gloo".
+    init : str or None, default=None
+        Where ranks meet: "env://", the variables that launchers set; "file:///path", a file that
+        does not exist yet, which all can write; "tcp://host:port", a free port of rank 0's
+        machine. None: torch.distributed as it is, if it is initialised, otherwise "env://".
+    rank : int or None, default=None
+        The number of this process, from 0. None: as the launcher says.
+    size : int or None, default=None
+        How many there are. None: as the launcher says.
+    timeout : float, default=120.0
+        Seconds that a rank waits for the others, when they meet and at each exchange.
+
+    Yields
+    ------
+    group : object
+        Its `rank` and `size`, to choose a share of the rows by: ``X[group.rank :: group.size]``.
+
+    Raises
+    ------
+    ValueError
+        If it does not know where to meet, or ranks have no GPU of their own for "nccl".
+    RuntimeError
+        In a block of another process group.
+    WorkerLostError
+        If a rank does not come, ends, or takes longer than `timeout`; in the block too.
+
+    Notes
+    -----
+    All ranks have to do the same in the block: to fit an estimator with the same parameters. It
+    belongs to the thread that enters it; fits in threads that are started in it are alone. What it
+    makes is destroyed at its end, also after errors, and a group that was there before is left as
+    it was.
+
+    Examples
+    --------
+    Two processes of ``torchrun --standalone --nproc-per-node 2 script.py`` need no arguments; here,
+    one process is all there are:
+
+    >>> import numpy as np
+    >>> from skgpstoch import SVGPRegressor
+    >>> from skgpstoch.distributed import process_group
+    >>> X = np.linspace(0.0, 6.0, 100)[:, None]
+    >>> with process_group(init="tcp://localhost:29500", rank=0, size=1) as group:
+    ...     mine = X[group.rank :: group.size]
+    ...     model = SVGPRegressor(n_inducing=10).fit(mine, np.sin(mine[:, 0]))
+    """
+    check_parameters(backend, init, rank, size, timeout)
+    if INSIDE.get():
+        raise RuntimeError(
+            "process_group is in use: a block within another would wait for ranks that do not "
+            "come. Leave out the inner one."
+        )
+    with contextlib.ExitStack() as undo:
+        undo.callback(INSIDE.reset, INSIDE.set(True))
+        meet = join if dist.is_available() and dist.is_initialized() else start
+        with doing("meeting the other ranks"):
+            group = meet(backend, init, rank, size, timeout, undo)
+        undo.enter_context(using(group))
+        yield group
+
+
+def start(
+    backend: str,
+    init: str | None,
+    rank: int | None,
+    size: int | None,
+    timeout: float,
+    undo: contextlib.ExitStack,
+) -> Group:
+    """Initialise torch.distributed, until the end of the block."""
+    init = "env://" if init is None else init
+    if size != 1:
+        check_said(init, rank, size)
+    rank = int(os.environ.get("RANK", 0)) if rank is None else int(rank)
+    size = int(os.environ["WORLD_SIZE"]) if size is None else int(size)
+    if size == 1:
+        return ALONE
+    if not dist.is_available():
+        raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
+    limit = timedelta(seconds=timeout)
+    entry = next(TIMES_ENTERED)
+    undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
+
+    def initialise() -> None:
+        store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
+        store.set_timeout(limit)
+        store = dist.PrefixStore(f"skgpstoch/{entry}", store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+
+    met(initialise, f"rank {rank} of {size}, at {init}", timeout)
+    undo.callback(dist.destroy_process_group)
+    world = dist.group.WORLD
+    assert world is not None
+    return with_devices(backend, world, timeout, undo)
+
+
+def join(
+    backend: str,
+    init: str | None,
+    rank: int | None,
+    size: int | None,
+    timeout: float,
+    undo: contextlib.ExitStack,
+) -> Group:
+    """Make a group of all ranks of torch.distributed, which is initialised, with our timeout."""
+    if (init, rank, size) != (None, None, None):
+        raise ValueError(
+            "torch.distributed is initialised already, which says where ranks meet: leave out "
+            f"init, rank and size, got init={init!r}, rank={rank!r}, size={size!r}."
+        )
+    if dist.get_world_size() == 1:
+        return ALONE
+    limit = timedelta(seconds=timeout)
+    who = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+    group = met(lambda: dist.new_group(backend="gloo", timeout=limit), who, timeout)
+    undo.callback(dist.destroy_process_group, group)
+    return with_devices(backend, group, timeout, undo)
+
+
+def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
+    """Return what is made when all have met."""
+    try:
+        return meet()
+    except RuntimeError as error:
+        raise WorkerLostError(
+            f"The ranks did not meet within {timeout:g} s ({who}): {reason_of(error)}. "
+            "Start all of them, with the same `size` and `init`; a file of an earlier run must be "
+            "removed, and a port must be free."
+        ) from error
+
+
+def with_devices(
+    backend: str, on_host: dist.ProcessGroup, timeout: float, undo: contextlib.ExitStack
+) -> Group:
+    """Return the group, which exchanges tensors between GPUs if each rank has its own."""
+    group = TorchGroup(on_host, timeout)
+    machine = socket.gethostname()
+    machines = group.gather(np.array([machine]))
+    number = os.environ.get("LOCAL_RANK", np.sum(machines[: group.rank] == machine))
+    mine = None if backend == "gloo" else accelerator_of_process(int(number))
+    can = mine is not None and dist.is_nccl_available()
+    names = group.gather(np.array([f"{machine} {mine[1]}" if can and mine is not None else ""]))
+    if "" in names or len(set(names)) < group.size:
+        if backend == "nccl":
+            raise ValueError(
+                'backend="nccl" needs a GPU of its own for each rank, and torch with NCCL; got '
+                f"{names.tolist()} on ranks 0 to {group.size - 1} (one text is one GPU, an empty "
+                'one is none). Start fewer ranks on a machine, or use backend="auto".'
+            )
+        return group
+    assert mine is not None
+    # Of its own timeout the library ends the process; ours comes first, with an error.
+    limit = timedelta(seconds=2.0 * timeout)
+    on_device = dist.new_group(backend="nccl", timeout=limit)
+    undo.callback(dist.destroy_process_group, on_device)
+    undo.enter_context(torch.get_device_module(mine[0]).device(mine[0]))
+    return TorchGroup(on_host, timeout, on_device)
+
+
+# ---- parameters ----------------------------------------------------------------------------------
+
+
+def check_parameters(backend: Any, init: Any, rank: Any, size: Any, timeout: Any) -> None:
+    """Check each by itself.
+
+    Raises
+    ------
+    ValueError
+        If one is not what it has to be.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}.")
+    if init is not None and not (isinstance(init, str) and init.startswith(SCHEMES)):
+        raise ValueError(f"init must be None or start with one of {SCHEMES}, got {init!r}.")
+    if size is not None and not (isinstance(size, Integral) and int(size) >= 1):
+        raise ValueError(f"size must be an integer of at least 1 or None, got {size!r}.")
+    n_ranks = float("inf") if size is None else int(size)
+    if rank is not None and not (isinstance(rank, Integral) and 0 <= int(rank) < n_ranks):
+        raise ValueError(f"rank must be an integer from 0 to size - 1 or None, got {rank!r}.")
+    if not isinstance(timeout, Real) or not 0.0 < float(timeout) < float("inf"):
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+
+
+def check_said(init: str, rank: int | None, size: int | None) -> None:
+    """Check that it is said where to meet, which rank this is, and how many there are.
+
+    Raises
+    ------
+    ValueError
+        If it is not, with the ways to say it.
+    """
+    said = {"rank": rank is not None, "size": size is not None}
+    needed = VARIABLES if init.startswith("env://") else {"RANK": "rank", "WORLD_SIZE": "size"}
+    missing = [
+        name
+        for name, parameter in needed.items()
+        if name not in os.environ and not said.get(parameter or "", False)
+    ]
+    if missing:
+        raise ValueError(
+            "process_group does not know where ranks meet, which this is or how many there are: "
+            f"no launcher has set {', '.join(missing)}. Start the program by `torchrun "
+            "--standalone --nproc-per-node 2 script.py`, or give init=, rank= and size=."
+        )

@@ -1,0 +1,327 @@
+"""Fits of a group: every rank gives rows of its own, and all get the same model.
+
+A sample of the rows, the same one whoever has which, decides what rows decide beforehand: scalings,
+inducing points, starts, and which are held out. Up to `SAMPLE_ROWS` it is all of them. Sums over
+the rows of all ranks train, and close. Few rows, and estimators that are not trained by such sums,
+are fitted by rank 0, for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..data.arrays import resolve_seed
+from ..data.deadline import Clock, Deadline
+from ..data.devices import resolve_device
+from ..data.messages import muted
+from ..data.reduce import ALONE, Group, WorkerLostError, doing, using
+from ..data.rows import MERGED_ROWS, Data, Rows, Whole
+from ..data.shares import chosen_rows, offsets
+from ..recipes.plan import Sizes, within_sample
+from ..recipes.recipe import Problem, Recipe
+from ..recipes.warm_start import Start
+from ..training.checkpoint import CheckpointOfGroup
+from ..training.minibatches import Shared, Table
+from .checkpoint_key import checkpoint_of, seed_of
+from .runs import Run, begin, begin_in_time
+
+GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
+SAMPLE_ROWS = 100_000
+SAMPLE_NUMBERS = 50_000_000  # of X, that a sample has at most
+BEAT = 5.0  # seconds between two signs of life of rank 0, while the others wait for its fit
+
+FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
+"""What the validation of rows leaves on an estimator, but for classes."""
+
+
+def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) -> None:
+    """Fit to the rows of all ranks, of which these are this rank's."""
+    clock = ClockOfGroup(group)
+    with doing(f"{type(estimator).__name__}.fit, reading rows"):
+        data, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
+        data = data if recipe.numbers_rows else counted(group, data)
+        first, n = offsets(group, len(data))
+        with agreed(group):
+            recipe.check(data)
+        weight = torch.tensor([data.n_effective], dtype=torch.float64)
+        group.sum_(weight)
+        whole = Whole(n, float(weight), group)
+    sizes = Sizes(n, max(n, math.floor(whole.weight)), data.X.shape[1], data.y_std is not None)
+    start = estimator._start()
+    if n <= GATHERED_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
+        data = data.map(group.gather)
+        recipe = in_time(estimator, recipe, time.monotonic)
+        fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
+        return
+    recipe = in_time(estimator, recipe, clock)
+    with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+        run, sample = prepare(estimator, recipe, data, sizes, Rank(first, whole), start)
+        estimator._fit_run(recipe, run, sample, sample)
+        estimator._diagnosis.warn()
+    adopt(estimator, group)
+
+
+def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:
+    """Fit to rows that are all here, and tell what is wrong with the fit."""
+    estimator._fit(recipe, data)
+    estimator._diagnosis.warn()
+
+
+def in_time(estimator: Any, recipe: Recipe, clock: Clock) -> Recipe:
+    """Return a recipe that ends when `max_time` has passed, from now on, if there is one."""
+    if (seconds := getattr(estimator, "max_time", None)) is None:
+        return recipe
+    return replace(recipe, deadline=Deadline(clock() + seconds, clock))
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
+    """Check this rank's rows, of which there may be none, and that all ranks' are of one table."""
+    if getattr(estimator, "target_transform", None) is not None:
+        raise ValueError(
+            f"target_transform must be None in a group of processes, got "
+            f"{estimator.target_transform!r}: transform y before, on every rank alike."
+        )
+    has_rows, data = len(X) > 0, None
+    if hasattr(type(estimator), "predict_proba"):
+        classes = classes_of(group, y, *of_rows)
+        of_rows, estimator.classes_ = (*of_rows, classes), classes
+    with agreed(group):
+        if has_rows:
+            data = estimator._validate(X, y, True, *of_rows)
+    own = {name: plain_form(getattr(estimator, name, None)) for name in FOUND}
+    own["columns"] = [] if data is None else described(data)
+    told = group.gather(np.array([json.dumps(own)] if has_rows else [], dtype=object))
+    if not len(told):
+        raise ValueError("X has no rows on any rank.")
+    group.check_same("Columns of X and y", own_or_first(own, told, has_rows))
+    return data if data is not None else no_rows(estimator, json.loads(told[0]))
+
+
+def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
+    """Return the labels of all ranks' rows that count."""
+    y = np.asarray(y)
+    counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
+    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
+        y = y[counts]
+    return np.unique(group.gather(np.unique(y) if y.ndim == 1 and len(y) else y.ravel()[:0]))
+
+
+def described(data: Data) -> list[Any]:
+    """Return the names and the widths of columns that are there."""
+    columns = ((f.name, getattr(data, f.name)) for f in fields(data))
+    return [[name, list(c.shape[1:])] for name, c in columns if c is not None]
+
+
+def plain_form(value: Any) -> Any:
+    """Return what JSON keeps."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def own_or_first(own: dict[str, Any], told: np.ndarray, has_rows: bool) -> str:
+    """Return what a rank says of its columns; one without rows agrees with the first."""
+    return json.dumps(own) if has_rows else str(told[0])
+
+
+def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
+    """Return no rows, of a table that others know, and leave what validation leaves."""
+    columns = {name: np.empty((0, *shape)) for name, shape in told.pop("columns")}
+    for name, value in told.items():
+        if value is not None:
+            value = tuple(value) if name == "_y_shape" else value
+            value = np.array(value, dtype=object) if name == "feature_names_in_" else value
+            setattr(estimator, name, value)
+    return Data(**columns)
+
+
+def counted(group: Group, data: Data) -> Data:
+    """Return this rank's rows that have a weight; with weights if any rank has some but 1."""
+    data = data.counted()
+    has_weights = group.flag(data.weight is not None)
+    return replace(data, weight=np.ones(len(data))) if has_weights and data.weight is None else data
+
+
+@contextlib.contextmanager
+def agreed(group: Group) -> Iterator[None]:
+    """Raise an error of the block on every rank; the block exchanges nothing."""
+    error = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    group.agree(error)
+
+
+# ---- preparing -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The number of a rank's first row, and all rows that its own are a part of."""
+
+    first: int
+    whole: Whole
+
+
+def prepare(
+    estimator: Any, recipe: Recipe, data: Data, sizes: Sizes, rank: Rank, start: Start | None
+) -> tuple[Run, Data]:
+    """Make the objective from a sample of the rows, and the run that trains it on all of them."""
+    group = rank.whole.group
+    seed = int(group.first(resolve_seed(estimator.random_state)))
+    most = most_sampled(sizes.n_features)
+    own, places = chosen_rows(group, seed, rank.first, len(data), most)
+    sample = sampled(group, data, own.numpy(), places.numpy())
+
+    def table(dtype: str, device: torch.device, rows: Rows) -> Shared:
+        X, own_rows = estimator._tensors(data, dtype, device)
+        own_rows = replace(own_rows, whole=rank.whole)
+        return Shared(X, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
+
+    run = begin_from_sample(estimator, recipe, sample, sizes, rank.whole, start, seed, table)
+    return run, sample
+
+
+def begin_from_sample(
+    estimator: Any,
+    recipe: Recipe,
+    sample: Data,
+    sizes: Sizes,
+    whole: Whole,
+    start: Start | None,
+    seed: int,
+    table: Callable[[str, torch.device, Rows], Table],
+) -> Run:
+    """Make the objective from a sample, and the run that trains it on all rows of a table.
+
+    The table is made of a dtype, a device, and the sample's rows.
+    """
+    plan = within_sample(recipe.plan(sizes, start), len(sample))
+    checkpoint = None
+    if estimator.checkpoint_dir is not None:
+        shape = whole.n_rows, whole.weight
+        known = checkpoint_of(estimator, sample, seed, start, plan.beta, shape)
+        seed, checkpoint = seed_of(estimator, known, seed), CheckpointOfGroup(known, whole.group)
+    generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
+    device = generator.device
+    estimator._set_scalings(recipe, sample, start)
+    X, rows = estimator._tensors(sample, plan.dtype, device, None, plan.folds)
+    of_all = replace(rows, whole=replace(whole, group=ALONE))
+    shared = table(plan.dtype, device, rows)
+    problem = Problem(X, of_all, estimator._x_scaling, plan, generator, start, shared)
+    if recipe.deadline is None:
+        run = begin(recipe, problem, checkpoint)
+    else:
+        run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
+    return run._replace(places=np.arange(len(sample)))
+
+
+def most_sampled(n_features: int) -> int:
+    """Return how many rows the sample has, if there are as many."""
+    return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
+
+
+def sampled(group: Group, data: Data, own: np.ndarray, places: np.ndarray) -> Data:
+    """Return the rows that all ranks have chosen, in the order of their places."""
+    order = np.argsort(group.gather(places))
+    return data[own].map(lambda column: group.gather(column)[order])
+
+
+# ---- what rank 0 does for all --------------------------------------------------------------------
+
+
+def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
+    """Let rank 0 fit, while others wait, and give them what it found."""
+    on_first(group, fit)
+    adopt(estimator, group)
+
+
+def on_first(group: Group, work: Callable[[], Any]) -> None:
+    """Let rank 0 work, however long it takes; others wait as long as it gives signs of life.
+
+    Raises
+    ------
+    Exception
+        On every rank, if the work fails.
+    """
+    error: BaseException | None = None
+    if group.rank == 0:
+        with signs_of_life(group):
+            try:
+                with using(ALONE):
+                    work()
+            except BaseException as raised:
+                error = raised
+        group.flag(True)
+    else:
+        while not group.flag(False):
+            pass
+    if error is not None and not isinstance(error, Exception):
+        with contextlib.suppress(RuntimeError):
+            group.agree(RuntimeError(f"the fit was ended by {type(error).__name__}"))
+        raise error
+    group.agree(error)
+
+
+@contextlib.contextmanager
+def signs_of_life(group: Group) -> Iterator[None]:
+    """Tell the others every few seconds, from another thread, that the block goes on."""
+    is_over, lost = threading.Event(), []
+
+    def beat() -> None:
+        try:
+            while not is_over.wait(BEAT):
+                group.flag(False)
+        except WorkerLostError as error:
+            lost.append(error)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    if lost:
+        raise lost[0]
+
+
+def adopt(estimator: Any, group: Group) -> None:
+    """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit."""
+    if group.size == 1:
+        return
+    content = pickle.dumps(estimator) if group.rank == 0 else b""
+    fitted = pickle.loads(group.first_bytes(content))  # from a process of the same program
+    given = estimator.get_params(deep=False)
+    if group.rank:
+        found = {name: value for name, value in vars(fitted).items() if name not in given}
+        vars(estimator).update(found)
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+class ClockOfGroup:
+    """Seconds since it was made, on the rank where most have passed: the same on all ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.began = group, time.monotonic()
+
+    def __call__(self) -> float:
+        """Return the seconds; every rank has to ask."""
+        passed = torch.tensor([time.monotonic() - self.began], dtype=torch.float64)
+        self.group.max_(passed)
+        return float(passed)

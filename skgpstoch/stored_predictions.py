@@ -1,0 +1,124 @@
+"""Predictions for rows that are read in chunks, and written as they are made."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .data.asked import check_coverage
+from .data.row_source import RowSource
+from .wrappers import predict_distribution
+
+__all__ = ["predict_to"]
+
+Named = dict[str, np.ndarray]
+
+
+def predict_to(
+    estimator: Any, rows: RowSource, path: str | Path, coverage: float | None = None
+) -> None:
+    """Predict for rows that need not fit into memory, and write a Parquet file.
+
+    There is one row group a chunk, in the order of the rows, and the file has its name when it is
+    complete. Memory holds two chunks and their predictions.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted regressor or classifier, of ours or with wrappers around it, or a pipeline.
+    rows : RowSource
+        `ParquetRows`, `SequenceRows` or `ChunkRows`; what they know besides X is not looked at, but
+        for exposures.
+    path : str or Path
+        The file to write. Its columns are, of a regressor, `mean` and `std` (`mean_0`, ... of
+        several outputs); of a classifier `prediction` and, for each class c, `probability_c`.
+    coverage : float or None, default=None
+        Probability of a central interval, whose ends are the columns `lower` and `upper`; None: no
+        interval. Of regressors.
+
+    Raises
+    ------
+    TypeError
+        If rows are no such source.
+    ValueError
+        If chunks are not what they should be, or `coverage` is given for a classifier.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skgpstoch import SVGPRegressor, predict_to
+    >>> from skgpstoch.data import SequenceRows
+    >>> X = np.linspace(0.0, 6.0, 500)[:, None]
+    >>> model = SVGPRegressor(n_inducing=10, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "predictions.parquet"
+    ...     predict_to(model, SequenceRows(X), path)
+    ...     path.exists()
+    True
+    """
+    from .data.parquet_writer import write_parquet  # needs pyarrow
+
+    if not isinstance(rows, RowSource):
+        raise TypeError(
+            f"rows must be ParquetRows, SequenceRows or ChunkRows, got {type(rows).__name__}: wrap "
+            "an array by skgpstoch.data.SequenceRows(X), or call predict."
+        )
+    is_classifier = hasattr(estimator, "predict_proba")
+    if coverage is not None and is_classifier:
+        raise ValueError(f"coverage must be None for a classifier, got {coverage!r}.")
+    coverage = None if coverage is None else check_coverage(coverage)
+    found = predictions(estimator, rows, coverage, is_classifier)
+    first = next(found)
+    groups = (tuple(columns.values()) for columns in itertools.chain([first], found))
+    write_parquet(path, list(first), groups)
+
+
+def predictions(
+    estimator: Any, rows: RowSource, coverage: float | None, is_classifier: bool
+) -> Iterator[Named]:
+    """Yield the columns of each chunk."""
+    for chunk in rows.chunks():
+        X = as_fitted(estimator, rows.feature_names, chunk.X)
+        if is_classifier:
+            yield of_classes(estimator, X)
+            continue
+        of_rows = {} if chunk.exposure is None else {"exposure": chunk.exposure}
+        distribution = predict_distribution(estimator, X, **of_rows)
+        columns = {"mean": distribution.mean(), "std": distribution.std()}
+        if coverage is not None:
+            columns["lower"], columns["upper"] = distribution.interval(coverage)
+        yield each_output(columns)
+
+
+def of_classes(estimator: Any, X: Any) -> Named:
+    """Return the label and the probabilities of rows."""
+    p = estimator.predict_proba(X)
+    labels = np.asarray(estimator.classes_)
+    of_labels = {f"probability_{c}": p[:, k] for k, c in enumerate(labels.tolist())}
+    return {"prediction": labels[p.argmax(1)], **of_labels}
+
+
+def each_output(columns: Named) -> Named:
+    """Return columns (m,) of columns that may be (m, P)."""
+    return {
+        name if a.ndim == 1 else f"{name}_{p}": column
+        for name, a in columns.items()
+        for p, column in enumerate(a.reshape(len(a), -1).T)
+    }
+
+
+def as_fitted(estimator: Any, names: list[str] | None, X: np.ndarray) -> Any:
+    """Return X with the names of its columns, where the estimator knows names."""
+    if names is None or not hasattr(estimator, "feature_names_in_"):
+        return X
+    try:
+        import pandas as pd
+    except ImportError:
+        return X  # which scikit-learn warns of
+    return pd.DataFrame(X, columns=names)

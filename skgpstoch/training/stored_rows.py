@@ -1,0 +1,302 @@
+"""Rows that are read in chunks: minibatches from a shuffle buffer, and passes over all of them.
+
+What a sample of the rows cannot tell is found by passes in order, of which each reads every row
+once. Memory is bounded by the buffer of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.chunk import Chunk
+from ..data.reduce import Group
+from ..data.row_source import RowSource
+from ..data.rows import Rows, Whole
+
+EPOCH_ROWS = 1_000_000
+"""Rows of an epoch, at most: there are others in the next one."""
+
+Tensors = Callable[[Chunk], tuple[Tensor, Rows]]
+"""X and what is known of rows, scaled, where training happens."""
+
+
+# ---- rows in turn --------------------------------------------------------------------------------
+
+
+class Flow:
+    """Rows of chunks, as many at a time as are asked for.
+
+    Parameters
+    ----------
+    chunks : iterator of Chunk
+        Where they come from.
+    tensors : callable
+        What a chunk becomes.
+    held_out : ndarray of shape (m,) or None, default=None
+        The numbers of rows that are left out, sorted; those of weight 0 are, too.
+    """
+
+    def __init__(
+        self, chunks: Iterator[Chunk], tensors: Tensors, held_out: np.ndarray | None = None
+    ) -> None:
+        self.chunks, self.tensors, self.held_out = chunks, tensors, held_out
+        self.held: tuple[Tensor, Rows] | None = None
+
+    def take(self, n_rows: int) -> list[tuple[Tensor, Rows]]:
+        """Return the next rows, in one piece or more."""
+        pieces = []
+        while n_rows:
+            X, rows = self.more() if self.held is None else self.held
+            pieces.append((X[:n_rows], rows[:n_rows]))
+            self.held = (X[n_rows:], rows[n_rows:]) if len(X) > n_rows else None
+            n_rows -= min(len(X), n_rows)
+        return pieces
+
+    def more(self) -> tuple[Tensor, Rows]:
+        """Return the rows of one more chunk."""
+        chunk = next(self.chunks).counted()
+        if self.held_out is not None:
+            chunk = chunk[~np.isin(chunk.rows, self.held_out)]
+        return self.tensors(chunk)
+
+    def close(self) -> None:
+        """End the reading ahead of rows that nobody has asked for."""
+        cast(Any, self.chunks).close()
+
+
+def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
+    """Return rows that follow each other in one piece."""
+    if len(pieces) == 1:
+        return pieces[0]
+    X, rows = zip(*pieces, strict=True)
+    names = rows[0].present()
+    columns: dict[str, Any] = {k: torch.cat([getattr(r, k) for r in rows]) for k in names}
+    return torch.cat(X), Rows(**columns)
+
+
+# ---- passes in order -----------------------------------------------------------------------------
+
+
+class Reader:
+    """All rows of a source in order, by slices that follow each other, as often as wanted.
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows.
+    n_rows : int
+        How many of them have a weight; others are left out.
+    tensors : callable
+        What a chunk becomes.
+    none : tuple of Tensor and Rows
+        What a chunk without rows would become.
+    """
+
+    def __init__(
+        self, source: RowSource, n_rows: int, tensors: Tensors, none: tuple[Tensor, Rows]
+    ) -> None:
+        self.source, self.n_rows, self.tensors = source, n_rows, tensors
+        self.none = none
+        self.flow: Flow | None = None
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin a pass."""
+        self.close()
+        self.flow = Flow(self.source.chunks(), self.tensors)
+        self.start = self.stop = 0  # of the rows that are held
+        self.held = self.none
+
+    def close(self) -> None:
+        """End a pass that may not have come to its end."""
+        if self.flow is not None:
+            self.flow.close()
+
+    def block(self, block: slice) -> tuple[Tensor, Rows]:
+        """Return the rows of a slice: of those that are held or follow them, or from 0 on."""
+        start, stop, _ = block.indices(self.n_rows)
+        if not self.start <= start <= self.stop:
+            self.rewind()
+        X, rows = self.held
+        if stop > self.stop:
+            kept = X[start - self.start :], rows[start - self.start :]
+            assert self.flow is not None
+            more = self.flow.take(stop - self.stop)
+            X, rows = self.held = joined([kept, *more] if len(kept[0]) else more)
+            self.start, self.stop = start, stop
+        inside = slice(start - self.start, stop - self.start)
+        return X[inside], rows[inside]
+
+
+class Stored:
+    """One column of all rows, of which slices can be taken in order: X, or what is known of rows.
+
+    Parameters
+    ----------
+    reader : Reader
+        Of the rows.
+    name : str
+        "X", or the name of a column of :class:`Rows`.
+    """
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self.reader, self.name = reader, name
+        X, rows = reader.held
+        like = X if name == "X" else getattr(rows, name)
+        self.shape = (reader.n_rows, *like.shape[1:])
+        self.ndim, self.dtype, self.device = like.ndim, like.dtype, like.device
+
+    def __len__(self) -> int:
+        return self.reader.n_rows
+
+    def __getitem__(self, block: slice) -> Tensor:
+        X, rows = self.reader.block(block)
+        return X if self.name == "X" else getattr(rows, self.name)
+
+
+# ---- minibatches ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Minibatches from the shuffle buffer of a source, without some rows that are held out.
+
+    Of a group every rank has a part of each, as large as its share of the rows, from its own units.
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows of this process.
+    tensors, none : callable, and tuple of Tensor and Rows
+        What a chunk becomes, and what one without rows would.
+    held_out : ndarray of shape (m,)
+        The numbers of rows that are not trained on, sorted.
+    counts : tuple of int
+        How many rows each rank has to train on.
+    mean_weight : float
+        What a row counts for in the mean.
+    seed : int
+        Of the order.
+    group : Group
+        Who has the other parts.
+    """
+
+    source: RowSource
+    tensors: Tensors
+    none: tuple[Tensor, Rows]
+    held_out: np.ndarray
+    counts: tuple[int, ...]
+    mean_weight: float
+    seed: int
+    group: Group
+
+    @property
+    def device(self) -> torch.device:
+        """Where training happens."""
+        return self.none[0].device
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows an epoch goes through."""
+        return min(sum(self.counts), EPOCH_ROWS)
+
+    def quota(self, rank: int) -> int:
+        """Return how many of them a rank has."""
+        below = [sum(self.counts[:k]) * self.n_rows // sum(self.counts) for k in (rank, rank + 1)]
+        return below[1] - below[0]
+
+    def epoch(
+        self, number: int, n_batches: int, generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Rows]]:
+        """Yield minibatches, in the order of the buffer."""
+        edges = np.arange(n_batches + 1)
+        cuts = [edges * self.quota(rank) // n_batches for rank in range(self.group.size)]
+        sizes = np.sum([np.diff(cut) for cut in cuts], axis=0).tolist()
+        own = np.diff(cuts[self.group.rank]).tolist()
+        chunks = self.source.shuffled(self.seed, number)
+        with closing(Flow(chunks, self.tensors, self.held_out)) as flow:
+            for n, m in zip(sizes, own, strict=True):
+                X, rows = joined(flow.take(m)) if m else self.none
+                yield X, replace(rows, whole=Whole(n, n * self.mean_weight, self.group))
+
+    def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
+        """Return so many of the first rows, for a step that is only timed."""
+        n = min(n_rows // self.group.size, len(self.source.example))
+        X, known = self.tensors(self.source.example[:n])
+        sizes = torch.tensor([len(X)])
+        self.group.sum_(sizes)
+        n_all = int(sizes)
+        return X, replace(known, whole=Whole(n_all, n_all * self.mean_weight, self.group))
+
+
+# ---- a table -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """The rows of a source, as a fit sees them: see :class:`~.minibatches.Shared`.
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows of this process.
+    n_rows : int
+        How many of these have a weight.
+    tensors, none : callable, and tuple of Tensor and Rows
+        What a chunk becomes, and what one without rows would.
+    whole : Whole
+        All rows, of all ranks, and a sample of them.
+    sampled, is_own : ndarray of shape (m,)
+        The numbers of the sample's rows, in its order, and whether they are of this process.
+    seed : int
+        Of the order of minibatches.
+    """
+
+    source: RowSource
+    n_rows: int
+    tensors: Tensors
+    none: tuple[Tensor, Rows]
+    whole: Whole
+    sampled: np.ndarray
+    is_own: np.ndarray
+    seed: int
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What passes over all rows read."""
+        return Reader(self.source, self.n_rows, self.tensors, self.none)
+
+    @property
+    def X(self) -> Any:
+        """All rows, slices of which can be taken in order."""
+        return Stored(self.reader, "X")
+
+    def with_folds(self, fold: Tensor | None) -> Rows:
+        """Return what is known of rows, likewise; without folds, which no pass asks for."""
+        names = self.reader.none[1].present()
+        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in names}
+        return Rows(**columns, whole=self.whole)
+
+    def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:
+        """Return minibatches of all but the sample's first rows."""
+        held_out, group = np.sort(self.sampled[:n_untrained]), self.whole.group
+        n_own = self.n_rows - int(self.is_own[:n_untrained].sum())
+        counts = group.gather(np.array([n_own]))
+        return Buffered(
+            self.source,
+            self.tensors,
+            self.none,
+            held_out,
+            tuple(counts.tolist()),
+            self.whole.weight / self.whole.n_rows,
+            self.seed,
+            group,
+        )

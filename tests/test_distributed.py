@@ -1,0 +1,167 @@
+"""Process groups: two processes in one launch, and what one process is told."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from numpy.testing import assert_allclose, assert_array_equal
+from two_ranks import SIZE, TIMEOUT, run_two_ranks, table
+
+from skgpstoch.data import devices
+from skgpstoch.data.reduce import ALONE, TimeoutOfDeviceError, current, wait_for
+from skgpstoch.data.row_hash import row_hashes
+from skgpstoch.distributed import WorkerLostError, process_group
+
+LAUNCHED = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"]
+"""What a launcher sets."""
+
+
+@pytest.fixture
+def not_launched(monkeypatch):
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+
+
+# ---- two processes -----------------------------------------------------------------------------
+
+
+def test_two_processes(tmp_path):
+    """One launch, as a start takes seconds; a check of each case of tests/two_ranks.py."""
+    found = run_two_ranks(tmp_path)
+    check_exchanges(*(each["exchanges"] for each in found))
+    check_errors(*(each["errors"] for each in found))
+    for each in found:
+        assert each["joined"][:3] == (3.0, 3.0, 1)  # theirs works, and is the only one left
+        assert "leave out init, rank and size" in each["joined"][3]
+        assert each["as_between_devices"][0] == (3.0, 5, [0.0, 2.0])
+    assert "the operation did not complete" in found[0]["as_between_devices"][1]
+    for name in ("slow", "raising", "killed"):
+        check_lost(found[0][name])
+    assert found[0]["slow"][3] > TIMEOUT
+    assert found[0]["killed"][3] < TIMEOUT + 5.0
+    assert "killed" not in found[1]
+    assert found[1]["raising"][0] == "an error of rank 1's own"
+
+
+def check_exchanges(first, second):
+    X = table()
+    w = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    ((X @ w).square().sum().log() + w.exp().sum()).backward()
+    assert first.pop("place") == (0, SIZE, 0, 50)
+    assert second.pop("place") == (1, SIZE, 37, 50)
+    for each in (first, second):
+        assert_allclose(each["gram"], X.T @ X, rtol=1e-12)
+        assert each["n"] == 50
+        assert each["largest"] == 2.0
+        assert_array_equal(each["first"], X[0])
+        assert each["names"] == ["even", "odd"] * 25
+        assert each["empty"] == [0.0, 1.0, 2.0]
+        assert each["flags"] == (True, False)
+        assert_array_equal(each["chosen"], X[row_hashes(3, np.arange(50)).argsort()[:10]])
+        assert_allclose(each["gradient"], w.grad, rtol=1e-12)
+    for name in ("gram", "gradient"):  # bit for bit
+        assert_array_equal(first[name], second[name])
+
+
+def check_errors(first, second):
+    assert [first.pop(0), second.pop(0)] == ["RuntimeError: rank 1: 'k'", "KeyError: 'k'"]
+    assert first == second
+    same, objects, nested, nccl = first
+    assert "ValueError: theta must be the same on all ranks, got 0 on ranks [0]; 1 on" in same
+    assert objects.startswith("TypeError: rank 1: objects must be strings")
+    assert nested.startswith("RuntimeError: process_group is in use")
+    assert nccl.startswith('ValueError: backend="nccl" needs a GPU of its own for each rank')
+
+
+def check_lost(case):
+    message, rank, step, seconds, is_initialized = case
+    assert f"Rank 0 of 2 lost another rank at exchange {step} (the closing pass)" in message
+    assert f"s of {TIMEOUT:g} s: " in message
+    assert (rank, step) == (0, 6)
+    assert seconds < TIMEOUT + 5.0
+    assert not is_initialized
+
+
+# ---- one process -------------------------------------------------------------------------------
+
+
+def test_one_process_of_all_is_alone(not_launched):
+    with process_group(rank=0, size=1) as group:
+        assert group is current() is ALONE
+        assert not dist.is_initialized()
+        with pytest.raises(RuntimeError, match="process_group is in use"):
+            process_group(rank=0, size=1).__enter__()
+    with process_group(rank=0, size=1):  # the other one has ended
+        pass
+
+
+def test_outside_of_a_launcher_it_says_what_to_do(not_launched, monkeypatch):
+    with pytest.raises(ValueError, match="set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE") as told:
+        process_group().__enter__()
+    assert "torchrun --standalone --nproc-per-node 2 script.py" in str(told.value)
+    with pytest.raises(ValueError, match="has set RANK, WORLD_SIZE"):
+        process_group(init="file:///tmp/x").__enter__()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="has set MASTER_ADDR, MASTER_PORT\\. "):
+        process_group(rank=1).__enter__()
+    assert current() is ALONE
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"backend": "mpi"}, r"backend must be one of \('auto', 'gloo', 'nccl'\), got 'mpi'"),
+        ({"init": "localhost"}, "init must be None or start with one of .* got 'localhost'"),
+        ({"size": 0}, "size must be an integer of at least 1 or None, got 0"),
+        ({"rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1 or None, got 2"),
+        ({"rank": 0.0}, "rank must be an integer"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds, got 0"),
+        ({"timeout": np.inf}, "timeout must be a positive number of seconds, got inf"),
+    ],
+)
+def test_parameters_are_checked(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        process_group(**parameters).__enter__()
+
+
+def test_ranks_that_do_not_come_are_waited_for_no_longer_than_the_timeout(tmp_path):
+    hook = sys.excepthook
+    with pytest.raises(WorkerLostError, match=r"did not meet within 0\.3 s \(rank 0 of 2, at file"):
+        process_group(init=f"file://{tmp_path}/x", rank=0, size=2, timeout=0.3).__enter__()
+    assert not dist.is_initialized()
+    assert current() is ALONE
+    assert sys.excepthook is hook
+
+
+# ---- accelerators ------------------------------------------------------------------------------
+
+
+def test_processes_of_a_machine_have_accelerators_by_turns(monkeypatch):
+    module = types.SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_properties=lambda index: types.SimpleNamespace(uuid=f"u{index}"),
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
+    kind = devices.ACCELERATORS[0]
+    for number in range(3):
+        place = torch.device(kind, number % 2), f"u{number % 2}"
+        assert devices.accelerator_of_process(number) == place
+    monkeypatch.setattr(module, "is_available", lambda: False)
+    assert devices.accelerator_of_process(0) is None
+
+
+def test_waiting_for_an_accelerator_ends():
+    answers = iter([False, False, True])
+    waited = []
+    work = types.SimpleNamespace(
+        is_completed=lambda: next(answers), wait=lambda: waited.append(True)
+    )
+    wait_for(work, np.inf)
+    assert waited == [True]
+    hangs = types.SimpleNamespace(is_completed=lambda: False)
+    with pytest.raises(TimeoutOfDeviceError):
+        wait_for(hangs, 0.0)

@@ -1,0 +1,300 @@
+"""Fits to rows that are read in chunks, and predictions for them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from thread_group import on_ranks
+
+from skgpstoch import (
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+    QSGPRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+    predict_to,
+)
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.estimators import group_fit
+
+PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
+CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
+N, NEW = 2000, 200
+KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch):
+    """Take a table that is small for a large one, of which a sample decides."""
+    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(group_fit, "MERGED_ROWS", 300)
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 0)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (N, 2))
+    f = np.sin(X[:, 0]) * np.cos(X[:, 1])
+    return X, f + 0.1 * rng.standard_normal(N)
+
+
+@pytest.fixture(scope="module")
+def new(table):
+    X = np.random.default_rng(1).uniform(-3.0, 3.0, (NEW, 2))
+    return X, np.sin(X[:, 0]) * np.cos(X[:, 1])
+
+
+def closed(**params):
+    """What a pass over all rows decides alone: kernel, noise and points are given."""
+    Z = np.random.default_rng(2).uniform(-3.0, 3.0, (80, 2))
+    given = {
+        "kernel": KERNEL + WhiteKernel(0.1, "fixed"),
+        "inducing_points": Z,
+        "learn_inducing_points": False,
+        "mean": "zero",
+        "normalize_y": False,
+        "solver": "natural",
+        "dtype": "float64",
+        "random_state": 0,
+    }
+    return SVGPRegressor(**(given | params))
+
+
+def chunks_of(*arrays, size):
+    """A factory of iterators over pieces of arrays."""
+    n = len(arrays[0])
+    return lambda: (tuple(a[i : i + size] for a in arrays) for i in range(0, n, size))
+
+
+def sources(X, y, weight=None):
+    known = (X, y) if weight is None else (X, y, weight)
+    yield SequenceRows(X, y, sample_weight=weight, chunk_rows=317)
+    yield SequenceRows(X, y, sample_weight=weight, chunk_rows=10 * N)
+    yield ChunkRows(chunks_of(*known, size=450))
+
+
+# ---- the closing pass ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_closing_pass_is_that_of_arrays(table, new, is_weighted):
+    X, y = table
+    weight = np.random.default_rng(3).integers(0, 3, N).astype(float) if is_weighted else None
+    whole = closed().fit(X, y, weight)
+    for source in sources(X, y, weight):
+        model = closed().fit(source)
+        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
+        assert_allclose(model.predict_std(new[0]), whole.predict_std(new[0]), atol=1e-10)
+        bounds = [m.log_marginal_likelihood_value_ for m in (model, whole)]
+        assert_allclose(*bounds, rtol=1e-9)
+
+
+def test_newtons_passes_are_those_of_arrays(table, new):
+    X, y = table
+    counts = np.random.default_rng(4).poisson(np.exp(y)).astype(float)
+    params = {"likelihood": "poisson", "kernel": KERNEL}
+    whole = closed(**params).fit(X, counts)
+    model = closed(**params).fit(SequenceRows(X, counts, chunk_rows=317))
+    assert_allclose(model.predict(new[0]), whole.predict(new[0]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_read_units_of_their_own(table, new, size):
+    X, y = table
+    whole = closed().fit(X, y)
+    models = on_ranks(lambda group: closed().fit(SequenceRows(X, y, chunk_rows=317)), size)
+    for model in models:
+        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
+        assert_array_equal(model.predict(new[0]), models[0].predict(new[0]))
+
+
+def test_a_rank_without_units(table, new):
+    X, y = table
+    whole = closed().fit(X, y)
+    models = on_ranks(lambda group: closed().fit(SequenceRows(X, y, chunk_rows=1500)), 3)
+    for model in models:
+        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+REGRESSORS = {
+    "svgp": lambda: SVGPRegressor(n_inducing=80, solver="collapsed", max_iter=4, random_state=0),
+    "student_t": lambda: SVGPRegressor(
+        likelihood="student_t", n_inducing=80, solver="natural", max_iter=4, random_state=0
+    ),
+    "dlm": lambda: DLMRegressor(n_inducing=80, beta=1.0, max_iter=4, random_state=0),
+    "scgd": lambda: SCGDGaussianProcessRegressor(max_iter=6, random_state=0),
+    "networks": lambda: DeepKernelEnsembleRegressor(max_iter=8, n_estimators=2, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
+    X, y = table
+    rows = SequenceRows(X, y, chunk_rows=317, buffer_rows=700)
+    model, again = (REGRESSORS[name]().fit(rows) for _ in range(2))
+    assert_array_equal(model.predict(new[0]), again.predict(new[0]))
+    assert np.sqrt(np.mean((model.predict(new[0]) - new[1]) ** 2)) < 0.12
+    assert model.n_features_in_ == 2
+    assert not [t for t in threading.enumerate() if t.name == "read_ahead"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPClassifier(n_inducing=20, solver="natural", max_iter=3, random_state=0),
+        DeepKernelEnsembleClassifier(n_estimators=2, max_iter=5, random_state=0),
+    ],
+    ids=["svgp", "networks"],
+)
+def test_classifiers_know_all_classes(model, table):
+    X, y = table
+    labels = np.array(["low", "middle", "high"], dtype=object)[np.digitize(y, [-0.4, 0.4])]
+    labels[N - 1] = "once"  # which the sample need not have
+    model.fit(SequenceRows(X, labels, chunk_rows=317, buffer_rows=700))
+    assert model.classes_.tolist() == ["high", "low", "middle", "once"]
+    assert model.score(X, labels) > 0.8
+
+
+def test_few_rows_are_fitted_as_arrays_are(table):
+    X, y = table
+    rows = SequenceRows(X[:200], y[:200], chunk_rows=30)
+    model = SVGPRegressor(n_inducing=20, random_state=0).fit(rows)
+    whole = SVGPRegressor(n_inducing=20, random_state=0).fit(X[:200], y[:200])
+    assert_allclose(model.predict(X[:200]), whole.predict(X[:200]), atol=1e-6)
+
+
+def test_several_outputs_and_transformed_targets(table, new):
+    X, y = table
+    both = np.stack([np.exp(y), np.exp(-y)], 1)
+    model = SVGPRegressor(
+        n_inducing=80, solver="collapsed", max_iter=4, target_transform="log", random_state=0
+    )
+    model.fit(SequenceRows(X, both, chunk_rows=317))
+    expected = np.exp(np.stack([new[1], -new[1]], 1))
+    assert np.abs(np.log(model.predict(new[0]) / expected)).mean() < 0.1
+
+
+# ---- what cannot be done -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        (lambda rows, y: SVGPRegressor().fit(rows, y), "y must be None where X is a source"),
+        (lambda rows, y: SVGPRegressor().fit(rows, None, y), "sample_weight must be None"),
+        (lambda rows, y: QSGPRegressor().fit(rows), "needs all 2,000 rows in memory"),
+        (lambda rows, y: SVGPRegressor(solver="lbfgs").fit(rows), "needs all 2,000 rows in memory"),
+    ],
+)
+def test_what_needs_arrays_says_so(fit, message, table):
+    X, y = table
+    with pytest.raises(ValueError, match=message):
+        fit(SequenceRows(X, y, chunk_rows=317), y)
+
+
+def test_rows_without_targets(table):
+    with pytest.raises(ValueError, match="y"):
+        SVGPRegressor().fit(SequenceRows(table[0]))
+
+
+def test_a_bad_chunk_leaves_the_estimator_as_it_was(table, new):
+    X, y = table
+    model = closed().fit(X, y)
+    before = model.predict(new[0])
+    bad = X.copy()
+    bad[1500, 1] = np.nan
+    with pytest.raises(ValueError, match="rows 1268 to 1584"):
+        model.fit(SequenceRows(bad, y, chunk_rows=317))
+    assert_array_equal(model.predict(new[0]), before)
+    assert not [t for t in threading.enumerate() if t.name == "read_ahead"]
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+def test_predictions_are_written_by_chunk(table, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    X, y = table
+    model = make_pipeline(StandardScaler(), closed()).fit(X, y)
+    predict_to(model, SequenceRows(X, chunk_rows=450), tmp_path / "p.parquet", coverage=0.9)
+    found = pq.ParquetFile(tmp_path / "p.parquet")
+    assert found.num_row_groups == 5
+    written = found.read().to_pydict()
+    assert_allclose(written["mean"], model.predict(X), atol=1e-10)
+    interval = model[-1].predict_interval(model[:-1].transform(X), 0.9)
+    assert_allclose(np.stack([written["lower"], written["upper"]], 1), interval, atol=1e-10)
+
+
+def test_probabilities_are_written_by_class(table, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    X, y = table
+    model = SVGPClassifier(n_inducing=10, max_iter=3, random_state=0).fit(X[:300], y[:300] > 0)
+    predict_to(model, SequenceRows(X), tmp_path / "p.parquet")
+    written = pq.read_table(tmp_path / "p.parquet").to_pydict()
+    assert list(written) == ["prediction", "probability_False", "probability_True"]
+    assert_allclose(written["probability_True"], model.predict_proba(X)[:, 1], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (lambda m, X: (m, X, "p.parquet"), TypeError, "rows must be ParquetRows"),
+        (lambda m, X: (m, SequenceRows(X), "p.parquet", 2.0), ValueError, "coverage"),
+    ],
+)
+def test_what_cannot_be_written(arguments, error, message, table):
+    X, y = table
+    model = closed().fit(X, y)
+    with pytest.raises(error, match=message):
+        predict_to(*arguments(model, X))
+
+
+def test_parquet_from_end_to_end(table, new, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    X, y = table
+    for k in range(2):
+        frame = pd.DataFrame(X[k::2], columns=["a", "b"]).assign(y=y[k::2])
+        frame.to_parquet(tmp_path / f"part{k}.parquet", row_group_size=300)
+    rows = ParquetRows(str(tmp_path / "*.parquet"), target="y")
+    model = closed().fit(rows)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    named = pd.DataFrame(new[0], columns=["a", "b"])
+    assert_allclose(model.predict(named), closed().fit(X, y).predict(new[0]), atol=1e-10)
+    predict_to(model, ParquetRows(str(tmp_path / "part0.parquet"), target="y"), tmp_path / "out")
+    assert len(pd.read_parquet(tmp_path / "out")) == N // 2
+
+
+@pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
+@pytest.mark.filterwarnings("ignore:The points leave")
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.undo()  # the page's tables are large enough
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(CODE, PAGE.read_text())
+    assert len(blocks) == 3
+    scope: dict = {}
+    for block in blocks:
+        exec(re.sub(r"^    ", "", block, flags=re.MULTILINE), scope)
+    X, model = scope["X"], scope["model"]
+    error = model.predict(pd_frame(X[:500])) - scope["y"][:500]
+    assert np.sqrt(np.mean(error**2)) < 0.1
+
+
+def pd_frame(X):
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=["a", "b"])

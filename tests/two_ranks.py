@@ -1,0 +1,224 @@
+"""What each of two processes does together: one launch for all cases, as a start takes seconds.
+
+`run_two_ranks` starts them and returns what each rank returned, case by case. A case is a function
+of the folder that both share. Add yours to CASES, before those that lose a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest.mock
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from skgpstoch.data import reduce
+from skgpstoch.data.reduce import average_gradients, current, doing, summed
+from skgpstoch.data.shares import chosen_rows, in_places, offsets
+from skgpstoch.distributed import WorkerLostError, process_group
+
+SIZE = 2
+SECONDS = 60.0
+"""Until processes that hang are ended."""
+
+TIMEOUT = 1.0
+"""Of groups that lose a rank."""
+
+SHARES = [slice(0, 37), slice(37, 50)]
+
+
+def table():
+    """50 rows, of which rank 0 has 37."""
+    return torch.linspace(-1.0, 2.0, 100, dtype=torch.float64).reshape(50, 2)
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def group_at(folder, name, timeout=20.0):
+    return process_group(init=f"file://{folder}/{name}", timeout=timeout)
+
+
+def exchanges(folder):
+    """All operations once, and what is left behind."""
+    before = torch.get_num_threads(), sys.excepthook
+    X = table()
+    with group_at(folder, "exchanges") as group:
+        assert current() is group
+        mine = X[SHARES[group.rank]]
+        gram, n, largest = mine.T @ mine, torch.tensor(len(mine)), mine.max().float()
+        group.sum_(gram, n)
+        group.max_(largest)
+        first = mine[0].clone()
+        group.broadcast_(first)
+        names = np.array(["even", "odd"] * 25, dtype=object)[SHARES[group.rank]]
+        empty = np.arange(3.0) if group.rank else np.empty(0)
+        group.agree(None)
+        group.check_same("version", "1")
+        start, total = offsets(group, len(mine))
+        positions, places = chosen_rows(group, 3, start, len(mine), 10)
+        w = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+        (f,) = summed(group, (mine @ w).square().sum())
+        (f.log() + w.exp().sum()).backward()
+        average_gradients(group, [w])
+        found = {
+            "place": (group.rank, group.size, start, total),
+            "gram": gram,
+            "n": n.item(),
+            "largest": largest.item(),
+            "first": first,
+            "names": group.gather(names).tolist(),
+            "empty": group.gather(empty).tolist(),
+            "flags": (group.flag(group.rank == 1), group.flag(False)),
+            "chosen": in_places(group, places, mine[positions]),
+            "gradient": w.grad,
+        }
+    assert not dist.is_initialized()
+    assert (torch.get_num_threads(), sys.excepthook) == before
+    return found
+
+
+def errors(folder):
+    """What all ranks raise; and two groups at one file, one after the other."""
+    messages = []
+    for wrong in (
+        lambda group: group.agree(KeyError("k") if group.rank == 1 else None),
+        lambda group: group.check_same("theta", str(group.rank)),
+        lambda group: group.gather(np.array([set()] * group.rank, dtype=object)),
+        lambda group: process_group(init="tcp://localhost:1", rank=0, size=2).__enter__(),
+    ):
+        with group_at(folder, "errors") as group:
+            try:
+                wrong(group)
+            except (RuntimeError, ValueError, TypeError, KeyError) as error:
+                messages.append(f"{type(error).__name__}: {error}")
+    try:
+        with process_group("nccl", init=f"file://{folder}/nccl", timeout=20.0):
+            pass
+    except ValueError as error:
+        messages.append(f"{type(error).__name__}: {error}")
+    return messages
+
+
+def joined(folder):
+    """A group beside one that is somebody else's, which goes on."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/theirs", rank=rank(), world_size=SIZE
+    )
+    try:
+        with process_group(timeout=20.0) as group:
+            ours = torch.tensor(1.0 + group.rank)
+            group.sum_(ours)
+        theirs = torch.tensor(1.0 + rank())
+        dist.all_reduce(theirs)
+        try:
+            with process_group(init=f"file://{folder}/x", rank=rank(), size=SIZE):
+                pass
+        except ValueError as error:
+            lent = str(error)
+        return ours.item(), theirs.item(), len(dist.distributed_c10d._world.pg_map), lent
+    finally:
+        dist.destroy_process_group()
+
+
+def as_between_devices(folder):
+    """What tensors on accelerators go through, if the host were one; rank 1 is late at last."""
+    elsewhere = unittest.mock.patch.object(reduce, "is_host", return_value=False)
+    with group_at(folder, "devices"), elsewhere:
+        ours = dist.new_group(backend="gloo")
+        group = reduce.TorchGroup(dist.group.WORLD, TIMEOUT, ours)
+        total, mine = torch.tensor(1.0 + group.rank), torch.tensor([2.0 * group.rank])
+        group.sum_(total)
+        group.broadcast_(both := torch.tensor(5 + group.rank))
+        found = total.item(), both.item(), group.gather_tensor(mine).tolist()
+        try:
+            time.sleep(1.3 * TIMEOUT * group.rank)
+            group.sum_(total)
+        except WorkerLostError as error:
+            return found, str(error)
+        return found, ""
+
+
+def lost(folder, name, leave):
+    """How rank 0 learns that rank 1 does not come to an exchange, and again."""
+    start = time.monotonic()
+    try:
+        with group_at(folder, name, TIMEOUT) as group, doing("the closing pass"):
+            group.sum_(torch.ones(3))
+            if group.rank == 1:
+                leave()
+            for _ in range(2):
+                try:
+                    group.sum_(torch.ones(3))
+                except WorkerLostError as error:
+                    first = error
+            raise first
+    except WorkerLostError as error:
+        seconds = time.monotonic() - start
+        return str(error), error.rank, error.step, seconds, dist.is_initialized()
+
+
+def slow(folder):
+    """Rank 1 comes too late."""
+    return lost(folder, "slow", lambda: time.sleep(1.3 * TIMEOUT))
+
+
+def raising(folder):
+    """Rank 1 has an error of its own."""
+
+    def leave():
+        raise WorkerLostError("an error of rank 1's own")
+
+    return lost(folder, "raising", leave)
+
+
+def killed(folder):
+    """Rank 1 is killed; nothing can come after it."""
+    return lost(folder, "killed", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+CASES = [exchanges, errors, joined, as_between_devices, slow, raising, killed]
+
+
+def run_two_ranks(folder: Path) -> list[dict]:
+    """Return what each case returned, by its name, of both ranks; of the killed one, until then."""
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(SIZE)}
+    outputs = [folder / f"output{k}" for k in range(SIZE)]
+    processes = []
+    for k, output in enumerate(outputs):
+        with output.open("w") as file:
+            command = [sys.executable, "-W", "error", __file__, str(folder)]
+            known["RANK"] = str(k)
+            processes.append(subprocess.Popen(command, env=known, stdout=file, stderr=file))
+    end = time.monotonic() + SECONDS
+    try:
+        codes = [process.wait(max(end - time.monotonic(), 0.0)) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    text = "\n".join(output.read_text() for output in outputs)
+    assert codes == [0, -signal.SIGKILL], f"{codes}\n{text}"
+    return [torch.load(folder / f"found{k}.pt", weights_only=False) for k in range(SIZE)]
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    found = {}
+    for case in CASES:
+        threads = threading.active_count()
+        found[case.__name__] = case(folder)
+        assert threading.active_count() == threads
+        torch.save(found, folder / f"found{rank()}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,8 +1,9 @@
 """One thread, no drawing on screens, and what several test modules share; what keeps tests quick.
 
-Families. A promise that a family's common code keeps is tested with one class of the family, or
-with COVERING, two classes of the sparse family that have all its parts between them. What depends
-on a method's own objective is marked every_finite, every_regressor and so on.
+Families. A promise that a family's common code keeps is tested with one class of the family
+(families.py says which), or with COVERING, two classes of the sparse family that have all its parts
+between them. What depends on a method's own objective is marked every_finite, every_regressor and
+so on.
 
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
@@ -27,6 +28,7 @@ import numpy as np
 import pretend_device
 import pytest
 import torch
+from families import assert_all_match, checks_by_family, is_left_to_another, is_slow_case, named
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -120,31 +122,16 @@ def fitted_once(model, *data, method="fit"):
     return copy.deepcopy(_fits[key])
 
 
-def named(cls):
-    """The id of tests with this class."""
-    return cls.__name__.replace("GaussianProcessRegressor", "Gaussian")
-
-
 def on_each(fixture, classes):
     """A mark of tests that are for each of these classes, not for the one that stands for them."""
     return pytest.mark.parametrize(fixture, classes, ids=named, indirect=True)
 
 
 def sklearn_checks(estimators):
-    """scikit-learn's checks; that of learning is slow on arrays, which read-only ones repeat."""
-    learning = ("check_classifiers_train", "check_regressors_train")
-
-    def marks(check):
-        repeated = check.func.__name__ in learning and not check.keywords
-        return pytest.mark.slow if repeated else ()
-
+    """scikit-learn's checks, most of them with one class a family in the default run."""
     mark = parametrize_with_checks(estimators)
     names, pairs = mark.args
-    return pytest.mark.parametrize(
-        names,
-        [pytest.param(model, check, marks=marks(check)) for model, check in pairs],
-        **mark.kwargs,
-    )
+    return pytest.mark.parametrize(names, list(checks_by_family(list(pairs))), **mark.kwargs)
 
 
 # Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.
@@ -157,10 +144,21 @@ every_bound = on_each("sparse_regressor", BOUNDS)
 every_classifier = on_each("classifier", CLASSIFIERS)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu need one, also where the marker is selected; "pretend" needs none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Some cases and examples are slow.
+
+    Tests marked gpu need one, also where the marker is selected; "pretend" needs none.
+    """
+    if not any("::" in arg for arg in config.args):  # which are some cases of a test, perhaps
+        assert_all_match(items)
     there = torch.cuda.is_available()
     for item in items:
+        for mark in [*item.iter_markers("by_default"), *item.iter_markers("slow_cases")]:
+            if is_slow_case(item.callspec.id, mark):
+                item.add_marker(pytest.mark.slow)
+        is_example = isinstance(item, pytest.DoctestItem)
+        if is_example and is_left_to_another("examples in docstrings", item.name):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not there:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
         if "pretend" in getattr(item, "fixturenames", ()) and pretend_device.WHY_NOT:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import few_rows, sklearn_checks
+from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -168,6 +169,7 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     assert fits[1] == scout
 
 
+@pytest.mark.slow
 def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
     """If there is time, whether there is a process or not; for longer where noise is small."""
     fits = []
@@ -348,6 +350,7 @@ def test_two_outputs(step):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@by_default("Regressor")
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
@@ -576,6 +579,7 @@ def test_classes_have_a_report(mixed_classes):
     assert pickle.loads(pickle.dumps(model)).report()._repr_html_().count("<table") == 3
 
 
+@pytest.mark.slow
 def test_scouts_of_classes_have_to_add_more(step, monkeypatch, small):
     X, y = step
     monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)

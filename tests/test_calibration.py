@@ -635,6 +635,7 @@ def test_rows_held_out_are_predicted_better(outlying):
     assert model(X, y).sum() > plain(X, y).sum() + 0.1
 
 
+@pytest.mark.slow
 def test_tails_and_outliers_of_one_model(outlying):
     X, y = outlying
     model = sparse(

@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from conftest import sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.special import expit, softmax
@@ -540,8 +539,3 @@ def test_what_cannot_be_fitted(table):
         ExactProcessClassifier().fit(X, np.zeros(90))
     with pytest.raises(ValueError, match="needs two classes at least, but y has one class"):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
-
-
-@sklearn_checks([ExactProcessClassifier(kernels=["rbf"])])
-def test_checks_of_processes_of_classes(estimator, check):
-    check(estimator)

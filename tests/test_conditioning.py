@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, IMAGES, fitted_once, named, quick_parameters
+from families import by_family
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
@@ -261,7 +262,7 @@ CONDITIONED = [cls for cls in ESTIMATORS if not is_classifier(cls()) and cls not
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cls", CONDITIONED, ids=named)
+@pytest.mark.parametrize("cls", by_family("more rows without a fit", CONDITIONED))
 def test_every_regressor_learns_or_says_that_it_cannot(cls, sine):
     model = fitted_once(cls(**quick_parameters(cls)), *sine)
     far = np.array([[3.5, 0.0]])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import fitted_once
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -51,6 +52,7 @@ def bars():
     ("posterior", "global_kernel"),
     [("svgp", "auto"), ("svgp", None), ("solve", "auto"), ("odvgp", None)],
 )
+@by_default("svgp-auto", "odvgp")
 def test_digits(posterior, global_kernel, digits):
     X, y, X_new, y_new = digits
     options = {"posterior": posterior, "global_kernel": global_kernel, **QUICK, "max_iter": 20}
@@ -65,12 +67,14 @@ def test_digits(posterior, global_kernel, digits):
 
 
 @pytest.mark.parametrize(("solver", "loss"), [("natural", "log"), ("adam", "elbo")])
+@by_default("log")
 def test_solvers_and_losses(solver, loss, digits):
     X, y, X_new, y_new = digits
     model = ConvolutionalGPClassifier(solver=solver, loss=loss, **{**QUICK, "max_iter": 25})
     assert model.fit(X, y).score(X_new, y_new) > 0.9
 
 
+@pytest.mark.slow
 def test_what_is_learned_does_not_depend_on_where_it_is(bars):
     """Trained on bars on the left, right about those on the right, which no other kernel is."""
     X, y = bars
@@ -129,6 +133,7 @@ def test_more_points_are_a_better_bound():
     assert bounds[0] < bounds[1] < bounds[2]
 
 
+@pytest.mark.slow
 def test_channels():
     X, y = load_digits(n_class=4, return_X_y=True)
     rgb = np.repeat(X, 3, axis=1)
@@ -343,6 +348,7 @@ def test_hidden_images(hidden, digits):
     ],
     ids=str,
 )
+@slow_cases("odvgp", "global_kernel")
 def test_choices_of_hidden_images(params, digits):
     X, y, X_new, y_new = (part[:40] for part in digits)
     model = ConvolutionalGPClassifier(**{**HIDDEN, "max_iter": 2, **params}).fit(X, y)
@@ -383,6 +389,7 @@ def test_uniform_weights_stay_uniform(hidden_channels, digits):
 
 
 @pytest.mark.parametrize(("side", "hidden_channels", "most"), [(8, 2, 512), (28, 2, 113)])
+@by_default("^8-")
 def test_minibatches_count_hidden_patches(side, hidden_channels, most):
     """24 by 24 patches of 28 by 28 pixels are 113 images to a step."""
     rng = np.random.default_rng(0)

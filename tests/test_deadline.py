@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -319,6 +320,7 @@ def test_what_was_cut_is_said_and_recorded(cls):
 
 
 @pytest.mark.parametrize(("seconds", "is_hurried"), [(0.9, True), (1e6, False)])
+@by_default("True")
 def test_in_little_time_classes_are_scored_by_some_of_the_rows(monkeypatch, seconds, is_hurried):
     """At 100,000 rows scores and predictions of all that is held out took longer than max_time."""
     n_scored, evaluate = [], EnsembleObjective.fold_losses

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DEEP, named
+from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
@@ -399,6 +400,7 @@ def test_every_choice_fits(step, params):
 
 
 @pytest.mark.parametrize("cls", DEEP, ids=named)
+@by_default("DeepGPRegressor")
 def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
     X, y = step
     y = y > 0 if cls is DeepGPClassifier else y
@@ -445,6 +447,7 @@ def test_wrong_parameters_are_named(step, params, message):
     ],
     ids=str,
 )
+@by_default("2, 2, 2")
 def test_functions_without_an_input_of_their_own_do_no_harm(step, columns, params):
     X, y = step
     X = np.c_[X, np.zeros(len(X))][:, columns]

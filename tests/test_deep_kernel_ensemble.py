@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import norm, t
@@ -365,6 +366,7 @@ def test_fits_repeat_and_survive_pickling(funnel):
     ],
     ids=repr,
 )
+@slow_cases("n_waves", "beta", "early")
 def test_features_losses_and_likelihoods_combine(params, funnel):
     X, y = (a[:300] for a in funnel)
     model = finite(**params).fit(X, y)
@@ -432,6 +434,7 @@ def test_scales_of_inputs_get_as_far_in_fewer_steps():
     assert scale_rate(hurried, 60) == 20.0
 
 
+@pytest.mark.slow
 def test_training_ends_where_folds_do_not_improve(funnel):
     """After a quarter of the epochs, or those that are asked for; never without folds."""
     rng = np.random.default_rng(0)
@@ -586,6 +589,7 @@ def test_there_are_no_such_densities_without_folds(funnel):
 
 
 @pytest.mark.parametrize("make", [SVGPRegressor, DLMRegressor])
+@by_default("DLM")
 def test_sparse_processes_have_noise_of_inputs(make, funnel):
     model = make(noise="input", n_inducing=10, max_iter=25, random_state=0).fit(*funnel)
     std = model.predict_std([[-2.5], [2.5]])

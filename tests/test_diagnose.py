@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitted_once, named
+from families import by_default, by_family, cases_by_family, slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -326,7 +327,7 @@ def data_of(cls, sine, two_classes):
     return two_classes if is_classifier(cls()) else sine
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("a diagnosis", ESTIMATORS))
 def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     with pytest.raises(NotFittedError):
         cls().diagnose()
@@ -372,7 +373,7 @@ TIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "params"), TIGHT, ids=lambda p: getattr(p, "__name__", None))
+@pytest.mark.parametrize(("cls", "params"), cases_by_family("bounds are told of once", TIGHT))
 def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
     X, y = (a[:80] for a in sine)
     kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)
@@ -386,6 +387,7 @@ def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor], ids=named)
+@by_default("Solve")
 def test_too_few_points_for_the_function(cls, waves):
     few = cls(n_inducing=3, random_state=0)
     assert said_by(lambda: few.fit(*waves)) == [few.diagnose()[0].message]
@@ -448,6 +450,7 @@ def test_few_rows_and_many_features_are_warned_of_once(sine):
 
 
 @pytest.mark.parametrize("cls", [cls for cls in INDUCING if cls not in IMAGES], ids=named)
+@slow_cases("Deep", "Classifier")
 def test_more_points_than_rows_are_cut(cls, sine, two_classes):
     X, y = (a[:40] for a in data_of(cls, sine, two_classes))
     make = constructor(cls)
@@ -551,6 +554,7 @@ def test_healthy_defaults_say_nothing(sine, two_classes):
         assert not said_by(lambda model=model: model.fit(*two_classes))
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says():
     said = said_by(lambda: exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {}))
     words = ["Raise n_inducing, now 5", "makes f almost the same", "n_inducing=100 is more than"]

@@ -600,6 +600,7 @@ def test_maps_of_chosen_classes(images_model, digits):
     assert PatchResponsesDisplay.from_estimator(images_model, X, classes=1).axes_.shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_two_classes_and_numbers_have_one_map(digits):
     X, y = digits
     names = np.where(y == 0, "round", "other")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import quad
 from scipy.special import logsumexp
@@ -187,6 +188,7 @@ def test_density_quantiles_and_score_of_a_family_agree(name):
         *(("skewed", "log"), ("process", "arcsinh"), ("process", "bounded")),
     ],
 )
+@slow_cases("process-bounded", "deep-(bounded|box|yeo|standard|range)")
 def test_maps_of_targets_agree(name, map_name):
     rng = np.random.default_rng(1)
     law = transformed(of_moderate_size(name, rng), MAPS[map_name])
@@ -230,6 +232,7 @@ def counts(rng, mean, std, S=1, n=3):
     ("mean", "std"), [(-3.0, 0.5), (0.0, 0.1), (2.0, 1.0), (5.0, 0.01), (6.5, 0.1), (7.4, 0.02)]
 )
 @pytest.mark.parametrize("S", [1, 2])
+@slow_cases("^2-(2|7)", "^1-6")
 def test_counts_agree(mean, std, S):
     rng = np.random.default_rng(0)
     distribution = PredictiveDistribution(counts(rng, mean, std, S))
@@ -461,6 +464,7 @@ MODELS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", MODELS)
+@slow_cases("default", "noise by input")
 def test_other_predictions_are_views(name, table):
     X, y = table
     model = MODELS[name]().fit(X, y)
@@ -518,6 +522,7 @@ def test_densities_of_transformed_targets(name, transform, table):
 
 
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+@by_default("yeo-johnson")
 def test_the_default_predicts_what_it_was_given(transform, table):
     X, y = table
     X, y, rows = X[:40], np.exp(2.0 * y[:40]), slice(0, 3)

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 from conftest import DIRECT, constructor, fitted_once, named, on_each
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal
 from shared import GRID, Calls, constant_density, global_state, kill, labelled, results
@@ -146,6 +147,7 @@ def combinations():
 
 
 @pytest.mark.parametrize(("cls", "likelihood", "loss", "params"), list(combinations()))
+@slow_cases("product", "smoothed", "biased")
 def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
     X, targets = small
     y = targets[likelihood]
@@ -247,6 +249,7 @@ def test_the_log_loss_is_lower_where_noise_varies():
     ("likelihood", "beta"),
     [("gaussian", 0.1), ("gaussian", 1.0), ("student_t", 0.1), ("laplace", 1.0)],
 )
+@by_default("gaussian-0.1")
 def test_intervals_of_the_square_loss_cover(likelihood, beta):
     """Their scale is that of leave-one-out errors."""
     rng = np.random.default_rng(0)
@@ -311,6 +314,7 @@ def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     ],
     indirect=["direct"],
 )
+@by_default("log-fixed", "square-joint")
 def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperparameters):
     """By the loss itself; the best is fitted again on all rows, or kept."""
     params = {"loss": loss, "hyperparameters": hyperparameters, "max_iter": 2, "calibrate": False}
@@ -681,6 +685,7 @@ RESUMED = {
     ("name", "epoch"),
     [(name, epoch) for name in RESUMED for epoch in ((7,) if name == "choice of fixed" else (2,))],
 )
+@by_default("log", "^choice-", "adam")
 def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name, epoch):
     """Also where it died in a later fit than the first."""
     params = {"max_iter": 3, "batch_size": 25, "n_inducing": 5, **RESUMED[name]}

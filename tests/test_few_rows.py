@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from families import by_default
 from sklearn.datasets import make_friedman1, make_moons
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
@@ -401,6 +402,7 @@ def test_a_fit_ends_when_the_evidence_has_converged(monkeypatch):
 
 
 @pytest.mark.parametrize("n_rows", [40, 300])
+@by_default("40")
 def test_a_classifier_is_at_its_optimum(n_rows):
     """Further iterations, from there, do not gain what would be worth an epoch."""
     X, y = make_moons(n_rows, noise=0.3, random_state=0)

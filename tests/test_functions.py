@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, fitted_once, named, quick_parameters
+from families import by_family
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
@@ -95,7 +96,7 @@ def test_moments_of_other_posteriors(model, rows):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cls", REGRESSORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("functions", REGRESSORS))
 def test_functions_are_the_same_everywhere(cls, sine):
     model = cls(**quick_parameters(cls))
     if "image_shape" in model.get_params():

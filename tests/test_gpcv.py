@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import fitted_once
+from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from sklearn.base import clone
@@ -290,6 +291,7 @@ def test_fits_end_at_the_least_error(scheme, sine):
 
 
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
+@by_default("consensus")
 def test_steps_of_the_paper_go_downhill(scheme, sine):
     """One hyper-parameter after another at fixed weights, which hardly let it move."""
     sine = tuple(a[:40] for a in sine)
@@ -417,6 +419,7 @@ def test_splitters_know_rows_by_their_numbers(monkeypatch, sine):
 
 
 @pytest.mark.parametrize("cv", [3, 0.25, KFold(4), [(np.arange(60), np.arange(60, 90))]])
+@by_default("cv3", "0.25")
 def test_folds_of_any_kind(cv, sine):
     model = ADMMGaussianProcessRegressor(cv=cv, random_state=0).fit(*sine)
     assert model.score(*sine) > 0.9
@@ -805,6 +808,7 @@ COORDINATE = {"solver": "coordinate", "scheme": "holdout", "max_iter": 1, "n_res
 
 
 @pytest.mark.parametrize("params", [{}, COORDINATE, {"block_size": 20}], ids=str)
+@by_default("coordinate")
 def test_an_accelerator_finds_what_the_cpu_does(params, sine, pretend):
     """Bounds and θ are the host's, all else is the device's."""
     X, y = (a[:40] for a in sine)

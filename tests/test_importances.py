@@ -8,8 +8,8 @@ from conftest import (
     ESTIMATORS,
     constructor,
     fitted_once,
-    named,
 )
+from families import by_default, by_family, slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -56,7 +56,7 @@ def fits(cls):
 # ---- what they are -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("importances", ESTIMATORS))
 def test_every_estimator_has_them_when_it_is_fitted(cls):
     assert not hasattr(constructor(cls)(), "feature_importances_")
     model = fits(cls)
@@ -73,7 +73,7 @@ def test_every_estimator_has_them_when_it_is_fitted(cls):
     assert {name: id(value) for name, value in vars(model).items()} == before
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("importances", ESTIMATORS))
 def test_they_are_derivatives_of_f(cls):
     """Differences of what the estimator itself predicts give the same."""
     model = fits(cls)
@@ -218,6 +218,7 @@ def test_mixtures_need_those_of_all_their_models():
 
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+@by_default("Regressor")
 def test_of_frames_they_are_of_the_columns(cls):
     """Levels of a category, and where values are missing, count for their column."""
     frame = pd.DataFrame({"a": X[:, 0], "noise": X[:, 3], "same": 1.0})
@@ -263,6 +264,7 @@ CHOICE = [True] * 3 + [False] * 5
     ],
     ids=["sparse", "pipeline", "classes"],
 )
+@slow_cases("sparse")
 def test_inputs_are_selected(model, relevant):
     X, y = relevant
     y = y > np.median(y) if is_classifier(model) else y

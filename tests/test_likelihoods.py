@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 from scipy.stats import kstest, laplace, norm, t
@@ -551,6 +552,7 @@ def test_quantiles_of_mixtures_take_few_steps(spread, power, most, probability, 
 @pytest.mark.parametrize("mean", [-2.0, 1.5, 4.0])
 @pytest.mark.parametrize("var", [1e-6, 0.1, 2.0])
 @torch.no_grad()
+@slow_cases("^0.1.*softplus", "^1e.*4.0-soft", "2.0-1.5-softplus")
 def test_count_quantiles_are_sums_of_the_predictive_probabilities(link, mean, var):
     likelihood = Poisson(link, exposure=2.0)
     q = Marginals(f64([[[mean]], [[mean - 1.0]]]), f64([[[var]], [[2.0 * var]]]))  # (2, 1, 1)
@@ -736,6 +738,7 @@ def test_a_very_uncertain_function_has_variances_of_a_coin():
 
 @pytest.mark.parametrize("name", CLASSES)
 @torch.no_grad()
+@slow_cases("own of three", "robustmax", "probit")
 def test_variances_of_probabilities_are_those_of_draws(name):
     likelihood = CLASSES[name]()
     q = class_example(likelihood)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from families import by_default
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal, norm
 from sklearn.datasets import make_friedman1
@@ -887,6 +888,7 @@ def test_outputs_are_gps_of_their_own_on_shared_features(cls, data):
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.parametrize("cls", ESTIMATORS[:2])
+@by_default("SCGD")
 def test_intervals_of_few_rows_are_wide_enough(cls):
     """The rows that choose the noise must not be a handful: coverage was .59 and .63."""
     X, y = make_friedman1(1500, n_features=6, noise=1.0, random_state=0)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from families import slow_cases
 from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch.data.rows import Rows
@@ -89,6 +90,7 @@ LIKELIHOODS = {
         for j, solver in enumerate(["natural", "adam", "lbfgs"])
     ],
 )
+@slow_cases("softmax-lbfgs", "network-student_t-lbfgs")
 def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
     few = (name, solver) == ("softmax", "lbfgs")  # evaluations of many steps of Newton's
     X, f = (a[: 25 if few else 40] for a in inputs)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from families import by_default, slow_cases
 from scipy.special import ndtr, stdtr
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as k
@@ -113,6 +114,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@slow_cases("nu=[01]")
 def test_kernels(kernel):
     assert_same_numbers(
         GaussianProcessRegressor(kernel + k.WhiteKernel(0.1), optimizer=None).fit(X, y)
@@ -201,6 +203,7 @@ CLASSIFIERS = {
 
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
+@slow_cases("default-three", "logit-two", "ensemble-three", "Laplace-three")
 def test_classifiers(name, labels):
     model = CLASSIFIERS[name].set_params(random_state=0)
     assert_same_classes(model.fit(X, labels.astype(int)))
@@ -230,6 +233,7 @@ def table():
 
 
 @pytest.mark.parametrize("discrete", ["auto", False])
+@by_default("auto")
 def test_the_default_with_its_calibration(table, discrete):
     target = np.round(y) if discrete else y
     model = AutoGaussianProcessRegressor(discrete=discrete, random_state=0).fit(table, target)

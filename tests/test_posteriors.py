@@ -61,6 +61,7 @@ def test_the_posterior_of_hyper_parameters_is_that_of_stan():
     assert_allclose(error, 0.0, atol=0.04)  # of 10,000 draws, four standard errors
 
 
+@pytest.mark.slow
 def test_the_posterior_of_rates_is_that_of_stan():
     """Although q is Gaussian, and the evidence bounded: within 4 % of a deviation."""
     rho, alpha = lattice((3.5, 8.5), (1.2, 7.0), n=7)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import sklearn.gaussian_process
 import torch
-from conftest import CLASSIFIERS, ESTIMATORS, IMAGES, fitted_once, named, quick_parameters
+from conftest import CLASSIFIERS, ESTIMATORS, IMAGES, fitted_once, quick_parameters
+from families import by_family
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import (
@@ -91,7 +92,7 @@ def test_gradients_for_many_rows(method, sine):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cls", REGRESSORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("gradients of predictions", REGRESSORS))
 def test_gradients_of_every_regressor(cls, sine):
     model = fitted_once(cls(**quick_parameters(cls)), *sine)
     for options in ({}, {"latent": True}) if hasattr(model, "posterior_") else ({},):

@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from conftest import sklearn_checks
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import approx_fprime
@@ -205,11 +204,6 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
 
 
 # ---- the estimator -----------------------------------------------------------------------------
-
-
-@sklearn_checks([ExactProcessRegressor(kernels=["rbf", "constant"])])
-def test_checks_of_processes(estimator, check):
-    check(estimator)
 
 
 def test_outliers_among_many_rows_count_for_less():

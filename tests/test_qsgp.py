@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -192,6 +193,7 @@ def test_terms_of_any_column_without_bias(kind, size):
 
 @pytest.mark.parametrize(("size", "n_batch", "n_control"), [(1, 2, 2), (2, 1, 0)])
 @pytest.mark.parametrize(("kind", "m"), [("fourier", 4), ("dense", 3), ("diagonal", 3)])
+@slow_cases("(dense|diagonal)-3-2")
 def test_estimates_of_the_bound_without_bias(kind, m, n_control, size, n_batch):
     """All of (D1): μ, dense and diagonal columns, log|S|; and the gradients of all of it (F.1)."""
     model, (X, rows) = make_model(kind, m, c=1), make_rows()
@@ -1058,6 +1060,7 @@ def shaped(shape, **params):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@by_default("laplace", "odd", "some dense")
 def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
     X, y = sine
     ours, theirs = (shaped(shape, device=d).fit(X, y) for d in ("pretend", None))
@@ -1069,6 +1072,7 @@ def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
 @pytest.mark.parametrize(
     ("shape", "of_block"), [("all dense", 1), ("some dense", 1), ("odd", 2), ("terms", 2)]
 )
+@by_default("some dense", "odd")
 def test_a_step_asks_whether_its_block_has_a_factor(shape, of_block, sine, pretend):
     """And, where a cosine is without its sine, whether that is in the block; nothing is copied."""
 

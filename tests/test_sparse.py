@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from torch import distributions
@@ -576,6 +577,7 @@ STATIONARY = {"softmax": 1e-2, "robustmax": 5e-3}
 
 @pytest.mark.parametrize("shape", [{"M2": 4}, {"M2": 4, "prior": True}], ids=str)
 @likelihoods
+@slow_cases("robustmax.*prior")
 def test_best_q_is_stationary(name, shape):
     """From zero sites, for every likelihood."""
     P = 2 if name in ("student_t", "poisson") else 1
@@ -674,6 +676,7 @@ def test_partial_derivatives_at_the_best_q_are_total_ones(dense, shape, layers):
 
 
 @pytest.mark.parametrize("name", ["gaussian", "student_t", "poisson"])
+@slow_cases("student_t")
 def test_total_derivatives_are_finite_differences(name):
     """Of the bound at its best q, along a random direction of each parameter."""
     p = make_problem(4, likelihood=ALL_LIKELIHOODS[name](), M2=3)

@@ -15,6 +15,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_array_equal
 
 from skgpstoch import (
@@ -275,6 +276,21 @@ def left_by_kill(sine, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("write", "how"), HOSTILE, ids=[f"{w.__name__}-{h}" for w, h in HOSTILE])
+@slow_cases(
+    "cut at 0.[19]",
+    "flip in [123]",
+    "blank at 0.[49]",
+    "an empty",
+    "a list",
+    "a tensor",
+    "a best weight",
+    "a moment",
+    "a rate",
+    "random numbers",
+    "without [bsow]",
+    "of words",
+    "of another type",
+)
 def test_a_hostile_file_is_a_warning_and_a_fresh_start(
     few, tmp_path, left_by_kill, capsys, write, how
 ):

@@ -9,7 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from conftest import ESTIMATORS, constructor, every_classifier, fitted_once, named
+from conftest import ESTIMATORS, constructor, every_classifier, fitted_once
+from families import by_family, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -127,6 +128,7 @@ def fixed_kernel(variance):
     ],
     ids=str,
 )
+@slow_cases("0, 1", "'yes'", "2.0", "10")
 def test_labels(quick_classifier, sine, names):
     X, y = sine
     codes = np.digitize(y, np.quantile(y, np.arange(1, len(names)) / len(names)))
@@ -350,7 +352,10 @@ def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     assert_array_equal(copied, again)
 
 
-@pytest.mark.parametrize("cls", [cls for cls in ESTIMATORS if is_classifier(cls())], ids=named)
+@pytest.mark.parametrize(
+    "cls",
+    by_family("certainty of probabilities", [cls for cls in ESTIMATORS if is_classifier(cls())]),
+)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_every_classifier_knows_how_certain_its_probabilities_are(cls, n_classes):
     """At most ½, the same for both of two classes, and whatever the batch."""

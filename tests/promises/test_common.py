@@ -20,6 +20,8 @@ from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skgpstoch.ensembles.class_process import ExactProcessClassifier
+from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.methods.qsgp import rvm
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
@@ -71,6 +73,16 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
         less = {"max_iter": 1, "n_subset": 0} if type(estimator) not in HELD_OUT + DROP_IN else {}
         params = estimator.get_params()
         estimator = clone(estimator).set_params(**{k: v for k, v in less.items() if k in params})
+    check(estimator)
+
+
+@sklearn_checks(
+    [
+        ExactProcessRegressor(kernels=["rbf", "constant"]),
+        ExactProcessClassifier(kernels=["rbf"]),
+    ]
+)
+def test_checks_of_processes(estimator, check):
     check(estimator)
 
 

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DROP_IN, ESTIMATORS, FINITE_ONE, IMAGES, OF_OTHERS, constructor, named
+from families import PROMISES, by_default, representatives, some_of, unless
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Calls, kill
 from sklearn.base import clone, is_classifier
@@ -64,13 +65,6 @@ CHEAP = {
     sg.ADMMGaussianProcessRegressor: {"max_iter": 1},
     sg.DLMClassifier: {"max_iter": 1, "loss": sg.LogLoss("product", n_samples=2)},
 }
-
-
-def some_of(cases, covering):
-    """Parameters of a test: cases, of which these are in the default run."""
-    return [
-        pytest.param(case, marks=() if case in covering else pytest.mark.slow) for case in cases
-    ]
 
 
 @pytest.fixture
@@ -301,8 +295,9 @@ def trains(cls):
     return cls not in DROP_IN
 
 
+ONE_OF_EACH = representatives(PROMISES.index("same bits on an accelerator"), ESTIMATORS)
 SCENARIOS = {  # with whom, and who stands for all in the default run
-    plain: (lambda cls: True, ESTIMATORS),
+    plain: (lambda cls: True, ONE_OF_EACH),
     weights: (takes("sample_weight"), [sg.SVGPClassifier]),
     exposure: (takes("exposure"), [sg.SVGPRegressor]),
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
@@ -324,7 +319,7 @@ SCENARIOS = {  # with whom, and who stands for all in the default run
 def pairs():
     for scenario, (fits, covering) in SCENARIOS.items():
         for cls in filter(fits, ESTIMATORS):
-            marks = () if cls in covering else pytest.mark.slow
+            marks = unless(cls not in covering)
             yield pytest.param(scenario, cls, marks=marks, id=f"{scenario.__name__}-{named(cls)}")
 
 
@@ -396,6 +391,7 @@ def of_parts(device, likelihood, loss, solver):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("likelihood", "loss", "solver"), list(products()))
+@by_default("student_t", "softplus", "bernoulli", "lbfgs")
 def test_parts_are_the_same_to_the_last_bit(
     likelihood, loss, solver, alike, few_iterations, few_newton_steps_from_both_starts, pretend
 ):
@@ -531,7 +527,7 @@ AROUND = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", some_of(AROUND, ["automatic", "automatic classes"]))
+@pytest.mark.parametrize("name", some_of(AROUND, ["automatic"]))
 def test_estimators_around_others(name, small, alike, pretend, monkeypatch):
     rows = np.concatenate([X, X + 0.01])
 
@@ -697,7 +693,6 @@ FIRST = [
     "svgp adam",
     "dlm",
     "dlm classes",
-    "dlm product",
     "qsgp",
     "networks",
     "deep",
@@ -753,7 +748,7 @@ PREDICT = {
     "deep": QUIET["deep"],
     "convolutional": QUIET["convolutional"],
 }
-FIRST_BLOCKS = ["scgd", "svgp natural", "svgp classes", "robust", "networks", "deep"]
+FIRST_BLOCKS = ["scgd", "svgp natural", "svgp classes", "networks"]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import DEEP, DIRECT, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, named
+from families import by_family
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
@@ -96,7 +97,7 @@ def documented_parameters(obj, section="Parameters"):
     return {name.strip(): p.type for p in sections for name in p.name.split(",")}
 
 
-@pytest.fixture(scope="module", params=ESTIMATORS, ids=named)
+@pytest.fixture(scope="module", params=by_family("documented attributes", ESTIMATORS))
 def fitted(request):
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])

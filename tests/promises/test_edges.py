@@ -17,8 +17,8 @@ from conftest import (
     constructor,
     few_rows,
     fitted_once,
-    named,
 )
+from families import by_family
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
@@ -524,7 +524,7 @@ SCALARS_OF_NUMPY = {bool: np.bool_, int: np.int64, float: np.float64, str: np.st
 
 
 @pytest.mark.filterwarnings("ignore:ADMM did not converge")
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("scalars of NumPy", ESTIMATORS))
 def test_parameters_may_be_scalars_of_numpy(cls):
     """As a search takes them from arrays of strings, numbers or booleans; the model is the same."""
     params = {"max_iter": 2} if "max_iter" in cls().get_params() else {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 
 import joblib
 import numpy as np
@@ -21,8 +19,8 @@ from conftest import (
     NETWORKS,
     TRAINED,
     constructor,
-    named,
 )
+from families import by_family, slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
@@ -111,7 +109,7 @@ def assert_unmoved(model, sine, where):
 
 
 @pytest.mark.parametrize("where", ["all at once"])
-@pytest.mark.parametrize("cls", TRAINED, ids=named)
+@pytest.mark.parametrize("cls", by_family("same bits whatever torch is set to", TRAINED))
 def test_deep_models_are_the_same_to_the_bit(cls, where, sine):
     assert_unmoved(small(cls), sine, where)
 
@@ -126,7 +124,9 @@ def shortest(cls):
     return short if cls in HELD_OUT + DROP_IN else {"max_iter": 2, **short}
 
 
-@pytest.mark.parametrize("cls", [*OTHERS, AutoGaussianProcessRegressor], ids=named)
+@pytest.mark.parametrize(
+    "cls", by_family("same bits whatever torch is set to", [*OTHERS, AutoGaussianProcessRegressor])
+)
 def test_other_models_are_the_same_to_the_bit(cls, sine):
     X, y = (a[FEW] for a in sine)
     X = np.tile(X, 8) if cls in IMAGES else X
@@ -165,6 +165,7 @@ KINDS = {
 
 @pytest.mark.parametrize("where", EITHER)
 @pytest.mark.parametrize("kind", KINDS)
+@slow_cases("float64")
 def test_models_of_every_kind_are_the_same_to_the_bit(kind, where, sine):
     cls, params = KINDS[kind]
     assert_unmoved(small(cls, **params), sine, where)
@@ -206,58 +207,3 @@ def test_likelihoods_check_their_parameters_in_float64():
         assert Poisson(exposure=1e-9).exposure == 1e-9  # no 0, of which it would complain
     with torch.device("meta"):
         Poisson(exposure=2.0)
-
-
-# ---- what a process has set stays --------------------------------------------------------------
-
-FIRST_FITS = """
-import os, random, sys, warnings
-import numpy as np
-import torch
-from sklearn.gaussian_process.kernels import RBF
-import skgpstoch as sg
-
-def settings():
-    return {
-        "filters": list(warnings.filters),
-        "numpy errors": np.geterr(),
-        "dtype": torch.get_default_dtype(),
-        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
-        "generators": repr((random.getstate(), np.random.get_state(), torch.get_rng_state())),
-        "gradients": torch.is_grad_enabled(),
-        "environment": dict(os.environ),
-        "sympy": "sympy" in sys.modules,
-    }
-
-warnings.simplefilter("ignore")
-X = np.random.default_rng(0).standard_normal((20, 16))
-few = {"max_iter": 1}
-small = {"n_inducing": 5, **few}
-before = settings()
-for model in (
-    sg.ADMMGaussianProcessRegressor(**few),
-    sg.AutoGaussianProcessRegressor(),
-    sg.ConvolutionalGPRegressor(image_shape=(4, 4), patch_shape=(3, 3), **small),
-    sg.DeepGPRegressor(**small),
-    sg.DLMRegressor(**small),
-    sg.GaussianProcessClassifier(),
-    sg.GaussianProcessRegressor(RBF()),
-    sg.QSGPRegressor(learn_kernel=True, n_components=20, **few),
-    sg.QSGPRegressor(solver="adagrad", n_components=20, **few),
-    sg.QSRVMClassifier(**few),
-    sg.SCGDGaussianProcessRegressor(**few),
-    sg.SCGDGaussianProcessRegressor(solver="adadelta", **few),
-    sg.SVGPRegressor(solver="lbfgs", **small),
-    sg.SVGPClassifier(solver="lbfgs", **small),
-):
-    y = X[:, 0] > 0 if "Classifier" in type(model).__name__ else X[:, 0]
-    model.fit(X, y).predict(X)
-    now = settings()
-    print(*(f"{model}: {k}\\n" for k in before if now[k] != before[k]), sep="", end="")
-"""
-
-
-def test_first_fits_leave_the_process_as_it_was():
-    """In a fresh one, where torch would import sympy, which adds a filter of warnings."""
-    job = subprocess.run([sys.executable, "-c", FIRST_FITS], capture_output=True, text=True)
-    assert (job.stdout, job.returncode) == ("", 0), job.stderr

@@ -21,6 +21,7 @@ from conftest import (
     fitted_once,
     named,
 )
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.stats import multivariate_normal, norm
@@ -722,6 +723,7 @@ def test_a_fixed_white_kernel_is_the_noise(quick_finite, two_outputs, noise, n_o
 
 @pytest.mark.parametrize("noise", ["auto", "validation", "profiled", "learned"])
 @pytest.mark.parametrize("early_stopping", [True, False])
+@slow_cases("False-(auto|profiled)", "True-(validation|learned)")
 def test_noise_options(quick_finite, sine, noise, early_stopping):
     """Each finds the noise of a model that is able to fit: 0.01."""
     model = quick_finite(
@@ -819,6 +821,7 @@ def test_feature_map_sees_the_inputs_as_they_are(quick, sine):
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
+@slow_cases("SVGPRegressor-norm", "SCGD.*dropout")
 def test_layers_with_two_modes(quick, sine, layer):
     """Training uses one, predictions the other: they depend neither on chance nor on the batch."""
     module = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer)
@@ -895,6 +898,7 @@ def test_feature_map_with_a_kernel_in_a_search(quick_finite, sine):
 
 # ------------------------------------------------------------------------------- training options
 @pytest.mark.parametrize("activation", ["identity", "relu", "tanh", "logistic", "silu", "gelu"])
+@slow_cases("identity", "logistic", "gelu")
 def test_activations(quick_finite, sine, activation):
     X, y = sine
     model = quick_finite(activation=activation).fit(X, y)
@@ -923,6 +927,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
+@slow_cases("10000")
 def test_batch_sizes(quick, sine, batch_size):
     X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)

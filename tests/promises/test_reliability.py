@@ -27,6 +27,7 @@ from conftest import (
     named,
     on_each,
 )
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -1027,6 +1028,7 @@ def test_constant_target(quick_kind, sine, value):
 
 @few_iterations
 @nothing_to_learn
+@slow_cases("student_t", "ensemble")
 def test_constant_and_duplicated_columns(quick_kind, sine):
     X, y = sine
     plain = fitted_once(quick_kind(max_iter=5), X, y).score(X, y)
@@ -1049,6 +1051,7 @@ def test_duplicated_rows(quick_kind, sine):
 
 @few_iterations
 @pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (12, 1)])
+@slow_cases("-3-2")
 def test_few_rows(quick_kind, sine, n_rows, n_outputs):
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     if n_outputs == 2:
@@ -1085,6 +1088,7 @@ def test_more_columns_than_rows(quick_kind):
 
 @few_iterations
 @pytest.mark.parametrize("scale", [1e-150, 1e150])
+@slow_cases("FITC.*-1", r"student_t.*\+", "ensemble.*-150", r"DLM.*\+")
 def test_scale_of_the_target(quick_kind, sine, scale):
     X, y = sine
     unit = fitted_once(quick_kind(max_iter=5), X, y)

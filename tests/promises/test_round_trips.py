@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import DEEP, ESTIMATORS, IMAGES, SPARSE, constructor, named
+from families import by_family, some_of
 from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -134,7 +135,7 @@ def fit(model, inputs=X, y=None, **known):
 # ---- every estimator ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("same bits in every file", ESTIMATORS))
 def test_every_estimator(cls, tmp_path):
     shape = {"image_shape": (2, 2), "patch_shape": (2, 1)} if cls in IMAGES else {}
     model = constructor(cls)(**shape)
@@ -163,7 +164,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", some_of(OTHERS, ["classes", "stack"]))
 def test_estimators_around_others(name, tmp_path):
     make, y = OTHERS[name]
     model = fit(make(), y=y)

@@ -24,6 +24,7 @@ from conftest import (
     named,
     on_each,
 )
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import poisson
 from shared import GRID, constant_density, global_state, kill, labelled, results
@@ -193,6 +194,7 @@ few_iterations = pytest.mark.usefixtures("few_iterations")
 @few_iterations
 @few_rows
 @pytest.mark.parametrize(("cls", "params"), COMBINATIONS)
+@slow_cases("SVGPClassifier-lbfgs-softmax", "deep", "SolveGPRegressor-lbfgs-[ls]")
 def test_every_combination_beats_a_constant(cls, params, small):
     X, targets = small
     y = targets_for(params, targets)
@@ -440,6 +442,7 @@ def test_only_the_kernel_is_positional(quick_any):
 
 # ------------------------------------------------------------------------------------- accuracy
 @pytest.mark.parametrize("solver", ["lbfgs", "collapsed", "natural", "adam"])
+@by_default("lbfgs", "natural")
 def test_a_sine_is_learned_with_honest_uncertainty(quick_sparse, sine, solver):
     epochs = {"lbfgs": 10, "adam": 350}.get(solver, 140)
     params = {"solver": solver, "max_iter": epochs, "n_inducing": 20, "inducing_points": "kmeans"}
@@ -497,6 +500,9 @@ ABSURD = [
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter=60 epochs")  # as it did
 @pytest.mark.parametrize(("cls", "likelihood"), ABSURD)
+@by_default(
+    "SVGPRegressor-laplace", "DLMRegressor-student_t", "DeepKernelEnsembleRegressor-laplace"
+)
 def test_one_absurd_row_ruins_no_heavy_tailed_fit(cls, likelihood):
     """It is not in the moments that the targets are scaled by."""
     X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
@@ -1096,6 +1102,7 @@ def test_absurd_learning_rates_recover_or_say_why(quick_any, sine, rate, solver)
 @pytest.mark.parametrize("solver", ["lbfgs", "natural", "adam"])
 @pytest.mark.parametrize("n_rows", [2])
 @pytest.mark.parametrize("early_stopping", [True, False])
+@slow_cases("^False-2-(natural|adam)-DLM", "^True-2-(natural|adam)-SVGP")
 def test_few_rows(quick_any, sine, solver, n_rows, early_stopping):
     epochs = 1 if solver == "lbfgs" else 2
     params = {"solver": solver, "n_inducing": "auto", "max_iter": epochs}

@@ -26,6 +26,7 @@ from conftest import (
     fitted_once,
     named,
 )
+from families import slow_cases
 from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone, is_classifier
@@ -185,6 +186,9 @@ FITS = {
 
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", FITS)
+@slow_cases(
+    "fixed", "variance", "^(BSGD|SolveGPC)", "brier", "log$", "student-t", "kmeans", "learned-noise"
+)
 def test_integer_weights_are_repeated_rows(case, problem):
     cls, params, kind = FITS[case]
     X, y, known = problem(kind)
@@ -330,6 +334,7 @@ DETERMINISTIC = {
 
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", DETERMINISTIC)
+@slow_cases("^lbfgs-(student|laplace)")
 def test_weights_without_merging(case, problem, unmerged):
     """Scalings, initial values, training and the closing pass, all by weights."""
     cls, params, kind = DETERMINISTIC[case]
@@ -991,6 +996,7 @@ def test_weight_zero_is_absence(cls, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@slow_cases("DLM")
 def test_ones_are_none(cls, problem, monkeypatch):
     """With zeros beside them as well; in fits, streams and evidence, of many rows or few."""
     X, y, _ = problem(kind_of(cls))

@@ -554,7 +554,6 @@ def test_healthy_defaults_say_nothing(sine, two_classes):
         assert not said_by(lambda model=model: model.fit(*two_classes))
 
 
-@pytest.mark.slow
 def test_the_page_does_what_it_says():
     said = said_by(lambda: exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {}))
     words = ["Raise n_inducing, now 5", "makes f almost the same", "n_inducing=100 is more than"]

@@ -29,7 +29,7 @@ from .race import Entrant, Judged
 
 def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, began: float) -> None:
     """Fit to the rows of a source, which has all that is known of them."""
-    stored = Stored.of(automatic, source, y, sample_weight)
+    stored = StoredSample.of(automatic, source, y, sample_weight)
     sample = stored.sample
     rows = automatic._checked(sample.X, sample.y, sample.weight, least=2)
 
@@ -48,7 +48,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, be
     fits.on_end()
 
 
-class Stored(NamedTuple):
+class StoredSample(NamedTuple):
     """A table that is read in chunks, and random rows of it.
 
     Parameters
@@ -69,7 +69,7 @@ class Stored(NamedTuple):
     seed: int
 
     @classmethod
-    def of(cls, automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> Stored:
+    def of(cls, automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> StoredSample:
         """Draw the sample.
 
         Raises

@@ -1,5 +1,7 @@
 """Process groups: two processes in one launch, and what one process is told."""
 
+import copy
+import pickle
 import sys
 import types
 
@@ -170,14 +172,21 @@ def check_resumed(folder):
 # ---- one process -------------------------------------------------------------------------------
 
 
-def test_one_process_of_all_is_alone(not_launched):
-    with process_group(rank=0, size=1) as group:
-        assert group is current() is ALONE
+def test_one_process_of_all_fits_as_more_do(not_launched):
+    X, y = rows()
+    with process_group(rank=0, size=1) as group, few_are_many():
+        assert group is current() is copy.deepcopy(group) is pickle.loads(pickle.dumps(group))
+        assert group is not ALONE
+        one = model().fit(X, y).predict(X)
         assert not dist.is_initialized()
         with pytest.raises(RuntimeError, match="process_group is in use"):
             process_group(rank=0, size=1).__enter__()
     with process_group(rank=0, size=1):  # the other one has ended
         pass
+    with few_are_many():
+        two = on_ranks(lambda group: fit_mine(group, model()), 2)[0].predict(X)
+    assert_allclose(one, two, atol=1e-10)
+    assert np.abs(model().fit(X, y).predict(X) - one).max() > 1e-6  # whose sample is all rows
 
 
 def test_outside_of_a_launcher_it_says_what_to_do(not_launched, monkeypatch):

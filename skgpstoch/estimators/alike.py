@@ -28,7 +28,8 @@ def check_alike(estimator: Any, group: Group, X: Any) -> None:
     ValueError
         On every rank: it names the parameter that differs.
     """
-    refuse_loop()
+    if group.size > 1:
+        refuse_loop()
     with agreed(group):
         estimator._validate_params()
         asked = asked_for(estimator, X)

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from .data.asked import check_coverage
+from .data.read_ahead import read_ahead
 from .data.row_source import RowSource
+from .data.stored import is_frame
 from .wrappers import predict_distribution
 
 __all__ = ["predict_to"]
@@ -83,8 +85,11 @@ def predictions(
     estimator: Any, rows: RowSource, coverage: float | None, is_classifier: bool
 ) -> Iterator[Named]:
     """Yield the columns of each chunk."""
-    for chunk in rows.chunks():
-        X = as_fitted(estimator, rows.feature_names, chunk.X)
+    takes_frames = rows.transform is None and is_frame(rows.example.X)
+    for chunk in read_ahead(rows.read(None)) if takes_frames else rows.chunks():
+        if not len(chunk):
+            continue
+        X = chunk.X if takes_frames else as_fitted(estimator, rows.feature_names, chunk.X)
         if is_classifier:
             yield of_classes(estimator, X)
             continue

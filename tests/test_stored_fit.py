@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
@@ -25,7 +27,12 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.estimators import group_fit
+from skgpstoch.estimators import group_fit, stored_fit
+from skgpstoch.models import sparse
+from skgpstoch.objectives import ensemble
+from skgpstoch.objectives.ensemble import EnsembleObjective
+from skgpstoch.objectives.natural import RunningObjective
+from skgpstoch.training import stored_rows
 
 PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
@@ -185,6 +192,105 @@ def test_several_outputs_and_transformed_targets(table, new):
     model.fit(SequenceRows(X, both, chunk_rows=317))
     expected = np.exp(np.stack([new[1], -new[1]], 1))
     assert np.abs(np.log(model.predict(new[0]) / expected)).mean() < 0.1
+
+
+# ---- what a sample must not decide ---------------------------------------------------------------
+
+
+def recorded(monkeypatch, cls, name="forward"):
+    """Record the minibatches that objectives of a class see."""
+    seen, original = [], getattr(cls, name)
+
+    def forward(self, X, rows, generator):
+        seen.append((X, rows))
+        return original(self, X, rows, generator)
+
+    monkeypatch.setattr(cls, name, forward)
+    return seen
+
+
+def test_the_bound_counts_all_rows_when_some_are_held_out(table, monkeypatch):
+    X, y = table
+    counts = []
+    original = RunningObjective.__init__
+
+    def init(self, model, n_rows, **options):
+        counts.append(n_rows)
+        original(self, model, n_rows, **options)
+
+    monkeypatch.setattr(RunningObjective, "__init__", init)
+    params = {"n_inducing": 20, "solver": "collapsed", "max_iter": 1, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        SVGPRegressor(early_stopping=True, **params).fit(SequenceRows(X, y, chunk_rows=317))
+    assert counts == [N - 150]  # half of the sample is held out
+
+
+def test_members_of_an_ensemble_are_blind_to_their_folds(table, monkeypatch):
+    X, y = table
+    seen = recorded(monkeypatch, EnsembleObjective)
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
+    model.fit(SequenceRows(X, y, chunk_rows=317))
+    folds = torch.cat([rows.fold for _, rows in seen])
+    _, counts = folds.unique(return_counts=True)
+    assert set(folds.tolist()) == {-1, 0, 1}
+    assert counts[1] == counts[2]
+    held_out = model.held_out_
+    assert (np.diff(held_out.rows) > 0).all()
+    assert_allclose(y[held_out.rows] - held_out.mean[:, 0], held_out.error[:, 0], atol=1e-6)
+
+
+def test_rows_in_one_order_are_all_trained_on(table, monkeypatch):
+    X, y = table
+    monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
+    monkeypatch.setattr(stored_fit, "EPOCH_ROWS", 500)
+    seen = recorded(monkeypatch, RunningObjective)
+    rows = ChunkRows(chunks_of(X, y, size=100), buffer_rows=200)
+    params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
+    SVGPRegressor(**params).fit(rows)
+    n_distinct = len(torch.cat([known.y for _, known in seen]).unique())
+    assert n_distinct == N
+
+
+def test_few_weights_that_are_not_1(table, new):
+    X, y = table
+    weight = np.ones(N)
+    weight[[3, 1700]] = 2.0, 3.0
+    whole = closed().fit(X, y, weight)
+    model = closed().fit(SequenceRows(X, y, sample_weight=weight, chunk_rows=100))
+    assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
+    trained = SVGPRegressor(n_inducing=80, solver="collapsed", max_iter=3, random_state=0)
+    trained.fit(SequenceRows(X, y, sample_weight=weight, chunk_rows=100))
+    assert trained.posterior_.n_rows == N + 3
+
+
+def test_targets_outside_the_sample_are_checked(table):
+    X, y = table
+    counts = np.random.default_rng(0).poisson(np.exp(y)).astype(float)
+    counts[1990] = 2.5
+    model = closed(likelihood="poisson", kernel=KERNEL)
+    with pytest.raises(ValueError, match="y must hold counts"):
+        model.fit(SequenceRows(X, counts, chunk_rows=317))
+
+
+def test_networks_that_are_closed_keep_no_features_of_all_rows(table, monkeypatch):
+    X, y = table
+    monkeypatch.setattr(ensemble, "MANY_ROWS", 1000)
+    monkeypatch.setattr(sparse, "block_rows", lambda device, width: 256)
+    widest = []
+    original = torch.cat
+
+    def cat(tensors, *args, **kwargs):
+        found = original(tensors, *args, **kwargs)
+        widest.append(len(found))
+        return found
+
+    monkeypatch.setattr(ensemble.torch, "cat", cat)
+    model = DeepKernelEnsembleRegressor(
+        loss="elbo", likelihood="gaussian", n_estimators=1, max_iter=2, random_state=0
+    )
+    model.fit(SequenceRows(X, y, chunk_rows=317))
+    assert max(widest) < 1000
 
 
 # ---- what cannot be done -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..data.reduce import ALONE, Group
 from ..data.rows import Rows
 from ..features.base import Basis
 from ..likelihoods.real import AdditiveNoise
@@ -38,7 +39,7 @@ def calibrated(
         n, ones = len(block) // basis.n_samples, torch.ones_like(block.y)
         parts.append((*left_out, basis.n_samples * block.weighted(ones)[:n]))
     square, var, spread, weight = (torch.cat(part) for part in zip(*parts, strict=True))
-    scale = variance_scale(square, var, spread, weight)
+    scale = variance_scale(square, var, spread, weight, rows.group)
     scaled = copy.deepcopy(model)
     scaled.features.scale_variance(scale)
     likelihood = cast(AdditiveNoise, scaled.likelihood)
@@ -84,15 +85,27 @@ def leave_one_out(
     return error.mean(-1).square().mT, var.mT, error.var(-1, correction=0).mT
 
 
-def variance_scale(square: Tensor, var: Tensor, spread: Tensor, weight: Tensor) -> float:
-    """c with which squares have the mean Σ c·var + spread, relative to these; (N, P) each."""
+def variance_scale(
+    square: Tensor, var: Tensor, spread: Tensor, weight: Tensor, group: Group = ALONE
+) -> float:
+    """c with which squares have the mean Σ c·var + spread, relative to these; (N, P) each.
+
+    Sums are over the rows of the whole group.
+    """
+
+    def total(values: Tensor) -> float:
+        found = values.sum()
+        group.sum_(found)
+        return float(found)
 
     def excess(c: float) -> float:
-        return float((weight * (square / (c * var + spread) - 1.0)).sum())
+        return total(weight * (square / (c * var + spread) - 1.0))
 
-    if not spread.any():
-        return max(float((weight * square / var).sum() / weight.sum()), LEAST_SCALE)
-    low, high = math.log(LEAST_SCALE), math.log(max(float((square / var).max()), 1.0))
+    if not group.flag(bool(spread.any())):
+        return max(total(weight * square / var) / total(weight), LEAST_SCALE)
+    highest = torch.cat([(square / var).flatten(), var.new_ones(1)]).max()
+    group.max_(highest)
+    low, high = math.log(LEAST_SCALE), math.log(float(highest))
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if excess(math.exp(middle)) > 0.0 else (low, middle)

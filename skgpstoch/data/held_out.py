@@ -42,6 +42,11 @@ class HeldOutPredictions(NamedTuple):
     mean: np.ndarray
     cdf: np.ndarray
 
+    def numbered(self, rows: np.ndarray) -> HeldOutPredictions:
+        """Return the same of rows that have other numbers, in increasing order of these."""
+        order = np.argsort(rows)
+        return HeldOutPredictions(rows[order], *(column[order] for column in self[1:]))
+
     def of(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return those of some rows, all of which have predictions."""
         where = np.searchsorted(self.rows, rows)

@@ -29,7 +29,7 @@ class Roles:
     others : dict of str to (str or list of str)
         Columns of y, weight, exposure, y_std.
     dtype : dtype or None
-        Of X; None: X is a pandas frame, which is transformed.
+        Of X; None: X is a pandas frame, which somebody has to make numbers of.
     """
 
     schema: Any
@@ -98,7 +98,7 @@ def roles_of(
     others : dict of str to (str or list of str)
         Columns of y, weight, exposure, y_std.
     transforms : bool
-        Whether X is transformed, so that it need not be numbers.
+        Whether X is transformed, as a frame.
 
     Raises
     ------
@@ -113,10 +113,13 @@ def roles_of(
     refuse_absent(schemas, [*names, *taken])
     refuse_twice({"features": names, **{ROLE.get(k, k): each for k, each in listed.items()}})
     kinds = {name: common_type(schemas, name) for name in [*names, *taken]}
-    for name, kind in kinds.items():
-        refuse_type(name, kind, frame=transforms and name in names, label=name in taken)
-    short = all(is_short(kinds[name]) for name in names)
-    dtype = None if transforms else np.dtype(np.float32 if short else np.float64)
+    for name in taken:
+        refuse_type(name, kinds[name], label=True)
+    if transforms or not all(map(is_number, (kinds[name] for name in names))):
+        dtype = None
+    else:
+        short = all(is_short(kinds[name]) for name in names)
+        dtype = np.dtype(np.float32 if short else np.float64)
     return Roles(pa.schema(list(kinds.items())), names, dict(others), dtype)
 
 
@@ -182,8 +185,16 @@ def common_type(schemas: Mapping[str, Any], name: str) -> Any:
     return kind
 
 
-def refuse_type(name: str, kind: Any, frame: bool, label: bool) -> None:
-    """Raise a ValueError for a column that cannot be read.
+def is_number(kind: Any) -> bool:
+    """Tell whether a type is that of numbers or booleans."""
+    from pyarrow import types
+
+    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    return bool(numeric or types.is_boolean(kind))
+
+
+def refuse_type(name: str, kind: Any, label: bool = False) -> None:
+    """Raise a ValueError for a column that is not numbers.
 
     Parameters
     ----------
@@ -191,15 +202,12 @@ def refuse_type(name: str, kind: Any, frame: bool, label: bool) -> None:
         Of the column.
     kind : pyarrow.DataType
         Its type.
-    frame : bool
-        Whether it is part of a frame that is transformed, so that it may be anything.
-    label : bool
+    label : bool, default=False
         Whether it may hold labels.
     """
     from pyarrow import types
 
-    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    if frame or numeric or types.is_boolean(kind):
+    if is_number(kind):
         return
     held = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_temporal(held):

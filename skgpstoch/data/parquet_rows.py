@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .chunk import Chunk
-from .parquet_columns import roles_of
+from .parquet_columns import refuse_type, roles_of
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
 from .stored import is_frame
 
@@ -97,6 +97,12 @@ class ParquetRows(RowSource):
     def n_units(self) -> int:
         """How many row groups there are."""
         return len(self.units)
+
+    def check_inputs(self) -> None:
+        """Raise a ValueError if X has to be transformed, and is not."""
+        if self.transform is None:
+            for name in self.roles.features:
+                refuse_type(name, self.roles.schema.field(name).type)
 
     @property
     def stored_names(self) -> list[str]:

@@ -89,8 +89,13 @@ class RowSource(ABC):
     @cached_property
     def inputs(self) -> Inputs:
         """How X is made of what is stored; fits the transformer if it is not fitted."""
+        self.check_inputs()
         transform = fitted_transform(self.transform, self.sample_stored)
         return inputs_of(transform, self.example.X, self.stored_names, self.example.where)
+
+    def check_inputs(self) -> None:
+        """Raise a ValueError if what is stored cannot be X as it is, and is not transformed."""
+        return  # of most sources chunks tell
 
     @property
     def n_features(self) -> int:

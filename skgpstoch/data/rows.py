@@ -182,6 +182,13 @@ class Rows(_Columns):
         """How many rows these count for, Σ weight, with all other parts."""
         return self.own_weight if self.whole is None else self.whole.weight
 
+    def counted_for(self) -> float:
+        """How many rows these, and all other parts if they are summed over, count for."""
+        if self.group.size == 1:
+            return self.own_weight
+        (weight,) = self.total(torch.tensor([self.own_weight], dtype=torch.float64))
+        return float(weight)
+
     @property
     def mean_weight(self) -> float:
         """How many rows one of these counts for in the mean."""
@@ -192,7 +199,7 @@ class Rows(_Columns):
         """Of values (N, P), each row as often as it counts: (P,)."""
         if self.group.size > 1:
             (total,) = self.total(self.weighted(values).sum(0))
-            return total / self.n_effective
+            return total / self.counted_for()
         if self.weight is None:
             return values.mean(0)
         return self.weighted(values).sum(0) / self.own_weight

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
 from ..data.findings import Diagnosis
+from ..data.row_source import RowSource
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
@@ -33,6 +34,7 @@ from ..recipes.parameters import Training
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts
+from .stored_automatic import Stored
 
 PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
@@ -170,13 +172,20 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         began = time.monotonic()
         self._validate_params()
         check_numbers(self)
+        stored = None
+        if isinstance(X, RowSource):
+            stored = Stored.of(self, X, y, sample_weight)
+            X, y, sample_weight = stored.sample.X, stored.sample.y, stored.sample.weight
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         data = self._validate(X, y, sample_weight)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
         fits = Fits(self, X, y, 2 * len(entrants))
-        found, given_up = race(entrants, fits, data, deadline)
+        if stored is None or stored.is_all:
+            found, given_up = race(entrants, fits, data, deadline)
+        else:  # so many rows that there are networks alone
+            found, given_up = [stored.fitted(self, entrants[-1], deadline)], []
         weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
             "model": [each.name for each in judged],

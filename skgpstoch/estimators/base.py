@@ -260,6 +260,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             data=data,
             places=run.places,
             budget=budget_of(run, history),
+            numbers=run.numbers,
         )
         self._set_attributes(recipe, fitted)
         self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))

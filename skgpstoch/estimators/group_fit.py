@@ -213,7 +213,8 @@ def prepare(
         return Shared(X, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
 
     run = begin_from_sample(estimator, recipe, sample, sizes, rank.whole, start, seed, table)
-    return run, sample
+    numbers = group.gather(rank.first + own.numpy())[np.argsort(group.gather(places.numpy()))]
+    return run._replace(numbers=numbers), sample
 
 
 def begin_from_sample(

@@ -45,6 +45,7 @@ class Run(NamedTuple):
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # that there are with ample time
     places: np.ndarray | None = None  # which row of X each given row that has a weight became
+    numbers: np.ndarray | None = None  # of the rows of X, where these are a sample
     shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
     @property
@@ -79,7 +80,7 @@ def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) ->
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
         plan = replace(plan, max_iter=1)
     members = plan.folds.n_folds
-    rest = problem.generator, checkpoint, None, members, None, problem.shared
+    rest = problem.generator, checkpoint, None, members, None, None, problem.shared
     return Run(problem.X, problem.rows, plan, objective, optimizer, *rest)
 
 

@@ -26,6 +26,7 @@ from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
+from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
 from .first_rank import fit_on_first
 from .group_fit import (
@@ -60,23 +61,25 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
     start, n = estimator._start(), min(whole.n_rows, EPOCH_ROWS)
     sizes = Sizes(n, max(n, math.floor(n * whole.weight / whole.n_rows)), data.X.shape[1])
     sizes = sizes._replace(has_known_noise=data.y_std is not None)
-    if whole.n_rows == len(sample):
+    if whole.n_rows == len(sample):  # as arrays are
         recipe = in_time(estimator, recipe, time.monotonic)
         fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
     else:
+        data = weighted(data, sample.weight is not None)
         refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
         recipe = in_time(estimator, recipe, clock)
 
         def table(dtype: str, device: torch.device, rows: Rows) -> StoredTable:
             X, of_sample = estimator._tensors(data, dtype, device)
             none = X[:0], of_sample[:0]
-            tensors = ToTensors(estimator, dtype, device, none)
+            tensors = ToTensors(estimator, recipe, dtype, device, none)
             known = replace(whole, sample=of_sample)
             numbers = sample.rows, is_own
             return StoredTable(part, found.n_rows, tensors, none, known, *numbers, seed)
 
         with training_together(estimator, group):
             run = begin_from_sample(estimator, recipe, data, sizes, whole, start, seed, table)
+            run = run._replace(numbers=sample.rows)
             try:
                 estimator._fit_run(recipe, run, data, data)
             finally:
@@ -146,6 +149,13 @@ def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> 
     return data
 
 
+def weighted(data: Data, has_weights: bool) -> Data:
+    """Return rows with weights, though these may all be 1, if those of others need not be."""
+    if not has_weights or data.weight is not None:
+        return data
+    return replace(data, weight=np.ones(len(data)))
+
+
 # ---- the table -----------------------------------------------------------------------------------
 
 
@@ -154,6 +164,7 @@ class ToTensors:
     """What chunks become, where training happens."""
 
     estimator: Any
+    recipe: Recipe
     dtype: str
     device: torch.device
     none: tuple[Tensor, Rows]
@@ -162,6 +173,10 @@ class ToTensors:
         """Return X and what is known of rows, scaled."""
         if not len(chunk):
             return self.none
-        data = validated(self.estimator, chunk, False)
+        try:
+            data = weighted(validated(self.estimator, chunk, False), chunk.weight is not None)
+            self.recipe.check_rows(data)
+        except ValueError as error:
+            raise ValueError(f"{chunk.where}: {error}") from error
         found: tuple[Tensor, Rows] = self.estimator._tensors(data, self.dtype, self.device)
         return found

@@ -119,7 +119,7 @@ class Bernoulli(ClassLikelihood):
     def initial_mean(self, rows: Rows) -> Tensor:
         """Link of the share of ones, half a row added to either class."""
         (n_ones,) = rows.total(rows.weighted(rows.y).sum(0))
-        share = (n_ones + 0.5) / (rows.n_effective + 1.0)
+        share = (n_ones + 0.5) / (rows.counted_for() + 1.0)
         return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
 
 

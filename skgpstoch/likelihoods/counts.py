@@ -251,9 +251,9 @@ class Poisson(Likelihood):
     def initial_mean(self, rows: Rows) -> Tensor:
         """g⁻¹ of the overall rate, half a count added."""
         exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand(len(rows), 1)
-        sums = (rows.weighted(column).sum(0) for column in (rows.y, exposure))
-        count, exposed = rows.total(*sums)
-        rate = (count + 0.5) / exposed
+        parts = (rows.weighted(values).sum(0) for values in (rows.y, exposure))
+        n_counts, exposed = rows.total(*parts)
+        rate = (n_counts + 0.5) / exposed
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
 
     def check_targets(self, y: np.ndarray) -> None:

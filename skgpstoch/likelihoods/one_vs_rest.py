@@ -90,7 +90,7 @@ class OneVsRest(ClassLikelihood):
     def initial_mean(self, rows: Rows) -> Tensor:
         """Logit of each class's share, half a row added to either side."""
         (count,) = rows.total(rows.weighted(self.indicators(rows.y)).sum(0))
-        return torch.logit((count + 0.5) / (rows.n_effective + 1.0))
+        return torch.logit((count + 0.5) / (rows.counted_for() + 1.0))
 
 
 def logistic_likelihood(n_classes: int) -> ClassLikelihood:

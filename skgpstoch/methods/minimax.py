@@ -72,10 +72,9 @@ class MinimaxObjective(FiniteObjective):
     ) -> None:
         super().__init__(features, rows, **kwargs)
         first = rows.n_held_out if features.n_members == 1 else 0
-        self.data: tuple[Tensor, Rows] = (
-            X[first:],
-            rows[first:],
-        )  # a sample of those trained on by some member
+        some = X[first:], rows[first:]
+        self.data: tuple[Tensor, Rows] = some  # a sample of those trained on by some member
+        self.seen_share = self.trained(some[1]).double().mean(1)  # of these, a row, (K,)
         self.penalty_growth = penalty_growth
         self.dual_step = dual_step
         self.eval()  # the first look at the features is not a step of training
@@ -90,6 +89,7 @@ class MinimaxObjective(FiniteObjective):
     def attach(self, X: Tensor, rows: Rows) -> None:
         super().attach(X, rows)
         self.data = (X, rows)
+        self.seen_share = self.trained(rows).double().mean(1)
 
     def detach_rows(self) -> None:
         empty = self.w.detach()[:0].to(HOST)  # a tuple does not follow the module
@@ -111,7 +111,7 @@ class MinimaxObjective(FiniteObjective):
         drawn = torch.randint(len(X), (batch_size,), generator=generator, device=X.device)
         X, rows = X[drawn], rows[drawn]
         S = batch_statistics(self.features.members(X), rows.y, self.trained(rows))
-        S = S._replace(n_rows=self.share * batch_size)
+        S = S._replace(n_rows=self.seen_share * batch_size)
         self.B += self.dual_step * self.penalty * (self.A - self.per_row(S)) / _norm(self.A)
         self.B /= _norm(self.B).clamp_min(1.0)
 

@@ -123,6 +123,7 @@ class EnsembleObjective(Objective):
         root = root.diag() if self.is_full else root
         self.roots = nn.Parameter(root.repeat(K, P, *[1] * root.ndim), model.covariance != "prior")
         self.learns_noise = any(p.requires_grad for p in model.likelihood.parameters())
+        self.has_all_rows = len(rows) == rows.n_all  # before training, and for the calibration
         self.weight_decay = weight_decay
         self.scale_rate = scale_rate
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
@@ -453,7 +454,7 @@ class EnsembleObjective(Objective):
     def closes(self, rows: Rows) -> bool:
         """Whether m_k is to be the best for all rows."""
         P, n = len(self.model.mean.value), rows.n_all
-        few = n < MANY_ROWS and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
+        few = n < MANY_ROWS and self.has_all_rows and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
         few = few and self.closing.rounds > 0
         return few or not (self.is_calibrated or self.model.covariance == "gradient")
 
@@ -482,13 +483,16 @@ class EnsembleObjective(Objective):
         """The best q(w) of a member for these rows; with the covariance of training, if any."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
+        limits = CLOSING_TOL, max_iter or self.closing.max_iter, self.deadline
+        like = q if is_kept else None
+        if rows.n_all >= MANY_ROWS:
+            return optimal_q(model, X, rows, start, like, *limits)
         phi = torch.cat([basis.phi for basis, _ in model.bases(X, rows)])  # once for all steps
         features, mean = NetworkFeatures(nn.Sequential(), phi.shape[1]), model.mean
         known = SparseModel(
             features, model.likelihood, mean, None, model.loss, model.beta, model.scale
         )
-        limits = CLOSING_TOL, max_iter or self.closing.max_iter, self.deadline
-        return optimal_q(known, phi, rows, start, q if is_kept else None, *limits)
+        return optimal_q(known, phi, rows, start, like, *limits)
 
     def member(self, k: int) -> SparseModel:
         """The model of one member, for predictions: calibrated, if it has been."""

@@ -23,6 +23,7 @@ from ..data.arrays import Scaling
 from ..data.deadline import Deadline
 from ..data.devices import HOST
 from ..data.findings import Finding
+from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood
 from ..likelihoods.heavy_tailed import Laplace, StudentT
@@ -60,12 +61,17 @@ class Problem(NamedTuple):
     start: Start | None = None
     shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
 
+    @property
+    def n_epoch(self) -> int:
+        """How many rows an epoch goes through, held-out ones included."""
+        return self.rows.n_all if self.shared is None else self.shared.n_epoch
+
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
         if self.rows.fold is None:
             return self
         n = self.rows.n_held_out
-        return self._replace(X=self.X[n:], rows=self.rows[n:])
+        return self._replace(X=self.X[n:], rows=self.rows.after(n))
 
 
 class Fitted(NamedTuple):
@@ -81,6 +87,7 @@ class Fitted(NamedTuple):
     data: Data | None = None  # as it was given, rows of weight 0 included
     places: np.ndarray | None = None  # which row of training each row of a weight became
     budget: Budget | None = None  # what there was time for, if that was limited
+    numbers: np.ndarray | None = None  # of the rows in `data`, where these are a sample
 
     @property
     def whole(self) -> Data | None:
@@ -95,6 +102,10 @@ class Fitted(NamedTuple):
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         is_first = places < n_first
         return given[is_first], places[is_first]
+
+    def numbered(self, found: HeldOutPredictions) -> HeldOutPredictions:
+        """Return predictions for rows of `data`, by the numbers that they have among all rows."""
+        return found if self.numbers is None else found.numbered(self.numbers[found.rows])
 
     def in_units(self, log_density: Any, n_rows: float) -> Any:
         """Return the log density of n_rows rows of the scaled y for y in the user's units."""

@@ -176,8 +176,9 @@ class Trainer:
         if self.objective.has_user_module:
             seed_rng(self.source.device, self.draw_seed())  # for its stochastic layers
         n_seen, total = 0, torch.zeros((), dtype=torch.float64, device=self.source.device)
-        epoch = self.source.epoch(self.history.n_iter, self.n_batches, self.generator)
-        for X, rows in epoch:
+        h = self.history  # after a roll-back there are other minibatches
+        number = h.n_iter + self.max_iter * h.n_rollbacks
+        for X, rows in self.source.epoch(number, self.n_batches, self.generator):
             if not rows.n_all:  # in the whole group, by chance
                 self.step += 1
                 continue

@@ -46,6 +46,10 @@ class Table(Protocol):
     def X(self) -> Any:
         """Those of this process, slices of which can be taken in order."""
 
+    @property
+    def n_epoch(self) -> int:
+        """How many rows of all an epoch goes through, held-out ones included."""
+
     def with_folds(self, fold: Tensor | None) -> Rows:
         """Return what is known of them, with the folds of the sample's rows."""
 
@@ -177,6 +181,11 @@ class Shared:
     first: int
     sampled: tuple[np.ndarray, np.ndarray]
     seed: int
+
+    @property
+    def n_epoch(self) -> int:
+        """How many rows there are in all."""
+        return self.rows.n_all
 
     def with_folds(self, fold: Tensor | None) -> Rows:
         """Return what is known of rows, with the folds of the sample's rows."""

@@ -6,9 +6,10 @@ once. Memory is bounded by the buffer of the source.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -31,6 +32,39 @@ Tensors = Callable[[Chunk], tuple[Tensor, Rows]]
 # ---- rows in turn --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Folded:
+    """Which rows are held out of training, by their numbers.
+
+    Parameters
+    ----------
+    untrained : ndarray
+        Those that nothing is trained on.
+    numbers, fold : ndarray and Tensor or None
+        Those of the sample, in increasing order, and the fold of each, if there are several.
+    """
+
+    untrained: np.ndarray
+    numbers: np.ndarray
+    fold: Tensor | None
+
+    @classmethod
+    def of_sample(cls, sampled: np.ndarray, fold: Tensor | None, n_untrained: int) -> Folded:
+        """Of the numbers of a sample's rows, of which the first are not trained on."""
+        order = np.argsort(sampled)
+        fold = None if fold is None else fold.cpu()[torch.from_numpy(order)]
+        return cls(np.sort(sampled[:n_untrained]), sampled[order], fold)
+
+    def of(self, rows: Rows, numbers: np.ndarray) -> Rows:
+        """Return what is known of rows, with their folds."""
+        if self.fold is None:
+            return rows
+        at = np.searchsorted(self.numbers, numbers).clip(max=len(self.numbers) - 1)
+        known = torch.from_numpy(self.numbers[at] == numbers)
+        fold = torch.where(known, self.fold[torch.from_numpy(at)], -1)
+        return replace(rows, fold=fold.to(rows.y.device, self.fold.dtype))
+
+
 class Flow:
     """Rows of chunks, as many at a time as are asked for.
 
@@ -40,14 +74,14 @@ class Flow:
         Where they come from.
     tensors : callable
         What a chunk becomes.
-    held_out : ndarray of shape (m,) or None, default=None
-        The numbers of rows that are left out, sorted; those of weight 0 are, too.
+    folds : Folded or None, default=None
+        Which rows are held out; those that no member sees are left out, as are those of weight 0.
     """
 
     def __init__(
-        self, chunks: Iterator[Chunk], tensors: Tensors, held_out: np.ndarray | None = None
+        self, chunks: Iterator[Chunk], tensors: Tensors, folds: Folded | None = None
     ) -> None:
-        self.chunks, self.tensors, self.held_out = chunks, tensors, held_out
+        self.chunks, self.tensors, self.folds = chunks, tensors, folds
         self.held: tuple[Tensor, Rows] | None = None
 
     def take(self, n_rows: int) -> list[tuple[Tensor, Rows]]:
@@ -63,13 +97,21 @@ class Flow:
     def more(self) -> tuple[Tensor, Rows]:
         """Return the rows of one more chunk."""
         chunk = next(self.chunks).counted()
-        if self.held_out is not None:
-            chunk = chunk[~np.isin(chunk.rows, self.held_out)]
-        return self.tensors(chunk)
+        if self.folds is None:
+            return self.tensors(chunk)
+        chunk = chunk[~np.isin(chunk.rows, self.folds.untrained)]
+        X, rows = self.tensors(chunk)
+        return X, self.folds.of(rows, chunk.rows)
 
     def close(self) -> None:
         """End the reading ahead of rows that nobody has asked for."""
         cast(Any, self.chunks).close()
+
+
+def endless(source: RowSource, seed: int, first: int) -> Iterator[Chunk]:
+    """Yield the chunks of one shuffled pass after another, from the first that is asked for."""
+    for number in itertools.count(first):
+        yield from source.shuffled(seed, number)
 
 
 def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
@@ -177,8 +219,8 @@ class Buffered:
         The rows of this process.
     tensors, none : callable, and tuple of Tensor and Rows
         What a chunk becomes, and what one without rows would.
-    held_out : ndarray of shape (m,)
-        The numbers of rows that are not trained on, sorted.
+    folds : Folded
+        Which rows are held out.
     counts : tuple of int
         How many rows each rank has to train on.
     mean_weight : float
@@ -192,11 +234,12 @@ class Buffered:
     source: RowSource
     tensors: Tensors
     none: tuple[Tensor, Rows]
-    held_out: np.ndarray
+    folds: Folded
     counts: tuple[int, ...]
     mean_weight: float
     seed: int
     group: Group
+    kept: dict[str, Any] = field(default_factory=dict)  # the rows that follow an epoch
 
     @property
     def device(self) -> torch.device:
@@ -221,16 +264,45 @@ class Buffered:
         cuts = [edges * self.quota(rank) // n_batches for rank in range(self.group.size)]
         sizes = np.sum([np.diff(cut) for cut in cuts], axis=0).tolist()
         own = np.diff(cuts[self.group.rank]).tolist()
-        chunks = self.source.shuffled(self.seed, number)
-        with closing(Flow(chunks, self.tensors, self.held_out)) as flow:
+        none = self.none[0], self.folds.of(self.none[1], np.empty(0, dtype=np.int64))
+        with self.opened(number) as flow:
             for n, m in zip(sizes, own, strict=True):
-                X, rows = joined(flow.take(m)) if m else self.none
+                X, rows = joined(flow.take(m)) if m else none
                 yield X, replace(rows, whole=Whole(n, n * self.mean_weight, self.group))
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[Flow]:
+        """Give the rows of an epoch: random ones, or if there is one order those that follow.
+
+        In one order an epoch begins where the last one ended, or has to read what comes before it.
+        """
+        if self.source.n_units is not None:
+            with closing(Flow(self.source.shuffled(self.seed, number), *self.what)) as flow:
+                yield flow
+            return
+        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
+        first, before = divmod(number * quota, max(n_own, 1))
+        flow, at = self.kept.pop("flow", (None, -1))
+        if flow is None or at != number:
+            flow = Flow(endless(self.source, self.seed, first), *self.what)
+            while before:  # in pieces, as they are forgotten
+                flow.take(piece := min(before, self.source.buffer_rows))
+                before -= piece
+        yield flow
+        self.kept["flow"] = flow, number + 1
+
+    @property
+    def what(self) -> tuple[Tensors, Folded]:
+        """What rows become, and which are held out."""
+        return self.tensors, self.folds
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
         """Return so many of the first rows, for a step that is only timed."""
-        n = min(n_rows // self.group.size, len(self.source.example))
-        X, known = self.tensors(self.source.example[:n])
+        example = self.source.example[: max(1, n_rows // self.group.size)]
+        (chunk,) = self.source.checked(iter([example]))
+        chunk = chunk.counted()
+        X, known = self.tensors(chunk)
+        known = self.folds.of(known, chunk.rows)
         sizes = torch.tensor([len(X)])
         self.group.sum_(sizes)
         n_all = int(sizes)
@@ -269,6 +341,11 @@ class StoredTable:
     is_own: np.ndarray
     seed: int
 
+    @property
+    def n_epoch(self) -> int:
+        """How many rows of all an epoch goes through."""
+        return min(self.whole.n_rows, EPOCH_ROWS)
+
     @cached_property
     def reader(self) -> Reader:
         """What passes over all rows read."""
@@ -287,14 +364,14 @@ class StoredTable:
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:
         """Return minibatches of all but the sample's first rows."""
-        held_out, group = np.sort(self.sampled[:n_untrained]), self.whole.group
+        group = self.whole.group
         n_own = self.n_rows - int(self.is_own[:n_untrained].sum())
         counts = group.gather(np.array([n_own]))
         return Buffered(
             self.source,
             self.tensors,
             self.none,
-            held_out,
+            Folded.of_sample(self.sampled, fold, n_untrained),
             tuple(counts.tolist()),
             self.whole.weight / self.whole.n_rows,
             self.seed,

@@ -146,7 +146,7 @@ class EnsembleRecipe(Recipe):
             model.to(problem.X.device),
             rows,
             weight_decay=decay,
-            scale_rate=scale_rate(plan, rows.n_all),
+            scale_rate=scale_rate(plan, problem.n_epoch),
             noise_bounds=self.kernel.noise_bounds,
             calibrates=self.calibrates,
         )
@@ -231,11 +231,12 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
     if fitted.posterior.model.likelihood.for_classes_only:
-        return of_classes(rows, log_density, mean, data.y[rows, 0].astype(np.int64))
+        codes = data.y[rows, 0].astype(np.int64)
+        return fitted.numbered(of_classes(rows, log_density, mean, codes))
     offset, scale = fitted.y_scaling
     error = (data.y[rows] - offset) / scale - mean
     scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
-    return scaled.in_units(fitted.y_scaling)
+    return fitted.numbered(scaled.in_units(fitted.y_scaling))
 
 
 def many_valued(X: Tensor) -> Tensor:

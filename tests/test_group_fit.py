@@ -33,10 +33,13 @@ from skgpstoch import (
     SVGPRegressor,
     on_interrupt,
 )
+from skgpstoch.data.reduce import current
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from skgpstoch.estimators import group_fit
+from skgpstoch.estimators.runs import Run
 from skgpstoch.training import interrupts
+from skgpstoch.training.loop import Trainer
 
 N = 600
 RNG = np.random.default_rng(0)
@@ -152,7 +155,7 @@ def test_the_same_model_however_rows_are_split(name, monkeypatch):
     y = LABELS if "classes" in name else Y
     found = check_splits(model, tolerance, y)
     if "classes" in name:
-        assert found.score(X, y) > 0.6
+        assert found.score(X, y) > np.bincount(y).max() / N + 0.05
     else:
         assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
 
@@ -470,8 +473,6 @@ def test_verbose_is_of_rank_0(capsys):
 @pytest.mark.parametrize("solver", ["natural", "collapsed", "adam"])
 def test_an_interrupt_of_any_rank_ends_all_at_the_same_step(presses, solver, monkeypatch, recwarn):
     """As the handler of SIGINT does, in the middle of an epoch."""
-    from skgpstoch.training.loop import Trainer
-
     step_end = Trainer.train_step
 
     def train_step(trainer, X, rows):
@@ -495,6 +496,25 @@ def test_an_interrupt_of_any_rank_ends_all_at_the_same_step(presses, solver, mon
     assert_array_equal(*(model.predict(NEW) for model in models))
     told = [w for w in recwarn.list if issubclass(w.category, ConvergenceWarning)]
     assert len([w for w in told if "was interrupted after 1 of 50 epochs" in str(w.message)]) == 1
+
+
+def test_an_interrupt_after_training_leaves_a_complete_model(monkeypatch):
+    solution = Run.solution
+
+    def closing(run):
+        if current().rank:
+            interrupts.mark()
+        return solution(run)
+
+    monkeypatch.setattr(Run, "solution", closing)
+
+    def fit(group):
+        with on_interrupt("keep"):
+            return small().fit(X[part_of(group)], Y[part_of(group)])
+
+    with pytest.warns(ConvergenceWarning, match="came after training, and the model is complete"):
+        models = on_ranks(fit, 2)
+    assert [model.n_iter_ for model in models] == [3, 3]
 
 
 def test_max_time_ends_all_at_the_same_step():

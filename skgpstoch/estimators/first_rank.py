@@ -50,7 +50,8 @@ def on_first(group: Group, work: Callable[[], Any]) -> None:
         If a rank is lost meanwhile; rank 0 then ends its work, as far as it can be interrupted.
     """
     if group.size == 1:
-        work()
+        with using(ALONE):
+            work()
         return
     error: BaseException | None = None
     if group.rank == 0:
@@ -148,7 +149,10 @@ def signs_of_life(group: Group) -> Iterator[None]:
 
 
 def adopt(estimator: Any, group: Group) -> None:
-    """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit."""
+    """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit.
+
+    Rank 0 too: sums round by how arrays lie in memory.
+    """
     if group.size == 1:
         return
     content = b""
@@ -156,11 +160,10 @@ def adopt(estimator: Any, group: Group) -> None:
         if group.rank == 0:
             content = pickle.dumps(without(estimator, own_names(estimator)))
     fitted = pickle.loads(group.first_bytes(content))  # from a process of the same program
-    if group.rank:
-        kept = own_names(estimator)
-        found = {name: value for name, value in vars(estimator).items() if name in kept}
-        vars(estimator).clear()
-        vars(estimator).update({**found, **vars(fitted)})
+    kept = own_names(estimator)
+    found = {name: value for name, value in vars(estimator).items() if name in kept}
+    vars(estimator).clear()
+    vars(estimator).update({**found, **vars(fitted)})
 
 
 def own_names(estimator: Any) -> set[str]:

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from ..data.arrays import readable, resolve_seed
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
-from ..data.messages import muted
+from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, doing
 from ..data.rows import MERGED_ROWS, Data, Rows, Whole
 from ..data.shares import chosen_rows, offsets
@@ -30,7 +31,7 @@ from ..recipes.plan import Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.checkpoint import CheckpointOfGroup
-from ..training.interrupts import marking
+from ..training.interrupts import AGAIN, is_marked, marking
 from ..training.minibatches import Shared, Table
 from .alike import NO_ROWS
 from .checkpoint_key import checkpoint_of, seed_of
@@ -86,7 +87,13 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
         with marking() if group.size > 1 else contextlib.nullcontext():
             yield
             adopt(estimator, group)
+            is_late = is_marked()
         estimator._diagnosis.warn()
+    if is_late:
+        warn(
+            f"The interrupt came after training, and the model is complete. {AGAIN}",
+            ConvergenceWarning,
+        )
 
 
 def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:

@@ -139,8 +139,8 @@ def was_interrupted() -> bool:
 
 
 def share_interrupt() -> None:
-    """Know of an interrupt that has ended a part of the present fit on another rank."""
-    RECORD.kept_in = RECORD.fit
+    """Know of an interrupt of any rank that has ended a part of the present fit on all."""
+    RECORD.kept_in, RECORD.is_marked = RECORD.fit, False
 
 
 def is_attended() -> bool:

@@ -99,14 +99,14 @@ def test_many_rows_of_a_frame(many):
 
 @pytest.mark.filterwarnings("ignore:X has")
 def test_many_rows_of_classes_and_weights(many):
-    """One class is on one rank alone, and one rank has weights, some of them 0."""
+    """One class is on one rank alone, and one rank has weights, some or all of them 0."""
     X, y = flights()
     X = X[["x", "late"]].to_numpy()
     labels = np.where(y > 0.5, "late", "early").astype(object)
     labels[-4:] = "never"
     weight = np.where(np.arange(N) < 10, 0.0, 1.0)
-    splits = [[weight], [weight[:70], None], [None, weight[:120], None]]
-    pairs = zip(CUTS, splits, strict=True)
+    splits = [[weight], [weight[:70], None], [weight[:10], None, weight[120:]]]
+    pairs = zip([*CUTS[:2], [0, 10, 120, N]], splits, strict=True)
     every = [on_parts(CLASSIFIER, X, labels, cuts, weights) for cuts, weights in pairs]
     proba = [same_on_all(models, X, "predict_proba") for models in every]
     assert every[0][0].classes_.tolist() == ["early", "late", "never"]

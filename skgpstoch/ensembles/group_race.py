@@ -32,6 +32,7 @@ from ..estimators.group_fit import (
     GATHERED_ROWS,
     ClockOfGroup,
     classes_of,
+    counts,
     most_sampled,
     sampled,
 )
@@ -106,12 +107,12 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     given = None
     with agreed(group):
         check_numbers(estimator)
-        if len(X):
-            X, y, weight = estimator._checked(X, y, sample_weight, least=0)
+        if counts(X, sample_weight):
+            X, y, weight = estimator._checked(X, y, sample_weight, least=1)
             given = Given(read_table(X, estimator.categorical_features), y, weight)
             if weight is not None:
                 given = given[weight > 0.0]
-    if not group.flag(given is not None and len(given) > 0):
+    if not group.flag(given is not None):
         raise ValueError(NO_ROWS)
     found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
     told = next(each for each in of_every_rank(group, found) if each is not None)

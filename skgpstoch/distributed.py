@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from .data.devices import accelerator_of_process
-from .data.reduce import ALONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
+from .data.reduce import ONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
 
 __all__ = ["WorkerLostError", "process_group"]
 
@@ -84,9 +84,21 @@ def process_group(
     Notes
     -----
     All ranks have to do the same in the block: to fit an estimator with the same parameters. It
-    belongs to the thread that enters it; fits in threads that are started in it are alone. What it
-    makes is destroyed at its end, also after errors, and a group that was there before is left as
-    it was.
+    belongs to the thread that enters it; fits in threads and in joblib's processes that are started
+    in it are alone. What it makes is destroyed at its end, also after errors, and a group that was
+    there before is left as it was.
+
+    The model is the same, to rounding, however rows are dealt to ranks, one rank included; and the
+    same to the last bit on all ranks. Up to 10,000 rows, and for estimators that are not trained by
+    sums over rows (L-BFGS, drop-ins, stacks), rank 0 has the rows of all, and fits while the others
+    wait. Warnings, callbacks, `verbose` and checkpoints are rank 0's; `random_state` is rank 0's
+    too. Transformers in a pipeline before the estimator know of no group: fit them before, to the
+    same rows everywhere. Searches and cross-validation are refused, as scikit-learn would decide
+    by the rows of each rank; so are `partial_fit` and `condition_on`.
+
+    Ctrl-C (SIGINT) on any rank, where it is to be kept (:func:`skgpstoch.on_interrupt`), ends the
+    training of all at the same step with the best so far; the second one raises, and the others
+    lose that rank. After an error of one rank alone, leave the block: others learn of it then.
 
     Examples
     --------
@@ -131,7 +143,7 @@ def start(
     rank = int(os.environ.get("RANK", 0)) if rank is None else int(rank)
     size = int(os.environ["WORLD_SIZE"]) if size is None else int(size)
     if size == 1:
-        return ALONE
+        return ONE
     if not dist.is_available():
         raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
     limit = timedelta(seconds=timeout)
@@ -166,7 +178,7 @@ def join(
             f"init, rank and size, got init={init!r}, rank={rank!r}, size={size!r}."
         )
     if dist.get_world_size() == 1:
-        return ALONE
+        return ONE
     limit = timedelta(seconds=timeout)
     who = f"rank {dist.get_rank()} of {dist.get_world_size()}"
     group = met(lambda: dist.new_group(backend="gloo", timeout=limit), who, timeout)

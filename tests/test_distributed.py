@@ -1,5 +1,7 @@
 """Process groups: two processes in one launch, and what one process is told."""
 
+import copy
+import pickle
 import sys
 import types
 
@@ -103,13 +105,16 @@ def check_lost(case):
     assert not is_initialized
 
 
-def check_fits(first, second):
+def check_fits(of_first, of_second):
     X, y = rows()
-    for ours, theirs in zip(first, second, strict=True):
+    refused, first = of_first
+    assert refused.startswith("feature_map must not have BatchNorm1d in a group")
+    for ours, theirs in zip(first, of_second[1], strict=True):
         assert_array_equal(ours, theirs)
     with few_are_many():
         assert_allclose(first[0], on_ranks(lambda g: fit_mine(g, model()), 2)[0].predict(X))
     assert_array_equal(first[1], model().fit(X[:300], y[:300]).predict(X))
+    assert np.corrcoef(first[2], y)[0, 1] > 0.5
 
 
 def check_interrupted(first, second):
@@ -168,14 +173,21 @@ def check_resumed(folder):
 # ---- one process -------------------------------------------------------------------------------
 
 
-def test_one_process_of_all_is_alone(not_launched):
-    with process_group(rank=0, size=1) as group:
-        assert group is current() is ALONE
+def test_one_process_of_all_fits_as_more_do(not_launched):
+    X, y = rows()
+    with process_group(rank=0, size=1) as group, few_are_many():
+        assert group is current() is copy.deepcopy(group) is pickle.loads(pickle.dumps(group))
+        assert group is not ALONE
+        one = model().fit(X, y).predict(X)
         assert not dist.is_initialized()
         with pytest.raises(RuntimeError, match="process_group is in use"):
             process_group(rank=0, size=1).__enter__()
     with process_group(rank=0, size=1):  # the other one has ended
         pass
+    with few_are_many():
+        two = on_ranks(lambda group: fit_mine(group, model()), 2)[0].predict(X)
+    assert_allclose(one, two, atol=1e-10)
+    assert np.abs(model().fit(X, y).predict(X) - one).max() > 1e-6  # whose sample is all rows
 
 
 def test_outside_of_a_launcher_it_says_what_to_do(not_launched, monkeypatch):

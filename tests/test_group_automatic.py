@@ -12,6 +12,7 @@ from sklearn.base import clone
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch.distributed import process_group
 from skgpstoch.ensembles import automatic_classifier, automatic_regressor, group_race
 from skgpstoch.estimators import group_fit
 
@@ -85,6 +86,9 @@ def test_many_rows_of_a_frame(many):
     X, y = flights()
     X_new, _ = flights(30, seed=1)
     every = [on_parts(REGRESSOR, X, y, cuts) for cuts in CUTS]
+    with process_group(init="tcp://localhost:1", rank=0, size=1):
+        alone = clone(REGRESSOR).fit(X, y)
+    assert_array_equal(alone.predict(X_new), every[0][0].predict(X_new))
     means = [same_on_all(models, X_new) for models in every]
     assert_allclose(means[1:], [means[0]] * 2, rtol=0, atol=1e-8)
     first, other = every[0][0], every[2][0]

@@ -226,7 +226,7 @@ def rows():
 def model(**params):
     """What is fitted to them."""
     known = {"n_inducing": 15, "batch_size": 100, "solver": "natural", "dtype": "float64"}
-    return SVGPRegressor(**known, **{"max_iter": 8, "random_state": 0, **params})
+    return SVGPRegressor(**{**known, "max_iter": 8, "random_state": 0, **params})
 
 
 def fit_mine(group, estimator, n_rows=N):
@@ -276,7 +276,17 @@ def fits(folder):
         together = fit_mine(group, model())
     with group_at(folder, "few") as group, few_are_many(N):
         few = fit_mine(group, model(), 300)
-    return [each.predict(X) for each in (together, few)]
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(2, 3), torch.nn.Dropout(0.1), torch.nn.Tanh()
+    with group_at(folder, "layers") as group, few_are_many():
+        network = torch.nn.Sequential(*layers)
+        mapped = fit_mine(group, model(feature_map=network, solver="adam"))
+        try:
+            network = torch.nn.Sequential(*layers, torch.nn.BatchNorm1d(3))
+            fit_mine(group, model(feature_map=network))
+        except ValueError as error:
+            refused = str(error)
+    return refused, [each.predict(X) for each in (together, few, mapped)]
 
 
 def interrupted(folder):

@@ -294,6 +294,17 @@ ALONE = Alone()
 """The only one of its kind: copies and pickles of it are itself."""
 
 
+class One(Alone):
+    """A group of one rank, which fits as any number of ranks do: to the same model."""
+
+    def __reduce__(self) -> str:
+        return "ONE"
+
+
+ONE = One()
+"""The only one of its kind, as ALONE is."""
+
+
 class TorchGroup(Group):
     """A process group of torch.distributed, whose failures have a name.
 

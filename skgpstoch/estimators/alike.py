@@ -28,7 +28,8 @@ def check_alike(estimator: Any, group: Group, X: Any) -> None:
     ValueError
         On every rank: it names the parameter that differs.
     """
-    refuse_loop()
+    if group.size > 1:
+        refuse_loop()
     with agreed(group):
         estimator._validate_params()
         asked = asked_for(estimator, X)
@@ -47,11 +48,13 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
         check_has_rows(X)
     for name, value in estimator.get_params().items():
         if name not in SILENT:
-            asked[name] = ADDRESS.sub("", described(value)) + weights_of(value)
+            is_module = isinstance(value, torch.nn.Module)
+            asked[name] = digest_of(value) if is_module else ADDRESS.sub("", described(value))
     is_saved = getattr(estimator, "checkpoint_dir", None) is not None
     asked["checkpoint_dir"] = "a folder" if is_saved else "None"
     if getattr(estimator, "warm_start", False):
-        asked["warm_start"] = f"True from {weights_of(getattr(estimator, 'posterior_', None))}"
+        start = getattr(estimator, "posterior_", None)
+        asked["warm_start"] = f"True from {'no fit' if start is None else digest_of(start)}"
     return asked
 
 
@@ -63,11 +66,11 @@ def check_has_rows(X: Any) -> None:
         raise TypeError(f"X must have rows, as an array or a frame, got {X!r:.80}.") from error
 
 
-def weights_of(value: Any) -> str:
-    """Return a digest of a torch module's tensors; nothing of anything else."""
-    if not isinstance(value, torch.nn.Module):
-        return ""
-    return fingerprint(*(t.detach().cpu().numpy() for t in value.state_dict().values()))[:8]
+def digest_of(module: torch.nn.Module) -> str:
+    """Describe a module's layers and tensors."""
+    tensors = [t.detach().cpu().numpy() for t in module.state_dict().values()]
+    digest = fingerprint(ADDRESS.sub("", repr(module)), *tensors)[:8]
+    return f"<{type(module).__name__}, digest {digest}>"
 
 
 def refuse_loop() -> None:

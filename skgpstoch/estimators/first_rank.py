@@ -50,7 +50,8 @@ def on_first(group: Group, work: Callable[[], Any]) -> None:
         If a rank is lost meanwhile; rank 0 then ends its work, as far as it can be interrupted.
     """
     if group.size == 1:
-        work()
+        with using(ALONE):
+            work()
         return
     error: BaseException | None = None
     if group.rank == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from ..data.deadline import Clock
-from ..data.reduce import ALONE, current
+from ..data.reduce import current
 from ..training.loop import Trainer
 
 SILENT_SECONDS = 10.0  # seconds before the line appears
@@ -68,7 +68,7 @@ class ProgressLine:
 @contextlib.contextmanager
 def progress_of(estimator: Any) -> Iterator[ProgressLine | None]:
     """Give the line of an estimator's fit, or None where nobody wants it or could read it."""
-    is_read = current() is ALONE and (is_terminal(sys.stderr) or is_notebook())
+    is_read = current().size == 1 and (is_terminal(sys.stderr) or is_notebook())
     if estimator.verbose != "auto" or not is_read or multiprocessing.parent_process() is not None:
         yield None
         return

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch.distributed import process_group
 from skgpstoch.ensembles import automatic_classifier, automatic_regressor, group_race
 from skgpstoch.estimators import group_fit
 
@@ -85,6 +86,9 @@ def test_many_rows_of_a_frame(many):
     X, y = flights()
     X_new, _ = flights(30, seed=1)
     every = [on_parts(REGRESSOR, X, y, cuts) for cuts in CUTS]
+    with process_group(init="tcp://localhost:1", rank=0, size=1):
+        alone = clone(REGRESSOR).fit(X, y)
+    assert_array_equal(alone.predict(X_new), every[0][0].predict(X_new))
     means = [same_on_all(models, X_new) for models in every]
     assert_allclose(means[1:], [means[0]] * 2, rtol=0, atol=1e-8)
     first, other = every[0][0], every[2][0]
@@ -99,14 +103,14 @@ def test_many_rows_of_a_frame(many):
 
 @pytest.mark.filterwarnings("ignore:X has")
 def test_many_rows_of_classes_and_weights(many):
-    """One class is on one rank alone, and one rank has weights, some of them 0."""
+    """One class is on one rank alone, and one rank has weights, some or all of them 0."""
     X, y = flights()
     X = X[["x", "late"]].to_numpy()
     labels = np.where(y > 0.5, "late", "early").astype(object)
     labels[-4:] = "never"
     weight = np.where(np.arange(N) < 10, 0.0, 1.0)
-    splits = [[weight], [weight[:70], None], [None, weight[:120], None]]
-    pairs = zip(CUTS, splits, strict=True)
+    splits = [[weight], [weight[:70], None], [weight[:10], None, weight[120:]]]
+    pairs = zip([*CUTS[:2], [0, 10, 120, N]], splits, strict=True)
     every = [on_parts(CLASSIFIER, X, labels, cuts, weights) for cuts, weights in pairs]
     proba = [same_on_all(models, X, "predict_proba") for models in every]
     assert every[0][0].classes_.tolist() == ["early", "late", "never"]

@@ -45,13 +45,13 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
         On every rank, if ranks have other columns, or other kinds of values there.
     """
     names = None if table is None else [column.name for column in table.columns]
-    check_alike(group, "Columns of X and y", None if table is None else [names, beside])
+    check_same_said(group, "Columns of X and y", None if table is None else [names, beside])
     own = None if table is None else [kind_of(column) for column in table.columns]
     told = [kinds for kinds in of_every_rank(group, own) if kinds is not None]
     by_column = zip(*told, strict=True)
     kinds = [next((kind for kind in ranks if kind), None) for ranks in by_column]
     said = None if own is None else [k or agreed for k, agreed in zip(own, kinds, strict=True)]
-    check_alike(group, "Kinds of columns of X", said)
+    check_same_said(group, "Kinds of columns of X", said)
     if table is not None:
         columns = zip(table.columns, kinds, strict=True)
         table = ReadTable([of_kind(column, kind) for column, kind in columns], table.array)
@@ -62,7 +62,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     return with_elsewhere(table, [frozenset().union(*sets) for sets in zip(*held_by, strict=True)])
 
 
-def check_alike(group: Group, name: str, own: Any) -> None:
+def check_same_said(group: Group, name: str, own: Any) -> None:
     """Check that ranks that say anything say the same."""
     texts = [t for t in of_every_rank(group, own and json.dumps(own, default=str)) if t]
     group.check_same(name, json.dumps(own, default=str) if own else texts[0])

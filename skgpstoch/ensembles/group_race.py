@@ -32,6 +32,7 @@ from ..estimators.group_fit import (
     GATHERED_ROWS,
     ClockOfGroup,
     classes_of,
+    counts,
     most_sampled,
     sampled,
 )
@@ -68,7 +69,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: An
         if n < 2:
             raise ValueError(f"X must have 2 rows at least, on all ranks together, got {n}.")
         is_few = n <= max(GATHERED_ROWS, estimator._most_raced)
-        all_rows = joined_rows(of_every_rank(group, given)) if is_few else None
+        all_rows = rows_of_ranks(of_every_rank(group, given)) if is_few else None
 
     def task(n_parts: int) -> Fits:
         return Fits(estimator, X, y, n_parts)
@@ -109,16 +110,17 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     given = None
     with agreed(group):
         check_numbers(estimator)
-        if len(X):
-            X, y, weight = estimator._checked(X, y, sample_weight, least=0)
+        if counts(X, sample_weight):
+            X, y, weight = estimator._checked(X, y, sample_weight, least=1)
             given = Given(read_table(X, estimator.categorical_features), y, weight)
             if weight is not None:
                 given = given[weight > 0.0]
-    if not group.flag(given is not None and len(given) > 0):
+    if not group.flag(given is not None):
         raise ValueError(NO_ROWS)
     found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
     told = next(each for each in of_every_rank(group, found) if each is not None)
     for name, value in told.items():
+        vars(estimator).pop(name, None)
         if value is not None:
             setattr(estimator, name, value)
     beside = None if given is None else [given.y.shape[1:], given.y.dtype.kind in "OUS"]
@@ -130,7 +132,7 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     return Given(table, given.y, weight)
 
 
-def joined_rows(parts: Sequence[Given | None]) -> Given:
+def rows_of_ranks(parts: Sequence[Given | None]) -> Given:
     """Return the rows of all ranks, in the order of ranks."""
     some = [part for part in parts if part is not None]
     weights = [part.weight for part in some if part.weight is not None]  # all have some, or none
@@ -150,7 +152,7 @@ def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed:
     n_own = 0 if given is None else len(given)
     own, places = chosen_rows(group, seed, first, n_own, most_sampled(n_columns))
     parts = of_every_rank(group, None if given is None else given[own.numpy()])
-    sample = joined_rows(parts)[np.argsort(group.gather(places.numpy()))]
+    sample = rows_of_ranks(parts)[np.argsort(group.gather(places.numpy()))]
     given = sample[:0] if given is None else given
     if is_classifier(estimator):
         estimator._note_classes(classes_of(group, given.y))

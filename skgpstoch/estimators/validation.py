@@ -44,8 +44,6 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         given if given.ndim else float(given), data.X, dtype=np.float64, ensure_non_negative=True
     )
     counts = weight > 0.0
-    if least == 0 and not counts.any():
-        return replace(data, weight=weight)
     if not counts.any():
         raise ValueError(
             "sample_weight must contain at least one non-zero number, but all weights are zero."

@@ -143,7 +143,7 @@ def test_the_same_model_however_rows_are_split(name):
     if "classes" in name:
         assert found.score(X, y) > np.bincount(y).max() / N + 0.05
     else:
-        assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
+        assert np.corrcoef(found.predict(NEW), OF_NEW)[0, 1] > 0.5
 
 
 @pytest.mark.parametrize(

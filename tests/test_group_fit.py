@@ -155,9 +155,9 @@ def test_the_same_model_however_rows_are_split(name, monkeypatch):
     y = LABELS if "classes" in name else Y
     found = check_splits(model, tolerance, y)
     if "classes" in name:
-        assert found.score(X, y) > np.bincount(y).max() / N + 0.05
+        assert found.score(X, y) > 0.6
     else:
-        assert np.corrcoef(found.predict(NEW), OF_NEW)[0, 1] > 0.5
+        assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
 
 
 @pytest.mark.parametrize(

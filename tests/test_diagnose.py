@@ -407,6 +407,17 @@ def test_too_few_points_for_a_kernel_that_is_fixed(waves):
     assert named_finding(enough, "residual variance").severity == "fine"
 
 
+def test_points_leave_the_same_of_a_row_of_weight_2_as_of_two(sine):
+    X, y = sine
+    weight = np.arange(len(X)) % 3
+    fit = SVGPRegressor(n_inducing=4, max_iter=5, random_state=0).fit
+    left = [
+        named_finding(fit(*rows), findings.RESIDUAL).value
+        for rows in ((X, y, weight), (X.repeat(weight, axis=0), y.repeat(weight)))
+    ]
+    assert left[0] == pytest.approx(left[1], rel=1e-6)
+
+
 def test_training_that_is_cut_short_is_warned_of(sine):
     X, y = sine
     params = {"solver": "adam", "n_inducing": 10, "learning_rate_init": 0.02, "random_state": 0}

@@ -94,6 +94,7 @@ class MinimaxObjective(FiniteObjective):
     def detach_rows(self) -> None:
         empty = self.w.detach()[:0].to(HOST)  # a tuple does not follow the module
         self.data = (empty, Rows(empty))
+        self.seen_share = self.seen_share.to(HOST)
 
     def per_row(self, S: Statistics) -> Tensor:
         """F/n of the statistics of rows that count as S.n_rows, (K, P, D, D)."""

@@ -445,11 +445,12 @@ class VariationalRecipe(Recipe):
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
         if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
-            some = data.X[:: math.ceil(len(data) / SOME_ROWS)]
-            X = fitted.x_scaling.tensor(some, torch.float64, HOST)
+            some = data[:: math.ceil(len(data) / SOME_ROWS)]
+            X = fitted.x_scaling.tensor(some.X, torch.float64, HOST)
             with torch.no_grad():
                 basis = fitted.posterior.model.features.basis(X)
-            yield from of_residual(basis, self.noise(fitted, data), advice, is_trained)
+            noise = self.noise(fitted, data)
+            yield from of_residual(basis, some.weight, noise, advice, is_trained)
         yield from self.error_findings(fitted, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:

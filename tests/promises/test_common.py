@@ -3,6 +3,8 @@
 As its constructor makes it by default, these are slow; in the default run it is made small.
 """
 
+import warnings
+
 import pytest
 from conftest import (
     BASIS,
@@ -17,9 +19,11 @@ from conftest import (
     sklearn_checks,
 )
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skgpstoch import DeepGPRegressor
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.methods.qsgp import rvm
@@ -52,6 +56,10 @@ def small(cls):
 
 # The checks that ask for a score; for the others an epoch will do.
 LEARN = ("check_classifiers_train", "check_regressors_train", "check_classifiers_classes")
+
+# These take the labels of iris for targets, which have no noise: after its 2,000 epochs a deep
+# process still learns so, by more than .1 nats per row in the last tenth, and tells of it.
+WITHOUT_NOISE = ("check_positive_only_tag_during_fit", "check_non_transformer_estimators_n_iter")
 
 # The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound.
 at_bounds = pytest.mark.filterwarnings("ignore:The optimal value found")
@@ -92,4 +100,7 @@ def test_checks_of_processes(estimator, check):
 @too_few_rows
 @parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
 def test_sklearn_check_of_the_defaults(estimator, check):
-    check(estimator)
+    with warnings.catch_warnings():
+        if isinstance(estimator, DeepGPRegressor) and check.func.__name__ in WITHOUT_NOISE:
+            warnings.filterwarnings("ignore", "Training ended after max_iter", ConvergenceWarning)
+        check(estimator)

@@ -34,6 +34,7 @@ from skgpstoch import (
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
+    metrics,
 )
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.likelihoods import Gaussian
@@ -289,6 +290,17 @@ def test_trusted_types_are_classes_that_can_be_imported():
         module, _, cls = name.rpartition(".")
         assert inspect.isclass(getattr(importlib.import_module(module), cls))
     assert "skgpstoch.SVGPRegressor" in skgpstoch.TRUSTED_TYPES
+
+
+def test_scorers_are_trusted():
+    """A search holds its scorer."""
+    scorers = [value for name, value in vars(metrics).items() if name.endswith("_scorer")]
+    made = [each for each in scorers if not inspect.isfunction(each)]
+    assert len(made) == 3
+    assert "skgpstoch.likelihoods.Poisson" in skgpstoch.TRUSTED_TYPES
+    for scorer in (*made, metrics.make_coverage_scorer(0.5)):
+        cls = type(scorer)
+        assert f"{cls.__module__}.{cls.__name__}" in skgpstoch.TRUSTED_TYPES
 
 
 # ---- objects of the user's own -----------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
+from . import likelihoods, scorers
 from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
 from .ensembles.automatic_classifier import AutoGaussianProcessClassifier
@@ -79,5 +80,12 @@ __version__ = "0.1.0"
 for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__
 
-TRUSTED_TYPES = trusted_types()
+TRUSTED_TYPES = trusted_types(
+    scorers.NegCRPSScorer,
+    scorers.NegCoverageErrorScorer,
+    scorers.NegLogPredictiveDensityScorer,
+    likelihoods.Bernoulli,  # those with parameters, which are tensors, skops cannot keep in a grid
+    likelihoods.Categorical,
+    likelihoods.Poisson,
+)
 """Names of our classes that skops finds in files: `skops.io.load(path, trusted=TRUSTED_TYPES)`."""

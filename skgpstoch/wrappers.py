@@ -185,7 +185,10 @@ def sample_y(
             return transformed_draws(draws, estimator.transformer_)
         return transformed_draws(draws[:, 0], estimator.transformer_)
     if not hasattr(estimator, "sample_y"):
-        raise TypeError(f"Draws need a regressor with sample_y, which {estimator!r} lacks.")
+        raise TypeError(
+            f"Draws need a regressor with sample_y, which {estimator!r} lacks. For draws that are "
+            "independent between rows, call predict_distribution(estimator, X).sample(n_samples)."
+        )
     check_names(estimator, estimator.sample_y, of_rows)
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -23,13 +24,16 @@ from skgpstoch import (
     DeepGPRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    DLMClassifier,
     DLMRegressor,
+    FITCRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
     QSGPClassifier,
     QSGPRegressor,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
+    SolveGPClassifier,
     SolveGPRegressor,
     StackedDensityRegressor,
     SVGPClassifier,
@@ -170,6 +174,41 @@ def test_regressors(name):
     if "random_state" in model.get_params():
         model.set_params(random_state=0)
     assert_same_numbers(model.fit(X, y))
+
+
+def name_of(part):
+    return part.__name__
+
+
+def with_network(part, sizes, activation):
+    options = {"hidden_layer_sizes": sizes, "activation": activation, "max_iter": 2}
+    if "n_inducing" in signature(part).parameters:
+        options["n_inducing"] = 10
+    return part(random_state=0, **options)
+
+
+ACTIVATIONS_OF = {
+    "identity": (1,),
+    "relu": (8, 1),
+    "tanh": (8,),
+    "logistic": (2, 3),
+    "silu": (3, 2),
+}
+OF_INDUCING_POINTS = [FITCRegressor, SVGPRegressor, SolveGPRegressor, DLMRegressor]
+CLASSIFIERS_OF_POINTS = [SVGPClassifier, SolveGPClassifier, DLMClassifier]
+
+
+@pytest.mark.parametrize(("activation", "sizes"), ACTIVATIONS_OF.items())
+@pytest.mark.parametrize("part", [*OF_INDUCING_POINTS, SCGDGaussianProcessRegressor], ids=name_of)
+def test_networks_before_regressors(part, activation, sizes):
+    assert_same_numbers(with_network(part, sizes, activation).fit(X, y))
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+@pytest.mark.parametrize("sizes", [(8, 1), (2,)])
+@pytest.mark.parametrize("part", CLASSIFIERS_OF_POINTS, ids=name_of)
+def test_networks_before_classifiers(part, sizes, labels):
+    assert_same_classes(with_network(part, sizes, "gelu").fit(X, labels))
 
 
 def test_several_outputs():

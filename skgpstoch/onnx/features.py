@@ -139,7 +139,7 @@ def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
     return finite(features, X.graph.concat([Z * float(features.scale), linear], 2))
 
 
-def stacked(Z: Value, features: FeatureMap) -> Value:
+def stacked(Z: Value, features: nn.Module) -> Value:
     """The output of a network, (N, D) or (K, N, D), as the latter."""
     inner = cast(nn.Module, features.network).modules()
     has_members = any(isinstance(part, network.OfMembers) for part in inner)
@@ -225,8 +225,8 @@ def _(features: sums.SumFeatures, X: Value) -> FeatureValues:
 
 
 def embedded(features: InducingFeatures, X: Value) -> Value:
-    """g of rows, (N, D)."""
-    return layer(features.network, X)
+    """g of rows, (N, D): a network that is built here has a single member."""
+    return stacked(layer(features.network, X), features).squeeze(0)
 
 
 @torch.no_grad()

@@ -156,11 +156,12 @@ def is_estimator(cls: type) -> bool:
     return issubclass(cls, BaseEstimator)
 
 
-def trusted_types() -> list[str]:
+def trusted_types(*others: type) -> list[str]:
     """Return the names of what skops may find in files that hold our estimators.
 
     These are estimators and losses, which describe themselves by arrays and Python's own types, and
-    kernels of scikit-learn, as lists of parameters to search have them.
+    kernels of scikit-learn, as lists of parameters to search have them. `others` are what
+    searches hold besides.
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
-    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS))
+    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))

@@ -40,8 +40,8 @@ LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 100_000_000  # as the library has it
 MOST_AXES = 32
 NOT_OURS = (
-    "a method `save` of this package has not written it, or it was cut: read what other programs "
-    "write by theirs (joblib.load, skops.io.load, torch.load)"
+    "it is no file of our `save`, or was cut short. Read files of other programs by their own "
+    "functions (joblib.load, skops.io.load, torch.load)"
 )
 Table = dict[str, dict[str, Any]]
 
@@ -110,7 +110,7 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
         raise ValueError(f"it has {size} bytes only; {NOT_OURS}")
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
-        raise ValueError(f"its header would have {length} bytes, of {size}; {NOT_OURS}")
+        raise ValueError(f"it does not start with the length of a header; {NOT_OURS}")
     text = file.read(length).decode()
     check_size(text, size)
     header = parsed(text)

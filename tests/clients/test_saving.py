@@ -24,7 +24,9 @@ from skgpstoch import (
     SquareLoss,
     StackedDensityRegressor,
     SVGPRegressor,
+    metrics,
 )
+from skgpstoch.likelihoods import Poisson
 
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs, and few rows
 
@@ -63,10 +65,21 @@ INSIDE = [
     TransformedTargetRegressor(SVGPRegressor(**QUICK)),
     GridSearchCV(GaussianProcessRegressor(alpha=0.1), {"kernel": [RBF(), 2.0 * Matern()]}, cv=2),
     GridSearchCV(DLMRegressor(**QUICK), {"loss": [LogLoss(), SquareLoss()]}, cv=2),
+    GridSearchCV(SVGPRegressor(**QUICK, likelihood="poisson"), {"likelihood": [Poisson()]}, cv=2),
+    *(
+        GridSearchCV(SVGPRegressor(**QUICK), {"max_iter": [1, 2]}, scoring=scorer, cv=2)
+        for scorer in (
+            metrics.neg_crps_scorer,
+            metrics.neg_log_predictive_density_scorer,
+            metrics.neg_coverage_error_scorer,
+        )
+    ),
 ]
 
 
 def fitted(model):
+    if "poisson" in str(model):
+        return model.fit(X, np.round(np.abs(Y)))
     return model.fit(X, np.where(Y > 0, "up", "down") if is_classifier(model) else Y)
 
 

@@ -320,22 +320,21 @@ def lengths(client: Client, parts: list[Future]) -> list[int]:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the rows of partitions; those without rows do not decide dtypes."""
-    filled = [part for part in parts if len(part)] or parts[:1]
-    if len(filled) == 1:
-        return filled[0]
-    return concat(filled) if hasattr(filled[0], "iloc") else np.concatenate(filled)
+    """Return the rows of partitions."""
+    if len(parts) == 1:
+        return parts[0]
+    return concat(parts) if hasattr(parts[0], "iloc") else np.concatenate(parts)
 
 
 # ---- placement -----------------------------------------------------------------------------------
 
 
-def dealt(client: Client, parts: Partitions) -> dict[str, list[int]]:
+def dealt(client: Client, parts: Partitions, timeout: float) -> dict[str, list[int]]:
     """Return the workers that are ranks, in order, and the partitions of each.
 
     They are those that hold rows, one of each process, in the order of the rows that they hold.
     """
-    computed(parts.columns["X"])
+    computed(client, parts.columns["X"], timeout)
     holders: dict[str, list[int]] = {}
     held = client.who_has(parts.columns["X"])
     for k, (future, n) in enumerate(zip(parts.columns["X"], parts.n_rows, strict=True)):
@@ -349,25 +348,28 @@ def dealt(client: Client, parts: Partitions) -> dict[str, list[int]]:
     return runs(workers, parts.n_rows)
 
 
-def computed(futures: list[Future]) -> None:
+def computed(client: Client, futures: list[Future], timeout: float) -> None:
     """Wait until workers have them, which they may have to compute again.
 
     Raises
     ------
     WorkerLostError
-        If they cannot.
+        If they cannot, or no worker has anything to do for as long as the timeout.
     """
+    busy = time.monotonic()
     while not all(future.status == "finished" for future in futures):
         for future in futures:
             if future.status == "error":
                 future.result()
-            if future.status in ("lost", "cancelled"):
-                raise WorkerLostError(
-                    f"Rows ({future.key}) were lost with a worker, and Dask cannot compute them "
-                    "again. Load them by tasks, such as da.from_array or dd.read_parquet, rather "
-                    "than by scatter."
-                )
-        time.sleep(POLL)
+        if any(client.processing().values()):
+            busy = time.monotonic()
+        is_idle = time.monotonic() - busy > timeout
+        if is_idle or any(future.status == "cancelled" for future in futures):
+            raise WorkerLostError(
+                "Rows were lost with a worker, and Dask does not compute them again. Load them by "
+                "tasks that any worker can do, such as dd.read_parquet, rather than by scatter."
+            )
+        time.sleep(LOOK)
 
 
 def process() -> tuple[str, int]:
@@ -376,11 +378,15 @@ def process() -> tuple[str, int]:
 
 
 def runs(workers: list[str], n_rows: list[int]) -> dict[str, list[int]]:
-    """Deal consecutive partitions to workers, of about as many rows each; none gets nothing."""
+    """Deal consecutive partitions to workers, of about as many rows each.
+
+    Those without rows, workers and partitions, are left out.
+    """
     sizes = np.array(n_rows)
     middles = np.cumsum(sizes) - 0.5 * sizes
     numbers = np.minimum(middles * len(workers) // sizes.sum(), len(workers) - 1).astype(int)
-    shares = {w: np.flatnonzero(numbers == k).tolist() for k, w in enumerate(workers)}
+    own = ((sizes > 0) & (numbers == k) for k in range(len(workers)))
+    shares = {w: np.flatnonzero(mine).tolist() for w, mine in zip(workers, own, strict=True)}
     return {worker: share for worker, share in shares.items() if share}
 
 
@@ -425,7 +431,7 @@ def fit_once(
     client: Client, job: Job, parts: Partitions, checkpoint: Variable, saved: dict[str, bytes]
 ) -> bytes:
     """Fit on the workers that now hold rows; others' fits on these are waited for."""
-    ranks = dealt(client, parts)
+    ranks = dealt(client, parts, job.timeout)
     place = Variable(f"skgpstoch-{uuid.uuid4().hex}", client)
     futures: list[Future] = []
     with MultiLock(list(ranks), client):
@@ -520,9 +526,8 @@ def fit_rank(
                 warnings.simplefilter("always")
                 if which.rank == 0:
                     stack.enter_context(streamed(Path(folder), which.checkpoint, saved))
-                init = met(which, job.timeout) if which.size > 1 else None
-                group = process_group("auto", init, which.rank, which.size, job.timeout)
-                with group:
+                store = met(which, job.timeout)
+                with process_group("auto", store, which.rank, which.size, job.timeout):
                     model.fit(**rows)
         if which.rank:
             return b""

@@ -59,8 +59,9 @@ def process_group(
     init : str, Store or None, default=None
         Where ranks meet: "env://", the variables that launchers set; "file:///path", a file that
         does not exist yet, which all can write; "tcp://host:port", a free port of rank 0's
-        machine; a store of torch.distributed that all have, and no earlier group had. None:
-        torch.distributed as it is, if it is initialised, otherwise "env://".
+        machine; a store of torch.distributed that all have, and no earlier group had (by which one
+        process is a group, too, and can resume what more have begun). None: torch.distributed as
+        it is, if it is initialised, otherwise "env://".
     rank : int or None, default=None
         The number of this process, from 0. None: as the launcher says.
     size : int or None, default=None
@@ -131,7 +132,7 @@ def start(
         check_said(init, rank, size)
     rank = int(os.environ.get("RANK", 0)) if rank is None else int(rank)
     size = int(os.environ["WORLD_SIZE"]) if size is None else int(size)
-    if size == 1:
+    if size == 1 and isinstance(init, str):
         return ALONE
     if not dist.is_available():
         raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")

@@ -69,7 +69,8 @@ with tempfile.TemporaryDirectory() as folder:
 # %%
 # One process
 # -----------
-# It has all rows, and puts them into other minibatches: the models differ by far less than the noise.
+# It has all rows, and puts them into other minibatches: the models differ by far less than the
+# noise.
 
 alone = SVGPRegressor(n_inducing=30, solver="natural", max_iter=5, random_state=0)
 alone.fit(x[:, None], y)

@@ -23,7 +23,8 @@ dd = pytest.importorskip("dask.dataframe")
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier, SVGPRegressor  # noqa: E402
-from skgpstoch.dask import fit, predict, runs  # noqa: E402
+from skgpstoch.dask import fit, predict  # noqa: E402
+from skgpstoch.dask.rows import runs  # noqa: E402
 from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
 from skgpstoch.estimators import group_fit  # noqa: E402
 from skgpstoch.training.checkpoint import CheckpointOfGroup  # noqa: E402

@@ -13,7 +13,7 @@ from .ranks import Job, Rank, fit_rank
 from .rows import LOOK, Partitions, dealt
 
 POLL = 0.05  # seconds between two looks at the ranks
-GRACE = 10.0  # seconds that survivors may take beyond their timeout, to raise
+NOTICE = 10.0  # seconds that survivors may take beyond their timeout, to raise
 
 
 def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int) -> bytes:
@@ -76,7 +76,7 @@ def ended(client: Client, futures: list[Future], workers: list[str], timeout: fl
             return
         has_failed = any(future.done() and future.status != "finished" for future in futures)
         if (has_failed or not living.issuperset(pending)) and end == float("inf"):
-            end = time.monotonic() + timeout + GRACE
+            end = time.monotonic() + timeout + NOTICE
         if time.monotonic() > look:
             living, look = set(client.nthreads()), time.monotonic() + LOOK
         time.sleep(POLL)

@@ -34,7 +34,7 @@ class Job(NamedTuple):
     timeout: float
 
 
-class Rank(NamedTuple):
+class Seat(NamedTuple):
     """Which rank this is, of how many; and the variables for the place to meet and checkpoints."""
 
     rank: int
@@ -44,7 +44,7 @@ class Rank(NamedTuple):
 
 
 def fit_rank(
-    job: Job, columns: dict[str, list[Any]], which: Rank, saved: dict[str, bytes]
+    job: Job, columns: dict[str, list[Any]], which: Seat, saved: dict[str, bytes]
 ) -> bytes:
     """Fit together with the other ranks; return rank 0's model, pickled, and its warnings."""
     worker = get_worker()
@@ -76,7 +76,7 @@ def fit_rank(
         RANK_OF_PROCESS.release()
 
 
-def met(which: Rank, timeout: float) -> dist.Store:
+def met(which: Seat, timeout: float) -> dist.Store:
     """Return the store where ranks meet, at a port that was free on rank 0's machine."""
     place, limit = Variable(which.place, get_client()), timedelta(seconds=timeout)
     try:

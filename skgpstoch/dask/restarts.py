@@ -9,7 +9,7 @@ import uuid
 from distributed import Client, Future, MultiLock, Variable
 
 from ..distributed import WorkerLostError
-from .ranks import Job, Rank, fit_rank
+from .ranks import Job, Seat, fit_rank
 from .rows import LOOK, Partitions, dealt
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -53,7 +53,7 @@ def fit_once(
         try:
             for rank, (worker, share) in enumerate(ranks.items()):
                 own = {name: [column[k] for k in share] for name, column in parts.columns.items()}
-                which = Rank(rank, len(ranks), place.name, checkpoint.name)
+                which = Seat(rank, len(ranks), place.name, checkpoint.name)
                 args = job, own, which, saved if rank == 0 else {}
                 pinned = {"workers": [worker], "allow_other_workers": False}
                 futures.append(

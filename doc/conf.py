@@ -25,7 +25,8 @@ templates_path = ["_templates"]
 default_role = "literal"  # `name` in a docstring is code
 
 autosummary_generate = True
-autodoc_mock_imports = ["botorch", "gpytorch", "linear_operator"]  # of one page, and large
+# Of few pages, and large.
+autodoc_mock_imports = ["botorch", "dask", "distributed", "gpytorch", "linear_operator"]
 autosummary_mock_imports = autodoc_mock_imports
 autodoc_typehints = "none"  # numpydoc's Parameters say it
 numpydoc_show_class_members = False  # the class template lists them

@@ -40,7 +40,7 @@ INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 @contextlib.contextmanager
 def process_group(
     backend: str = "auto",
-    init: str | None = None,
+    init: str | dist.Store | None = None,
     rank: int | None = None,
     size: int | None = None,
     timeout: float = 120.0,
@@ -56,10 +56,12 @@ def process_group(
         How tensors are exchanged. "gloo": through the memory of the host. "nccl": tensors on GPUs
         directly, others by gloo; each rank needs a GPU of its own, which is the current device in
         the block. "auto": "nccl" if each rank has one, otherwise "gloo".
-    init : str or None, default=None
+    init : str, Store or None, default=None
         Where ranks meet: "env://", the variables that launchers set; "file:///path", a file that
         does not exist yet, which all can write; "tcp://host:port", a free port of rank 0's
-        machine. None: torch.distributed as it is, if it is initialised, otherwise "env://".
+        machine; a store of torch.distributed that all have, and no earlier group had (by which one
+        process is a group, too, and can resume what more have begun). None: torch.distributed as
+        it is, if it is initialised, otherwise "env://".
     rank : int or None, default=None
         The number of this process, from 0. None: as the launcher says.
     size : int or None, default=None
@@ -130,7 +132,7 @@ def process_group(
 
 def start(
     backend: str,
-    init: str | None,
+    init: str | dist.Store | None,
     rank: int | None,
     size: int | None,
     timeout: float,
@@ -151,9 +153,12 @@ def start(
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
 
     def initialise() -> None:
-        store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
-        store.set_timeout(limit)
-        store = dist.PrefixStore(f"skgpstoch/{entry}", store)
+        if isinstance(init, dist.Store):
+            store = init
+        else:
+            store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
+            store.set_timeout(limit)
+            store = dist.PrefixStore(f"skgpstoch/{entry}", store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
 
     met(initialise, f"rank {rank} of {size}, at {init}", timeout)
@@ -165,7 +170,7 @@ def start(
 
 def join(
     backend: str,
-    init: str | None,
+    init: str | dist.Store | None,
     rank: int | None,
     size: int | None,
     timeout: float,
@@ -239,8 +244,11 @@ def check_parameters(backend: Any, init: Any, rank: Any, size: Any, timeout: Any
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}.")
-    if init is not None and not (isinstance(init, str) and init.startswith(SCHEMES)):
-        raise ValueError(f"init must be None or start with one of {SCHEMES}, got {init!r}.")
+    is_place = init is None or (dist.is_available() and isinstance(init, dist.Store))
+    if not is_place and not (isinstance(init, str) and init.startswith(SCHEMES)):
+        raise ValueError(
+            f"init must be None, a Store, or start with one of {SCHEMES}, got {init!r}."
+        )
     if size is not None and not (isinstance(size, Integral) and int(size) >= 1):
         raise ValueError(f"size must be an integer of at least 1 or None, got {size!r}.")
     n_ranks = float("inf") if size is None else int(size)
@@ -250,7 +258,7 @@ def check_parameters(backend: Any, init: Any, rank: Any, size: Any, timeout: Any
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
 
 
-def check_said(init: str, rank: int | None, size: int | None) -> None:
+def check_said(init: str | dist.Store, rank: int | None, size: int | None) -> None:
     """Check that it is said where to meet, which rank this is, and how many there are.
 
     Raises
@@ -259,7 +267,8 @@ def check_said(init: str, rank: int | None, size: int | None) -> None:
         If it is not, with the ways to say it.
     """
     said = {"rank": rank is not None, "size": size is not None}
-    needed = VARIABLES if init.startswith("env://") else {"RANK": "rank", "WORLD_SIZE": "size"}
+    is_env = isinstance(init, str) and init.startswith("env://")
+    needed = VARIABLES if is_env else {"RANK": "rank", "WORLD_SIZE": "size"}
     missing = [
         name
         for name, parameter in needed.items()

@@ -206,7 +206,7 @@ def test_outside_of_a_launcher_it_says_what_to_do(not_launched, monkeypatch):
     ("parameters", "message"),
     [
         ({"backend": "mpi"}, r"backend must be one of \('auto', 'gloo', 'nccl'\), got 'mpi'"),
-        ({"init": "localhost"}, "init must be None or start with one of .* got 'localhost'"),
+        ({"init": "localhost"}, "init must be None, a Store, or start .* got 'localhost'"),
         ({"size": 0}, "size must be an integer of at least 1 or None, got 0"),
         ({"rank": 2, "size": 2}, "rank must be an integer from 0 to size - 1 or None, got 2"),
         ({"rank": 0.0}, "rank must be an integer"),

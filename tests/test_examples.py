@@ -30,6 +30,7 @@ PAGES = [
     DOC / "add_a_method.rst",
     DOC / "user_guide" / "coming_from_sklearn.rst",
     DOC / "user_guide" / "devices.rst",
+    DOC / "user_guide" / "several_machines.rst",
     DOC / "user_guide" / "weights.rst",
 ]
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"

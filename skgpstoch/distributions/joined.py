@@ -28,8 +28,9 @@ class JoinedLaw(Law):
         return sum(len(place) for place in self.places), self.parts[0].shape[1]
 
     @property
-    def has_light_tails(self) -> bool:
-        return all(part.has_light_tails for part in self.parts)
+    def has_light_tails(self) -> Any:
+        """Whether moments of exp(Y) are finite, of each row and output: (N, P)."""
+        return self._gathered(lambda part, _: np.broadcast_to(part.has_light_tails, part.shape))
 
     def of(self, rows: Any) -> Law:
         n_rows = self.shape[0]

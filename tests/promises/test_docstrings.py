@@ -22,7 +22,8 @@ from skgpstoch.losses import Loss
 
 MODULES = [
     "skgpstoch",
-    *(f"skgpstoch.{m}" for m in ("likelihoods", "losses", "metrics", "display", "distributed")),
+    *(f"skgpstoch.{m}" for m in ("likelihoods", "losses", "metrics", "display")),
+    *(f"skgpstoch.{m}" for m in ("distributed", "dask")),
 ]
 """Those of the API reference."""
 

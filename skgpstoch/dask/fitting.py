@@ -1,0 +1,170 @@
+"""Fit an estimator to rows that are on workers."""
+
+from __future__ import annotations
+
+import inspect
+from numbers import Integral
+from typing import Any
+
+import torch
+from distributed import Client, get_client
+from distributed.protocol import pickle
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..data.arrays import resolve_seed
+from ..data.messages import warn
+from ..distributed import check_parameters
+from .ranks import Job
+from .restarts import with_restarts
+from .rows import check_columns, partitioned
+
+
+def fit(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    client: Client | None = None,
+    timeout: float = 120.0,
+    max_restarts: int = 2,
+    **of_rows: Any,
+) -> Any:
+    """Fit an estimator to a Dask array or frame, on the workers that hold its rows.
+
+    Parameters
+    ----------
+    estimator : estimator of skgpstoch
+        What to fit. It is left as it is.
+    X : dask Array of shape (n_samples, n_features), or dask DataFrame
+        Inputs, in chunks of rows.
+    y : dask Array or Series of shape (n_samples,), or of shape (n_samples, n_outputs)
+        Targets. Arrays are rechunked as X is; frames must have X's partitions.
+    sample_weight : dask Array or Series of shape (n_samples,) or None, default=None
+        How many rows each counts for.
+    client : distributed.Client or None, default=None
+        The cluster. None: the current client.
+    timeout : float, default=120.0
+        Seconds that workers wait for one another, when they meet and at each exchange.
+    max_restarts : int, default=2
+        How often to go on, from the last checkpoint, after a worker was lost.
+    **of_rows : dask Arrays or Series of shape (n_samples,)
+        What else `fit` of the estimator takes of rows, such as `y_std` or `exposure`.
+
+    Returns
+    -------
+    model : estimator
+        A fitted copy, on this machine: it needs no cluster any more.
+
+    Raises
+    ------
+    TypeError
+        If the estimator is none of skgpstoch, or anything of rows is not Dask's.
+    ValueError
+        If there is no client, chunks are not of rows alone or have unknown sizes, or the estimator
+        cannot be fitted so (batch normalisation, a folder for checkpoints).
+    WorkerLostError
+        If a worker is lost more often than `max_restarts`.
+
+    Notes
+    -----
+    Rows are computed where Dask puts them. The workers that then hold some are dealt consecutive
+    partitions of about as many rows each; what is elsewhere is sent there. So neither the sample of
+    rows that starts the fit nor the model depends on which worker had what. Fits whose workers
+    overlap wait for each other.
+
+    The first rank sends its checkpoint to the scheduler at the end of an epoch, at most every two
+    seconds. When a worker is lost, Dask computes its partitions again, and the fit resumes on the
+    workers that are left. Rows up to 10,000 are fitted by one worker. On several machines gloo
+    needs the network's name in `GLOO_SOCKET_IFNAME` if the name of a host is not its address.
+
+    `partial_fit` is not distributed: it adds rows to one model, one chunk after another.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from skgpstoch import SVGPRegressor
+    >>> from skgpstoch.dask import fit, predict
+    >>> X = da.random.uniform(-3, 3, (1_000_000, 4), chunks=(100_000, 4))
+    >>> y = da.sin(X[:, 0]) + X[:, 1]
+    >>> with Client("scheduler:8786"):  # doctest: +SKIP
+    ...     model = fit(SVGPRegressor(n_inducing=512), X, y)
+    ...     mean = predict(model, X).mean().compute()
+    """
+    check_parameters("auto", None, None, None, timeout)
+    check_restarts(max_restarts)
+    client = present(client)
+    columns = {"X": X, "y": y, "sample_weight": sample_weight, **of_rows}
+    columns = {
+        name: column for name, column in columns.items() if column is not None or name == "y"
+    }
+    check_estimator(estimator, columns)
+    check_columns(columns)
+    parts = partitioned(client, columns)
+    params = {"random_state": seed_of(estimator), "checkpoint_dir": None}
+    known = estimator.get_params(deep=False)
+    job = Job(pickle.dumps(estimator), {k: v for k, v in params.items() if k in known}, timeout)
+    content = with_restarts(client, job, parts, int(max_restarts))
+    model, told = pickle.loads(content)
+    for message, category in told:
+        warn(message, category)
+    return model.set_params(**{name: known[name] for name in job.params})
+
+
+def present(client: Client | None) -> Client:
+    """Return the client, or the current one.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if client is not None:
+        return client
+    try:
+        return get_client()
+    except ValueError as error:
+        raise ValueError(
+            "There is no Dask client: make one, such as `client = distributed.Client()`, or give "
+            "client=."
+        ) from error
+
+
+def check_restarts(max_restarts: Any) -> None:
+    """Check that it is a number of restarts."""
+    if not (isinstance(max_restarts, Integral) and int(max_restarts) >= 0):
+        raise ValueError(f"max_restarts must be an integer of at least 0, got {max_restarts!r}.")
+
+
+def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
+    """Check that an estimator can be fitted so, to rows of which these are known."""
+    name = type(estimator).__name__
+    if not any(cls.__module__.startswith("skgpstoch.") for cls in type(estimator).__mro__):
+        raise TypeError(
+            f"estimator must be one of skgpstoch, got {name}: others would fit to the rows of one "
+            "worker. Transform X with dask before, and search by a part of the rows."
+        )
+    taken = inspect.signature(estimator.fit).parameters
+    for column in columns:
+        if column not in taken:
+            raise TypeError(f"{name}.fit does not take {column}; it takes {', '.join(taken)}.")
+    params = estimator.get_params()
+    if params.get("checkpoint_dir") is not None:
+        raise ValueError(
+            f"checkpoint_dir must be None, got {params['checkpoint_dir']!r}: workers may have no "
+            "folder in common, and fits on Dask keep their checkpoints with the scheduler."
+        )
+    for parameter, value in params.items():
+        if isinstance(value, torch.nn.Module) and any(
+            isinstance(module, _BatchNorm) for module in value.modules()
+        ):
+            raise ValueError(
+                f"{parameter} has batch normalisation, whose averages would be of each worker's "
+                "rows alone. Use LayerNorm or GroupNorm, or fit on one machine."
+            )
+
+
+def seed_of(estimator: Any) -> int:
+    """Return a seed that is the same in each restart."""
+    state = getattr(estimator, "random_state", None)
+    return int(state) if isinstance(state, Integral) else resolve_seed(state)

@@ -1,0 +1,119 @@
+"""What a rank does, on its worker."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from distributed import Variable, get_client, get_worker
+from distributed.comm import get_address_host
+from distributed.protocol import pickle
+
+from ..distributed import WorkerLostError, process_group
+from .rows import joined
+
+LISTEN = 0.5  # seconds between two looks for a new checkpoint
+
+RANK_OF_PROCESS = threading.Lock()
+"""Torch has one group in a process: a rank that is not wanted any more may still be in it."""
+
+
+class Job(NamedTuple):
+    """A fit: the estimator, pickled, parameters of its copies, and the timeout of exchanges."""
+
+    estimator: bytes
+    params: dict[str, Any]
+    timeout: float
+
+
+class Seat(NamedTuple):
+    """Which rank this is, of how many; and the variables for the place to meet and checkpoints."""
+
+    rank: int
+    size: int
+    place: str
+    checkpoint: str
+
+
+def fit_rank(
+    job: Job, columns: dict[str, list[Any]], which: Seat, saved: dict[str, bytes]
+) -> bytes:
+    """Fit together with the other ranks; return rank 0's model, pickled, and its warnings."""
+    worker = get_worker()
+    if not RANK_OF_PROCESS.acquire(timeout=job.timeout):
+        raise WorkerLostError(
+            f"{worker.address} is still in a fit that was given up, after {job.timeout:g} s."
+        )
+    n_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(worker.state.nthreads)
+        model = pickle.loads(job.estimator).set_params(**job.params)
+        rows = {name: joined(parts) for name, parts in columns.items()}
+        with tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
+            if "checkpoint_dir" in job.params:
+                model.set_params(checkpoint_dir=folder)
+            with contextlib.ExitStack() as stack:
+                told = stack.enter_context(warnings.catch_warnings(record=True))
+                warnings.simplefilter("always")
+                if which.rank == 0:
+                    stack.enter_context(streamed(Path(folder), which.checkpoint, saved))
+                store = met(which, job.timeout)
+                with process_group("auto", store, which.rank, which.size, job.timeout):
+                    model.fit(**rows)
+        if which.rank:
+            return b""
+        return pickle.dumps((model, [(str(each.message), each.category) for each in told]))
+    finally:
+        torch.set_num_threads(n_threads)
+        RANK_OF_PROCESS.release()
+
+
+def met(which: Seat, timeout: float) -> dist.Store:
+    """Return the store where ranks meet, at a port that was free on rank 0's machine."""
+    place, limit = Variable(which.place, get_client()), timedelta(seconds=timeout)
+    try:
+        if which.rank == 0:
+            host = get_address_host(get_worker().address)
+            store = dist.TCPStore(host, 0, None, True, limit, wait_for_workers=False)
+            place.set([host, store.port])
+            return store
+        host, port = place.get(timeout=timeout)
+        return dist.TCPStore(host, port, None, False, limit)
+    except (TimeoutError, RuntimeError) as error:
+        raise WorkerLostError(
+            f"Rank {which.rank} of {which.size} did not meet rank 0 within {timeout:g} s: its "
+            "worker was lost, or is busy with other tasks."
+        ) from error
+
+
+@contextlib.contextmanager
+def streamed(folder: Path, name: str, saved: dict[str, bytes]) -> Iterator[None]:
+    """Put a checkpoint into a folder, and send what is written there to the scheduler."""
+    for file, content in saved.items():
+        (folder / file).write_bytes(content)
+    variable, is_over = Variable(name, get_client()), threading.Event()
+
+    def send() -> None:
+        sent = saved
+        while not is_over.wait(LISTEN):
+            with contextlib.suppress(FileNotFoundError):  # the fit has come to its end
+                found = {path.name: path.read_bytes() for path in folder.glob("*.pt")}
+                if found and found != sent:
+                    variable.set(found)
+                    sent = found
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,0 +1,107 @@
+"""Fits on workers of which some may be lost."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+
+from distributed import Client, Future, MultiLock, Variable
+
+from ..distributed import WorkerLostError
+from .ranks import Job, Seat, fit_rank
+from .rows import LOOK, Partitions, dealt
+
+POLL = 0.05  # seconds between two looks at the ranks
+NOTICE = 10.0  # seconds that survivors may take beyond their timeout, to raise
+
+
+def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int) -> bytes:
+    """Fit, and again from the last checkpoint if a worker is lost; return what rank 0 returns.
+
+    Raises
+    ------
+    WorkerLostError
+        If that happens too often.
+    """
+    saved: dict[str, bytes] = {}
+    checkpoint = Variable(f"skgpstoch-{uuid.uuid4().hex}", client)
+    try:
+        for _ in range(max_restarts + 1):
+            try:
+                return fit_once(client, job, parts, checkpoint, saved)
+            except WorkerLostError as error:
+                lost = error
+            with contextlib.suppress(TimeoutError):  # there is none yet
+                saved = checkpoint.get(timeout=1.0)
+    finally:
+        checkpoint.delete()
+    raise WorkerLostError(
+        f"The fit has lost a worker {max_restarts + 1} times, and max_restarts={max_restarts}: "
+        f"{lost} Look at the workers' logs (memory?), or raise max_restarts."
+    ) from lost
+
+
+def fit_once(
+    client: Client, job: Job, parts: Partitions, checkpoint: Variable, saved: dict[str, bytes]
+) -> bytes:
+    """Fit on the workers that now hold rows; others' fits on these are waited for."""
+    ranks = dealt(client, parts, job.timeout)
+    place = Variable(f"skgpstoch-{uuid.uuid4().hex}", client)
+    futures: list[Future] = []
+    with MultiLock(list(ranks), client):
+        try:
+            for rank, (worker, share) in enumerate(ranks.items()):
+                own = {name: [column[k] for k in share] for name, column in parts.columns.items()}
+                which = Seat(rank, len(ranks), place.name, checkpoint.name)
+                args = job, own, which, saved if rank == 0 else {}
+                pinned = {"workers": [worker], "allow_other_workers": False}
+                futures.append(
+                    client.submit(fit_rank, *args, **pinned, pure=False, retries=0, priority=1)
+                )
+            ended(client, futures, list(ranks), job.timeout)
+            return outcome(futures, list(ranks))
+        finally:
+            client.cancel(futures)
+            place.delete()
+
+
+def ended(client: Client, futures: list[Future], workers: list[str], timeout: float) -> None:
+    """Wait until all ranks have ended; when one has failed, no longer than others can notice."""
+    end, look = float("inf"), 0.0
+    living = set(workers)
+    while True:
+        pending = [w for w, future in zip(workers, futures, strict=True) if not future.done()]
+        if not living.intersection(pending) or time.monotonic() > end:
+            return
+        has_failed = any(future.done() and future.status != "finished" for future in futures)
+        if (has_failed or not living.issuperset(pending)) and end == float("inf"):
+            end = time.monotonic() + timeout + NOTICE
+        if time.monotonic() > look:
+            living, look = set(client.nthreads()), time.monotonic() + LOOK
+        time.sleep(POLL)
+
+
+def outcome(futures: list[Future], workers: list[str]) -> bytes:
+    """Return what rank 0 has returned.
+
+    Raises
+    ------
+    WorkerLostError
+        If a worker was lost.
+    Exception
+        Of any rank, if it is another one.
+    """
+    if all(future.status == "finished" for future in futures):
+        content: bytes = futures[0].result()
+        return content
+    raised = [future.exception() for future in futures if future.status == "error"]
+    lost = [
+        e for e in raised if isinstance(e, WorkerLostError) or type(e).__name__ == "KilledWorker"
+    ]
+    for future in futures:
+        if future.status == "error" and future.exception() not in lost:
+            future.result()
+    gone = [w for w, future in zip(workers, futures, strict=True) if future.status != "error"]
+    why = f" Another said: {lost[0]}" if lost else ""
+    raise WorkerLostError(f"Lost of {len(workers)} workers: {', '.join(gone) or 'none'}.{why}")

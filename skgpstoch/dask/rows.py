@@ -1,0 +1,186 @@
+"""Rows on workers: their partitions, and which worker gets which."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+from dask.dataframe.dispatch import concat
+from distributed import Client, Future
+
+from ..distributed import WorkerLostError
+
+LOOK = 1.0  # seconds between two questions to the scheduler
+
+
+class Partitions(NamedTuple):
+    """Rows on workers.
+
+    Attributes
+    ----------
+    columns : dict of lists of Futures
+        The partitions of X, y and what else is known of rows.
+    n_rows : list of int
+        How many rows each partition has.
+    """
+
+    columns: dict[str, list[Future]]
+    n_rows: list[int]
+
+    def futures(self) -> list[Future]:
+        """Return all of them."""
+        return [future for column in self.columns.values() for future in column]
+
+
+def check_columns(columns: dict[str, Any]) -> None:
+    """Check that all are Dask's, in chunks of rows of known sizes.
+
+    Raises
+    ------
+    TypeError
+        If one is something else.
+    """
+    for name, column in columns.items():
+        if isinstance(column, da.Array):
+            check_chunks(name, column, needs_sizes=True)
+        elif not isinstance(column, dd.DataFrame | dd.Series):
+            raise TypeError(
+                f"{name} must be a dask array or frame, got {type(column).__name__}. Fit rows that "
+                "are on this machine with the estimator's own fit, or make it one, such as by "
+                "dask.array.from_array."
+            )
+
+
+def check_chunks(name: str, array: da.Array, needs_sizes: bool) -> None:
+    """Check that an array is in chunks of rows.
+
+    Raises
+    ------
+    ValueError
+        If it is not, or their sizes are unknown and needed.
+    """
+    if needs_sizes and np.isnan(array.chunks[0]).any():
+        raise ValueError(
+            f"{name} has chunks of unknown sizes, so nobody knows which rows belong together. "
+            f"Call {name}.compute_chunk_sizes() before."
+        )
+    if any(n > 1 for n in array.numblocks[1:]):
+        raise ValueError(
+            f"{name} must be in chunks of rows, got {array.numblocks[1]} chunks along its "
+            f"columns. Call {name}.rechunk({{1: -1}}) before."
+        )
+
+
+def partitioned(client: Client, columns: dict[str, Any]) -> Partitions:
+    """Compute rows, on the workers, in the same partitions.
+
+    Raises
+    ------
+    ValueError
+        If columns have different rows, or none.
+    """
+    X = persisted(client, columns["X"])
+    n_rows = lengths(client, X)
+    parts = {"X": X}
+    for name, column in columns.items():
+        if name == "X":
+            continue
+        if isinstance(column, da.Array) and len(column) == sum(n_rows):
+            column = column.rechunk({0: tuple(n_rows)})
+        parts[name] = persisted(client, column)
+        own = lengths(client, parts[name])
+        if own != n_rows:
+            raise ValueError(
+                f"X and {name} must have the same rows in each partition, got {sum(n_rows)} rows "
+                f"in {len(n_rows)} partitions and {sum(own)} in {len(own)}."
+            )
+    if sum(n_rows) == 0:
+        raise ValueError("X has no rows.")
+    return Partitions(parts, n_rows)
+
+
+def persisted(client: Client, column: Any) -> list[Future]:
+    """Return the partitions, which workers compute and keep."""
+    return list(client.compute(np.ravel(column.to_delayed()).tolist()))
+
+
+def lengths(client: Client, parts: list[Future]) -> list[int]:
+    """Return how many rows partitions have."""
+    return list(client.gather(client.map(len, parts, pure=False)))
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the rows of partitions."""
+    if len(parts) == 1:
+        return parts[0]
+    return concat(parts) if hasattr(parts[0], "iloc") else np.concatenate(parts)
+
+
+# ---- placement -----------------------------------------------------------------------------------
+
+
+def dealt(client: Client, parts: Partitions, timeout: float) -> dict[str, list[int]]:
+    """Return the workers that are ranks, in order, and the partitions of each.
+
+    They are those that hold rows, one of each process, in the order of the rows that they hold.
+    """
+    computed(client, parts.columns["X"], timeout)
+    holders: dict[str, list[int]] = {}
+    held = client.who_has(parts.columns["X"])
+    for k, (future, n) in enumerate(zip(parts.columns["X"], parts.n_rows, strict=True)):
+        for worker in sorted(held.get(future.key, ()))[: n > 0]:
+            holders.setdefault(worker, []).append(k)
+    processes = client.run(process, workers=list(holders), on_error="ignore")
+    one_of_each = {processes[worker]: worker for worker in sorted(processes, reverse=True)}
+    workers = sorted(one_of_each.values(), key=lambda worker: (np.mean(holders[worker]), worker))
+    if not workers:  # all were lost since
+        raise WorkerLostError("No worker is left that holds rows.")
+    return runs(workers, parts.n_rows)
+
+
+def computed(client: Client, futures: list[Future], timeout: float) -> None:
+    """Wait until workers have them, which they may have to compute again.
+
+    Raises
+    ------
+    WorkerLostError
+        If they cannot, or no worker has anything to do for as long as the timeout.
+    """
+    busy = time.monotonic()
+    while not all(future.status == "finished" for future in futures):
+        for future in futures:
+            if future.status == "error":
+                future.result()
+        if any(client.processing().values()):
+            busy = time.monotonic()
+        is_idle = time.monotonic() - busy > timeout
+        if is_idle or any(future.status == "cancelled" for future in futures):
+            raise WorkerLostError(
+                "Rows were lost with a worker, and Dask does not compute them again. Load them by "
+                "tasks that any worker can do, such as dd.read_parquet, rather than by scatter."
+            )
+        time.sleep(LOOK)
+
+
+def process() -> tuple[str, int]:
+    """Return the process that this is."""
+    return socket.gethostname(), os.getpid()
+
+
+def runs(workers: list[str], n_rows: list[int]) -> dict[str, list[int]]:
+    """Deal consecutive partitions to workers, of about as many rows each.
+
+    Those without rows, workers and partitions, are left out.
+    """
+    sizes = np.array(n_rows)
+    middles = np.cumsum(sizes) - 0.5 * sizes
+    numbers = np.minimum(middles * len(workers) // sizes.sum(), len(workers) - 1).astype(int)
+    own = ((sizes > 0) & (numbers == k) for k in range(len(workers)))
+    shares = {w: np.flatnonzero(mine).tolist() for w, mine in zip(workers, own, strict=True)}
+    return {worker: share for worker, share in shares.items() if share}

@@ -74,11 +74,12 @@ class TargetMap:
         """Look at output p: its direction, its ends, and whether it is a line."""
         near, far = np.linspace(low, high, PROBED), np.linspace(far_low, far_high, PROBED)
         z = np.unique([*near, *far, self._middle[p]])
+        gap = LEAST_GAP * (high - low) / PROBED
+        z = z[np.diff(z, prepend=-np.inf) > gap]  # between twins the map would show its rounding
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = z
         y = self._along(rows, p)
         is_known, is_near = np.isfinite(y) & (np.abs(y) < LARGEST), (z >= low) & (z <= high)
-        gap = LEAST_GAP * (high - low) / PROBED
         rise = np.diff(np.where(is_known, y, np.nan))
         is_flat = (rise == 0.0) & (np.diff(z) > gap)
         of_near = is_near[1:] & is_near[:-1]

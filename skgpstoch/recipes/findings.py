@@ -352,8 +352,9 @@ def of_residual(
     Where there is none, in units of 1, about that of a label, or of a share of what f varies by:
     *measured* on two moons, to leave 2.6 of 566 unexplained costs .2 nats of the bound in all.
     """
-    left = float(np.average(basis.residual().numpy(), weights=weight))
-    prior = float(np.average(basis.prior.numpy(), weights=weight))
+    each = None if weight is None else np.tile(weight, basis.n_samples)  # row after row, S times
+    left = float(np.average(basis.residual().numpy(), weights=each))
+    prior = float(np.average(basis.prior.numpy(), weights=each))
     unit = max(1.0, SHARE_OF_PRIOR * prior) if noise is None else noise
     found = Finding(RESIDUAL, "points", left / unit, MOST_RESIDUAL)
     if left > MOST_RESIDUAL * unit:

@@ -134,7 +134,7 @@ SUMMED = {
     ),
     "ensemble": (
         DeepKernelEnsembleRegressor(
-            n_estimators=3, max_iter=15, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+            n_estimators=3, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
         ),
         BY_SIGNS,
     ),

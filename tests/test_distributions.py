@@ -10,7 +10,7 @@ from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import quad
 from scipy.special import logsumexp
-from scipy.stats import lognorm, norm, t, truncnorm
+from scipy.stats import kstest, lognorm, norm, t, truncnorm
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import (
@@ -612,6 +612,25 @@ def test_truncated_tails_keep_their_digits(end, width, sign):
         for ends in ((1e-15, 0.7), (0.7, 1.0 - 1e-15))
     ]
     assert_allclose(found.crps(at), sum(parts), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ends", [(-0.5, 1.0), (3.0, 3.5)])
+def test_draws_of_truncated_distributions(ends):
+    """Few quantiles are searched for, so that these are quick."""
+    normal = NormalLaw(np.zeros((2, 1)), np.ones((2, 1)))
+    law = TruncatedLaw.between(normal, *np.array([[ends[0]], [ends[1]]]))
+    draws, expected = PredictiveDistribution(law).sample(4000, random_state=0), truncnorm(*ends)
+    assert kstest(draws[0], expected.cdf).pvalue > 0.01
+    assert not np.array_equal(*draws)
+    assert_array_equal(draws, PredictiveDistribution(law).sample(4000, random_state=0))
+
+
+def test_draws_search_for_few_quantiles(monkeypatch):
+    law = TruncatedLaw.between(normal(np.random.default_rng(0)), np.full(1, -3.0), np.full(1, 3.0))
+    asked = []
+    monkeypatch.setattr(TruncatedLaw, "quantiles", lambda self, q: asked.append(q.size) or q)
+    PredictiveDistribution(law).sample(500, random_state=0)
+    assert sum(asked) < 0.5 * law.shape[0] * 500
 
 
 def test_a_truncated_distribution_beyond_all_numbers_is_a_point():

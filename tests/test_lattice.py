@@ -9,8 +9,9 @@ from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
 
+from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.ensembles import lattice as room
-from skgpstoch.ensembles.lattice import Lattice, OnLattice, grid_of, lattice_of
+from skgpstoch.ensembles.lattice import Lattice, LatticeLaw, OnLattice, grid_of, lattice_of
 from skgpstoch.ensembles.mixture import MixtureRegressor, Normals, Parts
 
 RNG = np.random.default_rng(0)
@@ -167,6 +168,14 @@ def test_probabilities_far_out_are_those_of_the_density():
     for y in (11.0, 13.0, 30.0):
         found = fine.log_predictive_probability(np.zeros((1, 1)), np.array([y]))
         assert_allclose(found, norm.logpdf(y, 5.0, STD) + np.log(0.01 * 0.999), rtol=1e-3)
+
+
+@pytest.mark.parametrize("std", [0.05, 0.01, 0.001])
+def test_probabilities_that_underflow_are_of_the_nearer_end(std):
+    narrow = NormalLaw(np.zeros((3, 1)), np.full((3, 1), std))
+    law = LatticeLaw(narrow, Lattice(np.arange(-1.0, 3.0), 0.9))
+    found = law.log_probability(np.array([[-1.0], [1.0], [2.0]]))[:, 0]
+    assert_allclose(found, np.log(0.9) + norm.logsf([0.5, 0.5, 1.5], scale=std), rtol=1e-5)
 
 
 def test_draws_and_moments_are_of_atoms():

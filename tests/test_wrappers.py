@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import lognorm
+from scipy.stats import lognorm, norm
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -238,6 +238,20 @@ def test_targets_are_within_what_a_transformer_clips(transformer, rows):
     density = found.pdf(numbers[None])[0]
     assert_allclose(np.trapezoid(density, numbers), 1.0, atol=1e-3)
     assert_allclose(found.mean(), np.trapezoid(numbers * density, numbers), rtol=1e-3)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_the_density_at_ends_is_that_beside_them(distribution, rows):
+    X, y = rows
+    knots = QuantileTransformer(n_quantiles=20, output_distribution=distribution)
+    model = TransformedTargetRegressor(sparse(), transformer=knots).fit(X, y)
+    inner, ends = model.regressor_.predict_distribution(X), np.array([[y.min(), y.max()]])
+    z = model.transformer_.transform(ends.T).T
+    slope = np.diff(model.transformer_.quantiles_[:, 0])[[0, -1]] * 19.0
+    slope = slope * norm.pdf(z) if distribution == "normal" else slope
+    inside = inner.cdf(z)[:, [1]] - inner.cdf(z)[:, [0]]
+    expected = inner.logpdf(z) - np.log(slope) - np.log(inside)
+    assert_allclose(gp.predict_distribution(model, X).logpdf(ends), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("forward", [np.floor, np.abs, np.square])

@@ -47,8 +47,8 @@ class TargetMap:
     low, high : ndarray of shape (P,)
         Between which g is known and rises; infinite where it has no end. Beyond an end g has no
         number, turns, or is flat, as of a transformer that clips.
-    is_bounded : ndarray of bool, shape (P,)
-        Whether g is flat beyond both ends.
+    is_clipped : ndarray of bool, shape (2, P)
+        Whether g is flat beyond its low end, and beyond its high one, or clips targets there.
     is_affine : bool
 
     Raises
@@ -62,7 +62,7 @@ class TargetMap:
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
         self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
-        self.is_bounded, self._rise = np.zeros(P, bool), np.zeros(P)
+        self.is_clipped, self._rise = np.zeros((2, P), bool), np.zeros(P)
         reach = (
             np.array([[[-FAR_REACH]], [[-NEAR_REACH]], [[NEAR_REACH]], [[FAR_REACH]]]) * unit
             + place
@@ -90,19 +90,18 @@ class TargetMap:
         goes_on = (self.sign[p] * rise >= 0.0) & ~is_flat & ~(is_lost[1:] | is_lost[:-1])
         first, last = self._run(z, before[:, p], goes_on, of_near, is_lost, p)
         ends = (first, first - 1), (last, last + 1)
-        stops = np.array([False, False])
         for side, (inner, outer) in enumerate(ends):
             if not 0 <= outer < len(z):
                 continue
             is_level = bool(is_flat[min(inner, outer)])
-            stops[side] = is_level or is_lost[outer]
+            self.is_clipped[side, p] = is_level or is_lost[outer]
             pair = (inner, outer) if not is_level else (2 * inner - outer, inner)
             end = self._end(p, z[pair[0]], z[pair[1]], is_level, bool(is_lost[outer]))
             (self.low, self.high)[side][p] = end
-        self.is_bounded[p] = stops.all()
         line = np.polynomial.Polynomial.fit(z[is_known], y[is_known], 1)
         off, whole = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
-        return bool(is_known.all() and not stops.any() and off <= AFFINE * whole)
+        is_clipped = self.is_clipped[:, p].any()
+        return bool(is_known.all() and not is_clipped and off <= AFFINE * whole)
 
     def _along(self, rows: np.ndarray, p: int) -> np.ndarray:
         """Return output p of the inverse at rows that differ in it alone, (n,)."""
@@ -249,10 +248,12 @@ class TargetMap:
     def slope(self, z: np.ndarray, unit: np.ndarray, p: int) -> np.ndarray:
         """g′ of output p at z (n,), by differences of the fourth order, within its ends.
 
-        Near kinks, as those of QuantileTransformer, it is by short ones of the second order.
+        Near kinks, as those of QuantileTransformer, and where targets are clipped, it is by short
+        ones of the second order.
         """
         h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST_STEP)
-        to_end = np.minimum(z - self.low[p], self.high[p] - z)
+        to_ends = np.stack([z - self.low[p], self.high[p] - z])
+        to_end = np.where(self.is_clipped[:, p, None], np.inf, to_ends).min(0)
         h = np.minimum(h, np.maximum(NEAR_END * to_end, SHORTEST_STEP))
         y = [self.column(z + k * h, p) for k in (-2, -1, 0, 1, 2)]
         slope = (y[0] - 8.0 * y[1] + 8.0 * y[3] - y[4]) / (12.0 * h)
@@ -261,7 +262,8 @@ class TargetMap:
         error = np.maximum(np.abs(near - far), np.abs(turn - far_turn))
         kinked = np.flatnonzero(error > KINKED * np.abs(slope))
         if len(kinked):
-            z, h = z[kinked], KINK_STEP * h[kinked]
+            h = KINK_STEP * h[kinked]
+            z = np.clip(z[kinked], self.low[p] + 2.0 * h, self.high[p] - 2.0 * h)  # ends jump
             slope[kinked] = (self.column(z + h, p) - self.column(z - h, p)) / (2.0 * h)
         return slope
 

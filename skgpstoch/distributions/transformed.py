@@ -170,7 +170,7 @@ class TransformedLaw(Law):
         """Where integrals of output p begin anew, (K, N), and how wide y and z are, (N,)."""
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
-        is_bounded = self.map.is_bounded[p]
+        is_bounded = self.map.is_clipped[:, p].all()
         to_end = 1.0 if is_bounded else TO_END
         low = np.maximum(mean - LIGHT_REACH * std, mean + to_end * (self.map.low[p] - mean))
         high = np.minimum(mean + LIGHT_REACH * std, mean + to_end * (self.map.high[p] - mean))
@@ -186,6 +186,7 @@ class TransformedLaw(Law):
         """Return z, and where y is: 0 inside what g can be, −1 below, 1 above."""
         z = self.map.forward(y)
         is_out = ~self.map.is_reached(y, z)
+        z = np.clip(z, self.map.low, self.map.high)  # rounding may put an end outside
         if not is_out.any():
             return z, np.zeros(z.shape)
         middle = self.law.place()[0]

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .law import BREAKS, Law, moments_by_tails
+from ..data.arrays import row_blocks
+from ..data.devices import BLOCK_ROWS
+from .law import BREAKS, LEAST_PROBABILITY, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
 LEAST_LEFT = 1e-16  # probability that quantiles leave
@@ -87,6 +89,16 @@ class TruncatedLaw(Law):
     def sf(self, y: np.ndarray) -> np.ndarray:
         share = between(self._tails(y), self.of_high) / self._inside()
         return np.where(self._is_point(), y < self._nearest(), share.clip(0.0, 1.0))
+
+    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        """Draw Z, and anew by quantiles where it is outside."""
+        draws = self.law.sample(n_samples, rng)
+        probability = rng.uniform(LEAST_PROBABILITY, 1.0, draws.shape)
+        outside = np.argwhere(~self._is_inside(draws).all(2))
+        for some in row_blocks(len(outside), BLOCK_ROWS):
+            draw, row = outside[some].T
+            draws[draw, row] = self.of(row).quantiles(probability[draw, row])
+        return draws
 
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
         below, above = self.of_low[0], self.of_high[1]

@@ -35,6 +35,7 @@ WINDOW = 6.0  # standard deviations on both sides, beyond which all is at the la
 MOST_CELLS = 32  # within these; among more atoms rounding does not change moments
 PAIRS_AT_A_TIME = 65_536  # of a row and an atom, that are predicted at a time
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
+DECAY_STEP = 1e-4  # of a cell, over which the decay of a density is a difference
 
 
 class Lattice(NamedTuple):
@@ -259,7 +260,7 @@ class LatticeLaw(Law):
         """Log of the probability of each y, (n, 1), in nats; −∞ of a number that is no atom.
 
         That of a cell is a difference of tails on its side of the median. Where even these are 0 it
-        is what the density at its atom says.
+        is what the density says at its nearer end.
         """
         y, lattice = y[:, 0], self.lattice
         j, edges = lattice.nearest(y), np.array([-np.inf, *lattice.edges, np.inf])
@@ -269,10 +270,20 @@ class LatticeLaw(Law):
         mass = np.where(is_upper, above[:, 0] - above[:, 1], below[:, 1] - below[:, 0])
         gaps = np.diff(lattice.atoms)
         width = 0.5 * (np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0]))[j]
-        thin = self.law.log_density(lattice.atoms[j][:, None])[:, 0] + np.log(width)
+        thin = self._log_thin(*np.where(is_upper, [ends[:, 0], width], [ends[:, 1], -width]))
         log_mass = np.log(np.maximum(mass, LEAST_MASS))
         log_p = np.log(lattice.weight) + np.where(mass > LEAST_MASS, log_mass, thin)
         return np.where(lattice.contains(y), log_p, -np.inf)[:, None]
+
+    def _log_thin(self, end: np.ndarray, width: np.ndarray) -> np.ndarray:
+        """Log of ∫ p(end)·exp(−λ|t|) dt from 0 to a signed width, (n,), λ = −d log p/d|t|."""
+        step = DECAY_STEP * width
+        at_end, before, after = (
+            self.law.log_density((np.where(np.isfinite(end), end, 0.0) + shift)[:, None])[:, 0]
+            for shift in (0.0, -step, step)
+        )
+        decay = np.maximum(before - after, np.finfo(float).tiny) / (2.0 * DECAY_STEP)  # λ·width
+        return at_end + np.log(np.abs(width)) + np.log(-np.expm1(-decay) / decay)
 
 
 class OnLattice:

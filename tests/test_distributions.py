@@ -36,6 +36,7 @@ from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.target_transforms import YeoJohnsonTarget
 from skgpstoch.distributions import PredictiveDistribution
 from skgpstoch.distributions.joined import JoinedLaw
+from skgpstoch.distributions.kinks import kinks_between
 from skgpstoch.distributions.mixed import MixedLaw
 from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.distributions.transformed import TRIMMED, transformed
@@ -298,6 +299,38 @@ def test_densities_under_a_map_with_kinks():
     slope = norm.pdf(z) * np.tile(np.diff(ends), 5) * 299.0
     expected = norm.logpdf(z, 0.3, 0.6) - np.log(slope)
     assert_allclose(distribution.logpdf(at.reshape(1, -1))[0], expected, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n_quantiles", [200, 1000])
+def test_moments_and_scores_under_a_map_with_many_kinks(n_quantiles):
+    y = np.random.default_rng(0).lognormal(size=(1000, 1))
+    knots = QuantileTransformer(n_quantiles=n_quantiles, output_distribution="normal").fit(y)
+    mean, std = np.array([[-1.0], [0.0], [1.2]]), np.array([[0.3], [0.6], [0.4]])
+    distribution = PredictiveDistribution(transformed(NormalLaw(mean, std), knots))
+    for i, (m, s) in enumerate(zip(mean[:, 0], std[:, 0], strict=True)):
+        z = np.linspace(m - 8.0 * s, m + 8.0 * s, 400_001)
+        y, weight = knots.inverse_transform(z[:, None])[:, 0], norm.pdf(z, m, s) * (z[1] - z[0])
+        unit, row = np.sqrt(weight @ (y - weight @ y) ** 2), distribution[i : i + 1]
+        assert_allclose(row.mean(), weight @ y, atol=1e-6 * unit)
+        assert_allclose(row.std(), unit, rtol=1e-6)
+        between = weight @ ((2.0 * norm.cdf(z, m, s) - 1.0) * y)  # ½·E|Y − Y′|
+        score = weight @ np.abs(y - y[180_000]) - between
+        assert_allclose(row.crps(y[180_000]), score, atol=1e-6 * unit)
+
+
+@pytest.mark.parametrize("unit", [1e-2, 1.0])
+def test_kinks_are_found_where_they_are(unit):
+    knots = np.sort(np.random.default_rng(0).uniform(-3.0, 3.0, 50))
+    slopes = 1.0 + 0.02 * (np.arange(51) % 2)
+
+    def g(z):
+        jumps = np.maximum(z[..., None] - knots, 0.0) @ np.diff(slopes)
+        return slopes[0] * z + jumps + np.exp(0.1 * z)
+
+    assert_allclose(kinks_between(g, -5.0, 7.0, unit), knots, rtol=0.0, atol=2e-8 * unit)
+    assert not len(kinks_between(np.exp, -30.0, 30.0, unit))
+    assert_allclose(kinks_between(np.sinh, -5.0, 7.0, unit), [])
 
 
 # ---- closed forms, shapes, and what is asked wrongly -------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..maths.quadrature import Integrand, integrate_between
+from .kinks import kinks_between
 from .law import BREAKS, TOLERANCE, Law, moments_by_tails
 from .targets import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
@@ -27,6 +28,7 @@ NEGLIGIBLE = 1e-6  # of the largest part of a moment
 LOOKED_AT = 65  # numbers at which parts are looked at
 TO_END = 0.95  # of the way to an end of the map, where it may rise without a bound
 LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
+KINK_REACH = 10.0  # the same, beyond which integrals do not begin anew at kinks
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,9 @@ class TransformedLaw(Law):
             low, high = (np.where(is_light, a, b) for a, b in zip((low, high), ends, strict=True))
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
         unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
-        return np.clip(np.vstack([low, breaks, high]), low, high), unit, std
+        kinks = kinks_between(lambda z: self._column(z, p), low.min(), high.max(), std.min())
+        kinks = np.clip(kinks[:, None], mean - KINK_REACH * std, mean + KINK_REACH * std)
+        return np.clip(np.vstack([low, breaks, kinks, high]), low, high), unit, std
 
     def _before(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return z, and where y is: 0 inside what g can be, −1 below, 1 above."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..data.arrays import row_blocks
 from ..data.messages import warn
 
 _HALF = [
@@ -42,6 +43,7 @@ NOISE_OF_SLOPES = (
 )
 MOST_OPEN = 64  # intervals a row that do not agree yet: steps and kinks leave one or two
 INTERVALS_AT_A_TIME = 1024
+FIRST_INTERVALS = 131_072  # of a block of rows
 
 
 Integrand = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -50,9 +52,12 @@ Integrand = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 def integrate_between(f: Integrand, breaks: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
     """Return integrals over each row from its least to its largest break (K, N), as `integrate`."""
-    ends = np.sort(breaks, axis=0)
-    row = np.tile(np.arange(ends.shape[1]), len(ends) - 1)
-    return integrate(f, row, ends[:-1].ravel(), ends[1:].ravel(), tolerance)
+    ends, total = np.sort(breaks, axis=0), np.zeros(tolerance.shape)
+    K, N = ends.shape
+    for rows in row_blocks(N, max(FIRST_INTERVALS // K, 1)):
+        row, (low, high) = np.tile(np.arange(N)[rows], K - 1), (ends[:-1, rows], ends[1:, rows])
+        total += integrate(f, row, low.ravel(), high.ravel(), tolerance)
+    return total
 
 
 def integrate(

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..data.arrays import resolve_seed
-from ..data.chunk import Chunk, as_target
+from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline, seconds_left
 from ..data.messages import muted
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
 from ..data.row_sample import SmallestHashes, smallest_of
-from ..data.row_source import RowSource
+from ..data.row_source import RowSource, refuse_other_columns
 from ..data.rows import Data
 from ..data.table_scan import Held, held_by, merged, read_as
 from ..data.table_shares import of_every_rank
@@ -89,7 +89,8 @@ def read_through(source: RowSource, n_sample: int, seed: int, categorical_featur
     """Read all rows of a source once."""
     smallest, held, n_rows = SmallestHashes(n_sample, seed), None, 0
     for chunk in source.read(None):
-        counted = chunk.counted()
+        refuse_other_columns(chunk, source.example)
+        counted = with_checked_targets(chunk).counted()
         if len(counted) == 0:
             continue
         smallest.add(counted)
@@ -97,6 +98,12 @@ def read_through(source: RowSource, n_sample: int, seed: int, categorical_featur
         found = held_by(as_given(source, counted.X), categorical_features, chunk.where)
         held = found if held is None else merged([held, found])
     return Read(smallest.sample(), n_rows, held)
+
+
+def with_checked_targets(chunk: Chunk) -> Chunk:
+    """Return a chunk as it is stored, with y and weights that are valid."""
+    none = np.empty((len(chunk), 0))
+    return replace(checked(replace(chunk, X=none), (), none.dtype), X=chunk.X)
 
 
 def as_given(source: RowSource, X: Any) -> Any:
@@ -149,8 +156,8 @@ class StoredSample(NamedTuple):
         n_rows = int(group.gather(np.array([own.n_rows])).sum())
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
-            X, y = as_given(source, sample.X), as_target(sample.y, sample.where)
-        return cls(source, replace(sample, X=X, y=y), n_rows, held, seed)
+            sample = replace(sample, X=as_given(source, sample.X))
+        return cls(source, sample, n_rows, held, seed)
 
     def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
         """Learn from the sample, as it was checked, how rows are encoded; return it encoded."""

@@ -9,10 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from shared import Names
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from thread_group import on_ranks
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, predict_to
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    on_interrupt,
+    predict_to,
+)
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, table_scan
 from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.reduce import ALONE
@@ -26,6 +33,8 @@ from skgpstoch.ensembles import (
 )
 from skgpstoch.ensembles.stored_automatic import EncodedRows, Sampled, StoredSample
 from skgpstoch.estimators import group_fit
+from skgpstoch.training import interrupts
+from skgpstoch.training.loop import Trainer
 
 N = 1600
 
@@ -319,3 +328,44 @@ def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
 
     for error in on_ranks(fit, 2, ValueError):
         assert "X must be the same on all ranks, got SequenceRows of 4 units" in str(error)
+
+
+def test_an_interrupt_of_one_rank_keeps_what_all_have(hard, whole_batches, monkeypatch):
+    train_step = Trainer.train_step
+
+    def interrupted(trainer, X, rows):
+        if trainer.step == 0 and trainer.group.rank == 1:
+            interrupts.mark()
+        return train_step(trainer, X, rows)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    frame, y = hard
+
+    def fit(group):
+        with on_interrupt("keep"):
+            rows = SequenceRows(frame, y, chunk_rows=100)
+            return AutoGaussianProcessRegressor(random_state=0).fit(rows)
+
+    with pytest.warns(ConvergenceWarning, match="was interrupted after 1 of 2 epochs"):
+        models = on_ranks(fit, 2)
+    same_on_all(models, frame)
+    assert models[0].estimators_["networks"].n_iter_ == 1
+
+
+def test_max_time_and_callbacks(hard, whole_batches):
+    pytest.importorskip("sklearn.callback")
+    frame, y = hard
+    told = [Names(), Names()]
+
+    def fit(group):
+        model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0)
+        model.set_callbacks(told[group.rank])
+        return model.fit(SequenceRows(frame, y, chunk_rows=100))
+
+    models = on_ranks(fit, 2)
+    same_on_all(models, frame)
+    assert models[1].budget_ == models[0].budget_ is not None
+    names = told[0]
+    assert names.begun[0] == names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
+    assert sorted(names.begun) == sorted(names.ended)
+    assert ("DeepKernelEnsembleRegressor", "epoch") in names.begun

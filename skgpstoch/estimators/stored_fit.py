@@ -32,6 +32,7 @@ from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
     begin_from_sample,
+    classes_of,
     fit_warned,
     in_time,
     most_sampled,
@@ -41,7 +42,7 @@ from .group_fit import (
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
-def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
+def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
     """Fit to the rows of a source, which has all that is known of them."""
     refuse_given(y, *of_rows)
     group = current()
@@ -54,7 +55,9 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
             n_sample = most_sampled(source.n_features)
             found = scan(part, n_sample, seed, classes=is_classifier(estimator))
         sample, whole, is_own = merged(group, found, n_sample, seed)
-        classes = classes_of(group, found, estimator)
+        classes = None
+        if is_classifier(estimator):
+            classes = classes_of(group, [] if found.classes is None else found.classes)
         with agreed(group):
             data = validated(estimator, sample, True, classes)
             recipe = estimator._recipe()
@@ -66,7 +69,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
         recipe = in_time(estimator, recipe, time.monotonic)
         fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
     else:
-        data = weighted(data, sample.weight is not None)
+        data = data if sample.weight is None else data.weighed()
         refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
         recipe = in_time(estimator, recipe, clock, began)
 
@@ -133,13 +136,6 @@ def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, 
     return sample, whole, np.isin(sample.rows, none if own is None else own.rows)
 
 
-def classes_of(group: Group, found: Scan, estimator: Any) -> np.ndarray | None:
-    """Return the labels of all ranks; None of numbers."""
-    if not is_classifier(estimator):
-        return None
-    return np.unique(group.gather(np.array([]) if found.classes is None else found.classes))
-
-
 def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
     """Return rows as an estimator's own check leaves them."""
     if is_classifier(estimator):
@@ -148,13 +144,6 @@ def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> 
         known = rows.weight, rows.exposure, rows.y_std
         data = estimator._validate(rows.X, rows.y, reset, *known)
     return data
-
-
-def weighted(data: Data, has_weights: bool) -> Data:
-    """Return rows with weights, though these may all be 1, if those of others need not be."""
-    if not has_weights or data.weight is not None:
-        return data
-    return replace(data, weight=np.ones(len(data)))
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -175,7 +164,8 @@ class ToTensors:
         if not len(chunk):
             return self.none
         try:
-            data = weighted(validated(self.estimator, chunk, False), chunk.weight is not None)
+            data = validated(self.estimator, chunk, False)
+            data = data if chunk.weight is None else data.weighed()
             self.recipe.check_rows(data)
         except ValueError as error:
             raise ValueError(f"{chunk.where}: {error}") from error

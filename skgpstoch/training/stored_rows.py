@@ -119,8 +119,8 @@ def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
     if len(pieces) == 1:
         return pieces[0]
     X, rows = zip(*pieces, strict=True)
-    names = rows[0].present()
-    columns: dict[str, Any] = {k: torch.cat([getattr(r, k) for r in rows]) for k in names}
+    names = rows[0].columns
+    columns: dict[str, Any] = {k: torch.cat([r.columns[k] for r in rows]) for k in names}
     return torch.cat(X), Rows(**columns)
 
 
@@ -358,8 +358,8 @@ class StoredTable:
 
     def with_folds(self, fold: Tensor | None) -> Rows:
         """Return what is known of rows, likewise; without folds, which no pass asks for."""
-        names = self.reader.none[1].present()
-        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in names}
+        known = self.reader.none[1].columns
+        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in known}
         return Rows(**columns, whole=self.whole)
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:

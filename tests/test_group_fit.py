@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -33,6 +34,7 @@ from skgpstoch import (
     SVGPRegressor,
     on_interrupt,
 )
+from skgpstoch.data import SequenceRows
 from skgpstoch.data.reduce import current
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
@@ -220,23 +222,32 @@ def test_targets_are_transformed_alike():
     assert np.sqrt(np.mean((np.log(found.predict(NEW)) - OF_NEW) ** 2)) < 0.4
 
 
-class Shift(BaseEstimator):
-    """Adds a number, which is another one in every fit."""
+N_FITS = itertools.count()
+
+
+class Sign(BaseEstimator):
+    """Takes numbers as they are in one fit, and turns their signs in the next."""
 
     def fit(self, y):
-        self.by_ = 30.0 * np.random.default_rng().normal()
+        self.sign_ = (-1.0) ** next(N_FITS)
         return self
 
     def transform(self, y):
-        return y + self.by_
+        return self.sign_ * y
 
     def inverse_transform(self, z):
-        return z - self.by_
+        return self.sign_ * z
 
 
-def test_a_random_transformation_of_targets_is_that_of_rank_0():
-    model = small(target_transform=Shift())
-    means = [each.predict(NEW) for each in fitted(model, CUTS["uneven"])]
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
+    rows = (SequenceRows(X, Y, chunk_rows=100), None) if is_stored else None
+
+    def fit(group):
+        given = rows or (X[part_of(group)], Y[part_of(group)])
+        return small(target_transform=Sign()).fit(*given)
+
+    means = [model.predict(NEW) for model in on_ranks(fit, 3)]
     assert_array_equal(means[1], means[0])
     assert np.sqrt(np.mean((means[0] - OF_NEW) ** 2)) < 0.45
 

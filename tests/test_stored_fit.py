@@ -240,14 +240,22 @@ def test_members_of_an_ensemble_are_blind_to_their_folds(table, monkeypatch):
     assert_allclose(y[held_out.rows] - held_out.mean[:, 0], held_out.error[:, 0], atol=1e-6)
 
 
-def test_rows_in_one_order_are_all_trained_on(table, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "rows"),
+    [
+        (1, lambda X, y: ChunkRows(chunks_of(X, y, size=100), buffer_rows=200)),
+        (2, lambda X, y: SequenceRows(X, y, chunk_rows=1000, buffer_rows=200)),
+    ],
+    ids=["one_order", "few_units"],
+)
+def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
+    """Also to the last of each unit, where units are more than an epoch reads of them."""
     X, y = table
     monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
     monkeypatch.setattr(stored_fit, "EPOCH_ROWS", 500)
     seen = recorded(monkeypatch, RunningObjective)
-    rows = ChunkRows(chunks_of(X, y, size=100), buffer_rows=200)
     params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
-    SVGPRegressor(**params).fit(rows)
+    on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)
     n_distinct = len(torch.cat([known.y for _, known in seen]).unique())
     assert n_distinct == N
 

@@ -183,6 +183,16 @@ def test_few_rows_are_fitted_as_arrays_are(table):
     assert_allclose(model.predict(X[:200]), whole.predict(X[:200]), atol=1e-6)
 
 
+def test_few_rows_keep_their_numbers(table):
+    X, y = table[0][:200], table[1][:200].copy()
+    y[7] += 5.0
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
+    of_arrays = model.fit(X, y).held_out_
+    held_out = model.fit(SequenceRows(X, y, chunk_rows=30)).held_out_
+    assert_array_equal(held_out.rows, of_arrays.rows)
+    assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
+
+
 def test_several_outputs_and_transformed_targets(table, new):
     X, y = table
     both = np.stack([np.exp(y), np.exp(-y)], 1)

@@ -54,6 +54,8 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
             n_sample = most_sampled(source.n_features)
             found = scan(part, n_sample, seed, classes=is_classifier(estimator))
         sample, whole, is_own = merged(group, found, n_sample, seed)
+        if whole.n_rows == len(sample):  # in their order, and no other than arrays'
+            sample = sample[np.argsort(sample.rows)]
         classes = classes_of(group, found, estimator)
         with agreed(group):
             data = validated(estimator, sample, True, classes)

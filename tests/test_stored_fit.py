@@ -27,12 +27,14 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data.reduce import ONE, using
 from skgpstoch.estimators import group_fit, stored_fit
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.training import stored_rows
+from skgpstoch.training import checkpoint, stored_rows
+from skgpstoch.training.loop import Trainer
 
 PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
@@ -268,6 +270,32 @@ def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
     on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)
     n_distinct = len(torch.cat([known.y for _, known in seen]).unique())
     assert n_distinct == N
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "group"])
+def test_without_a_random_state_a_killed_fit_resumes(is_stored, table, tmp_path, monkeypatch):
+    X, y = table
+    params = {"n_inducing": 10, "solver": "natural", "max_iter": 4, "checkpoint_dir": tmp_path}
+    begun, original = [], Trainer.run_epoch
+
+    def run_epoch(self):
+        begun.append(self.history.n_iter)
+        if len(begun) == 3:
+            raise RuntimeError("killed")
+        return original(self)
+
+    def fit():
+        given = (SequenceRows(X, y, chunk_rows=317),) if is_stored else (X, y)
+        with using(ONE):  # a group of one rank
+            SVGPRegressor(**params).fit(*given)
+
+    monkeypatch.setattr(Trainer, "run_epoch", run_epoch)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit()
+    fit()
+    assert begun == [0, 1, 2, 2, 3]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_few_weights_that_are_not_1(table, new):

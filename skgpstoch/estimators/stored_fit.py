@@ -18,7 +18,6 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
@@ -28,6 +27,7 @@ from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .checkpoint_key import sampling_seed
 from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
@@ -47,7 +47,7 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
     group = current()
     clock = time.monotonic if group is ALONE else ClockOfGroup(group)
     began = clock()
-    seed = int(group.first(resolve_seed(estimator.random_state)))
+    seed = int(group.first(sampling_seed(estimator)))
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         part = source if group is ALONE else source.share(group.rank, group.size)
         with agreed(group):

@@ -377,6 +377,16 @@ def test_a_bad_chunk_leaves_the_estimator_as_it_was(table, new):
 # ---- predictions ---------------------------------------------------------------------------------
 
 
+def test_rows_that_one_rank_cannot_read_are_an_error_of_all(table):
+    def fit(group):
+        rows = chunks_of(*(column[: N * (1 - group.rank)] for column in table), size=450)
+        SVGPRegressor(solver="natural").fit(ChunkRows(rows))
+
+    first, second = on_ranks(fit, 2, expect=ValueError)
+    assert str(first) == f"rank 1: {second}"
+    assert "has 0 rows" in str(second)
+
+
 def test_predictions_are_written_by_chunk(table, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     X, y = table

@@ -49,8 +49,8 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
     began = clock()
     seed = int(group.first(sampling_seed(estimator)))
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
-        part = source if group is ALONE else source.share(group.rank, group.size)
         with agreed(group):
+            part = source if group is ALONE else source.share(group.rank, group.size)
             n_sample = most_sampled(source.n_features)
             found = scan(part, n_sample, seed, classes=is_classifier(estimator))
         sample, whole, is_own = merged(group, found, n_sample, seed)

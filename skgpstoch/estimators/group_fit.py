@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from ..data.arrays import readable, resolve_seed
+from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.messages import muted, warn
@@ -34,7 +34,7 @@ from ..training.checkpoint import CheckpointOfGroup
 from ..training.interrupts import AGAIN, is_marked, marking
 from ..training.minibatches import Shared, Table
 from .alike import NO_ROWS
-from .checkpoint_key import checkpoint_of, seed_of
+from .checkpoint_key import checkpoint_of, sampling_seed, seed_of
 from .first_rank import adopt, fit_on_first
 from .runs import Run, begin, begin_in_time
 from .targets import learn_targets, with_transformed_targets
@@ -228,7 +228,7 @@ def prepare(
 ) -> tuple[Run, Data]:
     """Make the objective from a sample of the rows, and the run that trains it on all of them."""
     group = rank.whole.group
-    seed = int(group.first(resolve_seed(estimator.random_state)))
+    seed = int(group.first(sampling_seed(estimator)))
     sample = sample_of(group, data, rank.first, rank.numbers, seed)
 
     def table(dtype: str, device: torch.device, rows: Rows) -> Shared:

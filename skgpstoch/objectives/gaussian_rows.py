@@ -147,7 +147,7 @@ FindQ = Callable[[Tensor, Tensor], tuple[RowSums, WeightMoments]]
 
 def term_of_points(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> Tensor:
     """Return the data term, () nats with a graph, of one kind of points."""
-    points = OfPoints.of(cast(InducingFeatures, model.features), X)
+    points = OfPoints.of(cast(InducingFeatures, model.drawless_features), X)
     with torch.no_grad():
         sums, q = find_q(points.features(), model.mean.value)
         value, d = term_at(model, points.prior, rows, sums, q)
@@ -161,7 +161,7 @@ def term_of_points(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> 
 
 def term_of_features(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> Tensor:
     """Return the same of any features, which autograd differentiates."""
-    basis = model.features.basis(X)
+    basis = model.drawless_features.basis(X)
     with torch.no_grad():
         sums, q = find_q(basis.phi, model.offset(basis))
         value, d = term_at(model, basis.prior, rows, sums, q)

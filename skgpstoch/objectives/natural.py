@@ -136,7 +136,8 @@ class RunningObjective(VariationalObjective):
             self.average(Sites(sums.gram[None], sums.cross), rows)
             return sums, self.q()
 
-        of = term_of_points if type(model.features) is InducingFeatures else term_of_features
+        is_of_points = type(model.drawless_features) is InducingFeatures
+        of = term_of_points if is_of_points else term_of_features
         return of(model, X, rows, averaged)
 
     def after_natural_step(

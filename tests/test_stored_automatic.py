@@ -10,6 +10,9 @@ from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, predict_to
 from skgpstoch.data import ParquetRows, SequenceRows
+from skgpstoch.data.level_sums import Told
+from skgpstoch.data.tables import TableEncoder
+from skgpstoch.ensembles.stored_automatic import StoredSample
 from skgpstoch.estimators import group_fit
 
 N = 1600
@@ -51,6 +54,27 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
     predict_to(model, rows, tmp_path / "predictions.parquet")
     written = pd.read_parquet(tmp_path / "predictions.parquet")
     assert_allclose(written["mean"], model.predict(frame), rtol=1e-6)
+
+
+def test_levels_are_told_by_all_rows(few_are_many):
+    """Many levels are not in the sample; rows are not told of their own target."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(800, size=N)
+    frame, y = (
+        pd.DataFrame({"x": np.arange(N) * 0.1, "level": level.astype(str)}),
+        rng.normal(size=N),
+    )
+    model = AutoGaussianProcessRegressor(random_state=0)
+    stored = StoredSample.of(model, SequenceRows(frame, y, chunk_rows=300), None, None)
+    model._learned(*model._checked(stored.sample.X, stored.sample.y, None, least=2))
+    rows = stored.encoded(model, Told.of(stored.sample.y, None, None))
+    alone = TableEncoder()
+    alone.fit_transform(frame, y)
+    told, expected = (each.transform(frame)[:, 1] for each in (model._encoder, alone))
+    line = np.polyval(np.polyfit(expected, told, 1), expected)  # units are the sample's
+    assert_allclose(told, line, atol=1e-12)
+    own = np.concatenate([chunk.X[:, 1] for chunk in rows.chunks()])
+    assert np.corrcoef(own, y)[0, 1] < 0.1 < 0.5 < np.corrcoef(told, y)[0, 1]
 
 
 def test_classes_that_the_sample_has_not(table, few_are_many):

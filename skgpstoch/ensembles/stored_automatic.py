@@ -1,13 +1,14 @@
 """The recommended defaults on tables that are read in chunks.
 
-A first pass draws a sample, which decides how columns become numbers. The networks are fitted to
-all rows, encoded chunk by chunk.
+A first pass draws a sample, which decides how columns become numbers. If categories have many
+levels, a second one adds up what the target is at each. The networks are fitted to all rows,
+encoded chunk by chunk.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +17,7 @@ import numpy as np
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, as_target
 from ..data.deadline import Deadline, seconds_left
+from ..data.level_sums import FoldMeans, Told
 from ..data.messages import muted
 from ..data.reduce import ALONE, current
 from ..data.row_sample import SmallestHashes
@@ -41,9 +43,11 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, be
         return
     automatic._note_classes(np.unique(rows[1]))
     data, seconds = automatic._learned(*rows), automatic.max_time
+    told = Told.of(rows[1], rows[2], getattr(automatic, "classes_", None))
+    table = stored.encoded(automatic, told)
     deadline = None if seconds is None else Deadline(began + seconds)
     fits = task(1)
-    judged = stored.fitted(automatic, automatic._networks(data), deadline)
+    judged = stored.fitted(automatic, table, automatic._networks(data), deadline)
     automatic._keep([judged], [], data, stored.n_rows)
     fits.on_end()
 
@@ -95,33 +99,36 @@ class StoredSample(NamedTuple):
             raise ValueError(f"{source!r} has no rows of positive weight.")
         if sample.y is None:
             raise ValueError(f"{source!r} has no y, which {name} needs.")
-        X = sample.X if source.transform is None else source.inputs.transform.transform(sample.X)
-        sample = replace(sample, X=X, y=as_target(sample.y, sample.where))
+        sample = replace(sample, X=prepared(source, sample), y=as_target(sample.y, sample.where))
         return cls(source, sample, n_rows, seed)
 
-    def fitted(self, automatic: Any, networks: Entrant, deadline: Deadline | None) -> Judged:
-        """Fit networks to all rows, as they are encoded; these may have classes of their own."""
-        began = time.perf_counter()
+    def encoded(self, automatic: Any, told: Told) -> EncodedRows:
+        """Return all rows as models see them; they tell what the target is at levels."""
+        encoder, source = automatic._encoder, self.source
+        every = encoder.level_sums(told.n_targets)
+        for chunk in source.read(None) if every else ():
+            if len(rows := chunk.counted()):
+                assert rows.y is not None
+                y = told(as_target(rows.y, rows.where))
+                encoder.count_levels(every, prepared(source, rows), rows.rows, y, rows.weight)
         transformer = getattr(automatic, "target_transformer_", None)
-        rows = EncodedRows(self.source, automatic._encoder, transformer)
-        model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed).fit(rows)
+        return EncodedRows(source, encoder, encoder.learn_levels(every), transformer)
+
+    def fitted(
+        self, automatic: Any, table: EncodedRows, networks: Entrant, deadline: Deadline | None
+    ) -> Judged:
+        """Fit networks to all rows, which may have classes of their own."""
+        began = time.perf_counter()
+        model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed).fit(table)
         if hasattr(model, "classes_"):
             automatic._note_classes(model.classes_)
         model.held_out_ = model.held_out_.among(self.sample.rows)
         return Judged(networks.name, model, time.perf_counter() - began)
 
 
-class Encoding:
-    """What makes numbers of stored rows: the user's transformer, if any, then the encoder."""
-
-    def __init__(self, encoder: TableEncoder, before: Any) -> None:
-        self.encoder, self.before = encoder, before
-
-    def transform(self, X: Any) -> np.ndarray:
-        """Return numbers; levels that the sample did not have are none of those that it had."""
-        with muted(True):  # whoever predicts is told of new levels
-            X = X if self.before is None else self.before.transform(X)
-            return np.asarray(self.encoder.transform(X))
+def prepared(source: RowSource, chunk: Chunk) -> Any:
+    """Return X of a chunk, as the user's transformer leaves it."""
+    return chunk.X if source.transform is None else source.inputs.transform.transform(chunk.X)
 
 
 class EncodedRows(RowSource):
@@ -133,14 +140,22 @@ class EncodedRows(RowSource):
         As they are stored.
     encoder : TableEncoder
         Makes numbers of columns.
+    by_fold : dict of int to FoldMeans
+        What rows are told of levels, see :meth:`TableEncoder.learn_levels`.
     transformer : transformer or None
         Of targets.
     """
 
-    def __init__(self, source: RowSource, encoder: TableEncoder, transformer: Any) -> None:
-        before = None if source.transform is None else source.inputs.transform
-        super().__init__(Encoding(encoder, before), source.buffer_rows)
-        self.source, self.encoder, self.transformer = source, encoder, transformer
+    def __init__(
+        self,
+        source: RowSource,
+        encoder: TableEncoder,
+        by_fold: Mapping[int, FoldMeans],
+        transformer: Any,
+    ) -> None:
+        super().__init__(None, source.buffer_rows)
+        self.source, self.encoder, self.by_fold = source, encoder, by_fold
+        self.transformer = transformer
 
     def __repr__(self) -> str:
         return repr(self.source)
@@ -156,15 +171,28 @@ class EncodedRows(RowSource):
         return self.source.n_units
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield chunks, with transformed targets."""
+        """Yield chunks of numbers, with transformed targets."""
         for chunk in self.source.read(generator):
-            if self.transformer is None or chunk.y is None:
-                yield chunk
-                continue
-            y = as_target(chunk.y, chunk.where)
-            z = np.asarray(self.transformer.transform(y.reshape(len(y), -1)))
-            yield replace(chunk, y=z.reshape(y.shape))
+            if len(chunk):
+                yield replace(chunk, X=self.encoded(chunk), y=self.targets(chunk))
+
+    def encoded(self, chunk: Chunk) -> np.ndarray:
+        """Return X as numbers; levels that are not known are none of the others."""
+        try:
+            with muted(True):  # whoever predicts is told of new levels
+                X = prepared(self.source, chunk)
+                return self.encoder.transform_training(X, chunk.rows, self.by_fold)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{chunk.where}: {error}") from error
+
+    def targets(self, chunk: Chunk) -> np.ndarray | None:
+        """Return what models are fitted to in the place of y."""
+        if self.transformer is None or chunk.y is None:
+            return chunk.y
+        y = as_target(chunk.y, chunk.where)
+        return np.asarray(self.transformer.transform(y.reshape(len(y), -1))).reshape(y.shape)
 
     def share(self, rank: int, size: int) -> Self:
         """Return the share of the source."""
-        return type(self)(self.source.share(rank, size), self.encoder, self.transformer)
+        part = self.source.share(rank, size)
+        return type(self)(part, self.encoder, self.by_fold, self.transformer)

@@ -160,5 +160,6 @@ def sites_of(
 
 def safe_curvature(term: ExpectedScore, prior: Tensor) -> Tensor:
     """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f."""
-    far = FARTHEST_TARGET * prior.mean().sqrt()
-    return torch.maximum(term.curvature.to(prior).clamp_min(0.0), term.mean.to(prior).abs() / far)
+    deviation = prior.clamp_min(torch.finfo(prior.dtype).tiny).sqrt()[:, None]
+    least = term.mean.to(prior).abs() / (FARTHEST_TARGET * deviation)
+    return torch.maximum(term.curvature.to(prior).clamp_min(0.0), least)

@@ -48,8 +48,8 @@ class Told(NamedTuple):
     def of(cls, y: np.ndarray, weight: np.ndarray | None, classes: np.ndarray | None) -> Self:
         """Learn it from targets, (n,) or (n, P), or labels of these classes, (n,)."""
         if classes is not None:
-            often = np.argsort(-np.bincount(np.searchsorted(classes, y), weight), kind="stable")
-            often = often[:MOST_CLASS_MEANS]
+            counts = np.bincount(np.searchsorted(classes, y), weight, len(classes))
+            often = np.argsort(-counts, kind="stable")[:MOST_CLASS_MEANS]
             told = often[1:] if len(classes) == len(often) else often  # of two, one says both
             return cls((), None, classes[np.sort(told)])
         columns = columns_of(y)

@@ -221,3 +221,19 @@ def test_sites_of_steep_rows_point_no_further_than_a_few_prior_deviations():
     sites = sites_of(model, basis, term, q)
     assert float(sites.cross / sites.precision[0]) == pytest.approx(FARTHEST_TARGET)
     assert float(sites_of(model, basis, term, q, exact=True).precision) == 0.0
+
+
+def test_sites_of_rows_do_not_depend_on_others():
+    """They add up, whichever rows are on a rank or in a block, where prior variances differ."""
+    X, f = torch.tensor([[0.1], [1.0], [20.0]], dtype=F64), torch.zeros(3, 1, dtype=F64)
+    mean = ConstantMean(torch.zeros(1, dtype=F64))
+    model = SparseModel(NetworkFeatures(torch.nn.Identity(), 1), StudentT(1.0), mean)
+
+    def sites(rows):
+        one = torch.ones(len(rows), 1, dtype=F64)
+        term = ExpectedScore(one[:, 0], 7.0 * one, 0.0 * one, 0.0 * one, curvature=0.0 * one)
+        basis = Basis(X[rows], X[rows].square()[:, 0])
+        return sites_of(model, basis, term, Marginals(f[rows][None], f[rows][None]))
+
+    for whole, *parts in zip(sites([0, 1, 2]), sites([0]), sites([1, 2]), strict=True):
+        torch.testing.assert_close(whole, sum(parts))

@@ -25,13 +25,14 @@ from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.reduce import ALONE
 from skgpstoch.data.row_hash import row_hashes
 from skgpstoch.data.table_scan import Held, held_by, merged, read_as
+from skgpstoch.data.tables import TableEncoder
 from skgpstoch.ensembles import (
     automatic_classifier,
     automatic_regressor,
     group_race,
     stored_automatic,
 )
-from skgpstoch.ensembles.stored_automatic import EncodedRows, Sampled, StoredSample
+from skgpstoch.ensembles.stored_automatic import EncodedRows, StoredSample
 from skgpstoch.estimators import group_fit
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
@@ -75,6 +76,41 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
     predict_to(model, rows, tmp_path / "predictions.parquet")
     written = pd.read_parquet(tmp_path / "predictions.parquet")
     assert_allclose(written["mean"], model.predict(frame), rtol=1e-6)
+
+
+def levels_told(is_late=False):
+    """A model that knows levels that say nothing of y, all rows as they are encoded, and these."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(800, size=N).astype(str)
+    frame, y = pd.DataFrame({"x": np.arange(N) * 0.1, "level": level}), rng.normal(size=N)
+    model = AutoGaussianProcessRegressor(max_time=9.0, random_state=0)
+    source = SequenceRows(frame, y, chunk_rows=300)
+    stored = StoredSample.of(model, ALONE, source)
+    stored.learned(model, stored.sample.X, stored.sample.y, None)
+    by_fold = stored.levels_told(model, ALONE, stored.sample.y, None, is_late)
+    X = np.concatenate([chunk.X for chunk in EncodedRows(source, model, by_fold).chunks()])
+    return model, X[:, 1], frame, y
+
+
+def test_levels_are_told_by_all_rows(few_are_many):
+    """Many levels are not in the sample; rows are not told of their own target."""
+    model, own, frame, y = levels_told()
+    alone = TableEncoder()
+    alone.fit_transform(frame, y)
+    told, expected = (each.transform(frame)[:, 1] for each in (model._encoder, alone))
+    line = np.polyval(np.polyfit(expected, told, 1), expected)  # units are the sample's
+    assert_allclose(told, line, atol=1e-12)
+    assert np.corrcoef(own, y)[0, 1] < 0.1 < 0.5 < np.corrcoef(told, y)[0, 1]
+
+
+def test_levels_are_told_by_the_sample_if_time_is_short(few_are_many):
+    with pytest.warns(UserWarning, match="max_time=9.0 leaves no time to read all rows once more"):
+        _, own, frame, y = levels_told(is_late=True)
+    sample = sampled_numbers(700)
+    others = ~np.isin(frame["level"], frame["level"][sample])
+    assert others.any()
+    assert len(np.unique(own[others])) <= 5  # folds
+    assert abs(np.corrcoef(own[sample], y[sample])[0, 1]) < 0.2
 
 
 def test_classes_that_the_sample_has_not(table, few_are_many):
@@ -173,25 +209,6 @@ def test_too_many_levels_are_not_kept(monkeypatch):
     parts = [held_by(np.array([list(each)], dtype=object).T, [0], "") for each in ("ab", "bcd")]
     assert merged(parts[:1])[0].elsewhere == {"a", "b"}
     assert merged(parts)[0].elsewhere == frozenset()
-
-
-def test_a_row_of_the_sample_is_not_told_its_own_target(few_are_many):
-    """Levels say nothing of targets, but the mean of a level's few targets holds a row's own."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"level": rng.integers(800, size=N).astype(str)})
-    y = rng.normal(size=N)
-    source = SequenceRows(frame, y, chunk_rows=300)
-    automatic = AutoGaussianProcessRegressor(random_state=0)
-    stored = StoredSample.of(automatic, ALONE, source)
-    data = stored.learned(automatic, stored.sample.X, stored.sample.y, None)
-    rows = EncodedRows(source, automatic, Sampled(stored.sample.rows, data.X))
-    X = np.concatenate([chunk.X for chunk in rows.chunks()])
-    assert_allclose(X[stored.sample.rows], data.X)
-    told = automatic._encoder.transform(frame)
-    others = np.setdiff1d(np.arange(N), stored.sample.rows)
-    assert_allclose(X[others], told[others])
-    assert np.corrcoef(told[stored.sample.rows, 0], y[stored.sample.rows])[0, 1] > 0.6
-    assert np.corrcoef(X[stored.sample.rows, 0], y[stored.sample.rows])[0, 1] < 0.3
 
 
 # ---- a group of processes ------------------------------------------------------------------------

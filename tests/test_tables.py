@@ -19,10 +19,11 @@ from skgpstoch import (
     DeepKernelEnsembleRegressor,
 )
 from skgpstoch.data.arrays import Scaling, quantiles
-from skgpstoch.data.categories import TargetMeans, Targets
+from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
 from skgpstoch.data.columns import columns_of
 from skgpstoch.data.counts import looks_like_counts
-from skgpstoch.data.tables import TableEncoder, category_mask, targets_of
+from skgpstoch.data.level_sums import LevelSums, Told, folds_of
+from skgpstoch.data.tables import TableEncoder, category_mask
 from skgpstoch.ensembles import automatic_classifier
 
 Quick = functools.partial(AutoGaussianProcessRegressor, max_time=0.01, random_state=0)
@@ -372,6 +373,44 @@ def test_means_are_drawn_to_the_mean_of_all_as_variances_say():
     assert error < 0.7 * np.square(raw - truth).mean()
 
 
+def test_sums_of_parts_tell_of_levels_as_all_rows_do():
+    rng = np.random.default_rng(0)
+    codes, weight = rng.integers(30, size=300), rng.uniform(0.5, 2.0, 300)
+    y = codes[:, None] * [1.0, -2.0] + rng.normal(size=(300, 2))
+    labels, levels = codes.astype(object), {j: j for j in range(30)}
+    numbers = np.arange(300)
+    parts = [LevelSums(levels, 2), LevelSums(levels, 2)]
+    for rows in (slice(120), slice(120, 300)):
+        parts[0].add(labels[rows], numbers[rows], y[rows], weight[rows])
+    parts[1].add(labels, numbers, y, weight)
+    targets = Targets.of([codes, numbers.astype(float)], y, weight)
+    expected = TargetMeans.fit(labels, levels, targets)[0](labels)
+    for part in parts:
+        of_new, of_training = part.means()
+        assert_allclose(of_new(labels), expected, rtol=1e-12)
+        assert_allclose(of_training(labels, numbers), without_own_fold(codes, y, weight))
+        assert_allclose(of_new(np.array(["other"])), [np.average(y, 0, weight)])
+
+
+def without_own_fold(codes, y, weight):
+    """What rows are told, one by one, with the prior of all rows."""
+    n, total = sums(codes, 30, y, weight)
+    prior, fold = prior_rows(n, total, sums(codes, 30, y**2, weight)[1]), folds_of(np.arange(300))
+    found = []
+    for code, own in zip(codes, fold, strict=True):
+        others, level = fold != own, (fold != own) & (codes == code)
+        mean, w = np.average(y[others], 0, weight[others]), weight[level]
+        found.append((w @ y[level] + prior * mean) / (w.sum() + prior))
+    return found
+
+
+def test_other_levels_are_not_counted():
+    counted = LevelSums({"a": 0, "b": 1}, 1)
+    labels = np.array(["d", "b", "c", "a", "a"], dtype=object)
+    counted.add(labels, np.arange(5), np.arange(5.0)[:, None], None)
+    assert counted.n_rows == 3
+
+
 def test_a_whole_group_of_equal_rows_is_in_no_fold():
     """All of a class at a level agree in everything; what is told of it is still its share."""
     X = pd.DataFrame({"a": np.repeat([f"{j:02}" for j in range(12)], 40)})
@@ -384,9 +423,10 @@ def test_a_whole_group_of_equal_rows_is_in_no_fold():
 
 def test_shares_of_classes():
     y = np.array(["a", "b", "c", "c"])
-    assert_array_equal(targets_of(y, None, np.unique(y)).sum(0), [1, 1])
+    assert_array_equal(Told.of(y, None, np.unique(y))(y).sum(0), [1, 1])
+    assert Told.of(y, None, np.array(["a", "b", "c", "not here"])).labels.tolist() == ["a", "b"]
     y = np.arange(100) % 30
-    assert targets_of(y, None, np.unique(y)).shape == (100, 20)
+    assert Told.of(y, None, np.unique(y))(y).shape == (100, 20)
 
 
 # ---- scaling where a few rows rule -------------------------------------------------------------

@@ -203,6 +203,8 @@ def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
     seen = n[:, 0] > 0.0
     n, total, squares = n[seen], total[seen], squares[seen]
     n_rows, n_levels = n.sum(), len(n)
+    if n_levels < 2:  # the mean of a level is that of all
+        return np.full(total.shape[1], n_rows)
     mean = total.sum(0) / n_rows
     within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)
     spread = (n * (total / n - mean) ** 2).sum(0) / (n_levels - 1)

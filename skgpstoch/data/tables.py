@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
-from .arrays import Scaling, all_finite, readable, row_blocks
+from .arrays import all_finite, readable, row_blocks
 from .categories import (
     SHUFFLE_SEED,
     Joined,
@@ -20,6 +20,7 @@ from .categories import (
     levels_of,
     missing_columns_of,
 )
+from .chunk import Chunk
 from .columns import (
     DATE,
     EMPTY,
@@ -32,15 +33,16 @@ from .columns import (
     refuse_infinite,
 )
 from .kinds import real_target
+from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
+from .reduce import Group, agreed
 from .rows import LEADING_COLUMNS
 
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
 STAND_INS = 24  # known levels in the place of a new one, each as often where they are fewer
-MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
 
 
 # ---- validation ----------------------------------------------------------------------------------
@@ -172,16 +174,70 @@ class TableEncoder:
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         told = {}
         if many:
-            means, found = target_means(kept, many, targets_of(y[counts], w, classes), w)
+            targets = Told.of(y[counts], w, classes)(y[counts])
+            means, found = target_means(kept, many, targets, w)
             for j, encoder, own in zip(many, means, found, strict=True):
                 self.encoders[j] = encoder
                 told[j] = encoder(columns[j].values)
                 told[j][counts, : own.shape[1]] = own
         return self._encoded(table.array, columns, told)
 
-    def transform_read(self, table: ReadTable) -> np.ndarray:
-        """Encode more of the rows that a table has which was learned from."""
-        return self._encoded(table.array, table.columns, {})
+    def learn_levels(
+        self, group: Group, parts: Iterable[Chunk], told: Told
+    ) -> dict[int, FoldMeans]:
+        """Learn what the target is at levels by all rows of a table, and not by a sample alone.
+
+        Parameters
+        ----------
+        group : Group
+            Ranks that have rows; all know the same levels.
+        parts : iterable of Chunk
+            This rank's rows that count, read only if there are columns of many levels.
+        told : Told
+            What is told of levels.
+
+        Returns
+        -------
+        by_fold : dict of int to FoldMeans
+            What training rows are told, for :meth:`transform_training`.
+        """
+        known = {j: means_of(encoder) for j, encoder in enumerate(self.encoders)}
+        every = {j: LevelSums(m.levels, told.n_targets) for j, m in known.items() if m is not None}
+        if not every:
+            return {}
+        with agreed(group):
+            for part in parts:
+                assert part.y is not None
+                columns, y = self._table(part.X).columns, told(part.y)
+                for j, of_column in every.items():
+                    of_column.add(columns[j].values, part.rows, y, part.weight)
+        add_up(group, every)
+        by_fold = {}
+        for j, of_column in every.items():
+            means, by_fold[j] = of_column.means()
+            self.encoders[j] = beside_one_hot(means, of_column.n_rows)
+        return by_fold
+
+    def transform_training(
+        self, X: Any, numbers: np.ndarray, by_fold: Mapping[int, FoldMeans]
+    ) -> np.ndarray:
+        """Encode training rows of which the encoder learned a sample, and :meth:`learn_levels` all.
+
+        Parameters
+        ----------
+        X : frame or ReadTable of shape (n_samples, n_features)
+            The rows; a frame is one of many that hold the same columns.
+        numbers : ndarray of shape (n_samples,)
+            Those of the rows in the whole table.
+        by_fold : dict of int to FoldMeans
+            What :meth:`learn_levels` has returned.
+        """
+        table, told = self._table(X), {}
+        for j, means in by_fold.items():
+            labels = table.columns[j].values
+            told[j], own = self.encoders[j](labels), means(labels, numbers)
+            told[j][:, : own.shape[1]] = own
+        return self._encoded(table.array, table.columns, told)
 
     def transform(self, X: Any) -> np.ndarray:
         """Encode new rows.
@@ -253,6 +309,10 @@ class TableEncoder:
                 )
         return columns
 
+    def _table(self, X: Any) -> ReadTable:
+        """Return rows of the table that training rows are a part of."""
+        return X if isinstance(X, ReadTable) else ReadTable(self._read(X), array_of(X))
+
     @property
     def missing_columns(self) -> list[int]:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
@@ -304,8 +364,12 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
                 f"{categorical_features!r} does not have it: add it, convert it to "
                 "numbers, or set 'from_dtype'."
             )
-    is_array = isinstance(X, np.ndarray) and X.dtype.kind == "f"
-    return ReadTable(columns, X if is_array else None)
+    return ReadTable(columns, array_of(X))
+
+
+def array_of(X: Any) -> np.ndarray | None:
+    """Return X if it is an array of real numbers, which models may see as it is."""
+    return X if isinstance(X, np.ndarray) and X.dtype.kind == "f" else None
 
 
 def new_levels(column: Column, known: set) -> np.ndarray:
@@ -363,20 +427,6 @@ def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
     return OneHot(levels) if len(levels) <= MOST_ONE_HOT else None
 
 
-def targets_of(y: np.ndarray, weight: np.ndarray | None, classes: Any) -> np.ndarray:
-    """Return what is told of levels by its mean: y, scaled, or which class it is, (n, P)."""
-    if classes is None:
-        columns = y.reshape(len(y), -1).astype(np.float64).T
-        tame = [Numbers.fit("y", column, weight).scaled(column) for column in columns]
-        Z = np.stack(tame, axis=1)
-        offset, scale = Scaling.quantile(Z, weight)  # to the last bit, whatever the order
-        return (Z - offset) / np.where(scale > 0.0, scale, 1.0)
-    codes = np.searchsorted(classes, y)
-    often = np.argsort(-np.bincount(codes, weight), kind="stable")[:MOST_CLASS_MEANS]
-    told = often[1:] if len(classes) == len(often) else often  # of two, one says both
-    return (codes[:, None] == np.sort(told)).astype(np.float64)
-
-
 def target_means(
     columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[list[Any], list[np.ndarray]]:
@@ -399,6 +449,12 @@ def target_means(
     n_rows = targets.weight.sum()
     encoders = [beside_one_hot(means, n_rows) for means, _ in fits]
     return encoders, [encoded for _, encoded in fits]
+
+
+def means_of(encoder: Any) -> TargetMeans | None:
+    """Return what an encoder tells of levels by their targets, if it does."""
+    first = encoder.parts[0] if isinstance(encoder, Joined) else encoder
+    return first if isinstance(first, TargetMeans) else None
 
 
 def beside_one_hot(means: TargetMeans, n_rows: float) -> Any:

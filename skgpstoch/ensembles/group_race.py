@@ -1,10 +1,9 @@
 """The recommended defaults in a group of processes, each of which has rows of its own.
 
 Few rows are gathered, as they are, and rank 0 fits for all. Of many, a sample that is the same
-whoever has which rows says how tables are encoded and what y is like; the levels of categories, and
-where values are missing, are those of all rows. Each rank encodes its rows: those of the sample
-as training rows, to which their own targets are not told, and others, of whose targets the encoder
-knows nothing, as new rows. Then all train the networks together.
+whoever has which rows says how tables are encoded and what y is like; the levels of categories,
+what the target is at these, and where values are missing, are those of all rows. What a row is told
+of its level are sums over the rows of other folds. Then all train the networks together.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from ..data.arrays import resolve_seed
+from ..data.chunk import Chunk
 from ..data.columns import ReadTable
 from ..data.deadline import Deadline
+from ..data.level_sums import Told
 from ..data.messages import muted
 from ..data.reduce import Group, agreed, doing
 from ..data.rows import Data
@@ -157,10 +158,12 @@ def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed:
     given = sample[:0] if given is None else given
     if is_classifier(estimator):
         estimator._note_classes(classes_of(group, given.y))
-    known = estimator._learned(sample.table, sample.y, sample.weight)
-    X = estimator._encoder.transform_read(given.table)
-    if X is not given.table.array:
-        X[own.numpy()] = known.X[places.numpy()]  # where targets of the rows themselves are not in
+    estimator._learned(sample.table, sample.y, sample.weight)
+    encoder, numbers = estimator._encoder, np.arange(first, first + len(given))
+    told = Told.of(sample.y, sample.weight, getattr(estimator, "classes_", None))
+    own_rows = Chunk(given.table, numbers, "rows of this rank", given.y, given.weight)
+    by_fold = encoder.learn_levels(group, [own_rows], told)
+    X = encoder.transform_training(given.table, numbers, by_fold)
     with agreed(group):
         y = transformed(estimator, given.y)
     return Data(X, y, given.weight)

@@ -1,14 +1,15 @@
 """The recommended defaults on tables that are read in chunks, by one process or by several.
 
 A first pass draws a sample, which decides how columns become numbers, and finds the levels that
-rows have. The networks are fitted to all rows, encoded chunk by chunk. In a group each rank reads
-units of its own, as with other estimators; sample and levels are those of all ranks.
+rows have. If there are many, a second one adds up what the target is at each. The networks are
+fitted to all rows, encoded chunk by chunk. In a group each rank reads units of its own, as with
+other estimators; sample, levels and sums are those of all ranks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -17,7 +18,8 @@ import numpy as np
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline, seconds_left
-from ..data.messages import muted
+from ..data.level_sums import FoldMeans, Told
+from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
 from ..data.row_sample import SmallestHashes, smallest_of
@@ -34,6 +36,9 @@ from ..estimators.stored_fit import refuse_given
 from ..estimators.validation import check_numbers
 from .group_race import transformed
 from .race import Entrant, Judged
+
+LONGEST_PASS = 1 / 3
+"""Share of `max_time` that a pass may take for there to be another one, and time to train."""
 
 
 def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> None:
@@ -57,11 +62,15 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
             automatic, group, lambda: automatic._fit_rows(*rows, clock.began, task).on_end()
         )
         return
-    deadline = None if automatic.max_time is None else Deadline(automatic.max_time, clock)
+    seconds, data = automatic.max_time, stored.learned(automatic, *rows)
+    with doing(f"{name}.fit, reading levels"), muted(group.rank > 0):
+        is_late = seconds is not None and clock() > LONGEST_PASS * seconds
+        by_fold = stored.levels_told(automatic, group, rows[1], rows[2], is_late)
+    deadline = None if seconds is None else Deadline(seconds, clock)
     with doing(f"{name}.fit"), muted(group.rank > 0):
-        data = stored.learned(automatic, *rows)
+        data = replace(data, X=automatic._encoder.transform_training(rows[0], sample.rows, by_fold))
         fits = task(1)
-        judged = stored.fitted(automatic, data, fits, deadline)
+        judged = stored.fitted(automatic, data, by_fold, fits, deadline)
         automatic._keep([judged], [], data, stored.n_rows)
         fits.on_end()
     adopt(automatic, group)
@@ -118,6 +127,8 @@ class StoredSample(NamedTuple):
     ----------
     source : RowSource
         The table.
+    part : RowSource
+        What of it this rank reads.
     sample : Chunk
         The rows, with X as the user's transformer leaves it.
     n_rows : int
@@ -129,6 +140,7 @@ class StoredSample(NamedTuple):
     """
 
     source: RowSource
+    part: RowSource
     sample: Chunk
     n_rows: int
     held: list[Held]
@@ -156,7 +168,7 @@ class StoredSample(NamedTuple):
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
             sample = replace(sample, X=as_given(source, sample.X))
-        return cls(source, sample, n_rows, held, seed)
+        return cls(source, part, sample, n_rows, held, seed)
 
     def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
         """Learn from the sample, as it was checked, how rows are encoded; return it encoded."""
@@ -165,11 +177,46 @@ class StoredSample(NamedTuple):
         data: Data = automatic._learned(table, y, weight)
         return data
 
-    def fitted(self, automatic: Any, data: Data, fits: Fits, deadline: Deadline | None) -> Judged:
+    def levels_told(
+        self, automatic: Any, group: Group, y: np.ndarray, weight: np.ndarray | None, is_late: bool
+    ) -> dict[int, FoldMeans]:
+        """Learn what the target is at levels of many, by all rows; y and weights of the sample.
+
+        Rows are read once more, but the sample alone tells if it is too late for that.
+        """
+        told = Told.of(y, weight, getattr(automatic, "classes_", None))
+        parts = self.told_late(group, automatic.max_time) if is_late else self.told_by_all()
+        found: dict[int, FoldMeans] = automatic._encoder.learn_levels(group, parts, told)
+        return found
+
+    def told_by_all(self) -> Generator[Chunk, None, None]:
+        """Yield this rank's rows that count, as the user's transformer leaves them."""
+        for chunk in self.part.read(None):
+            counted = with_checked_targets(chunk).counted()
+            if len(counted):
+                yield replace(counted, X=as_given(self.source, counted.X))
+
+    def told_late(self, group: Group, seconds: float) -> Generator[Chunk, None, None]:
+        """Yield the sample, on one rank, and warn."""
+        warn(
+            f"max_time={seconds} leaves no time to read all rows once more: what the target is at "
+            f"each level of a category is told by {len(self.sample):,} random rows. Give more time."
+        )
+        if group.rank == 0:
+            yield self.sample
+
+    def fitted(
+        self,
+        automatic: Any,
+        data: Data,
+        by_fold: Mapping[int, FoldMeans],
+        fits: Fits,
+        deadline: Deadline | None,
+    ) -> Judged:
         """Fit networks to all rows, as they are encoded; these may have classes of their own."""
         began = time.perf_counter()
         networks: Entrant = automatic._networks(data)
-        rows = EncodedRows(self.source, automatic, Sampled(self.sample.rows, data.X))
+        rows = EncodedRows(self.source, automatic, by_fold)
         model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed)
         model = fits.next(networks.name)(model, rows, None)
         if hasattr(model, "classes_"):
@@ -203,45 +250,6 @@ def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> C
 # ---- rows as models see them ---------------------------------------------------------------------
 
 
-class Encoding:
-    """What makes numbers of stored rows: the user's transformer, if any, then the encoder."""
-
-    def __init__(self, encoder: TableEncoder, before: Any) -> None:
-        self.encoder, self.before = encoder, before
-
-    def transform(self, X: Any) -> np.ndarray:
-        """Return numbers."""
-        with muted(True):  # of levels that the encoder does not know whoever predicts is told
-            X = X if self.before is None else self.before.transform(X)
-            return np.asarray(self.encoder.transform(X))
-
-
-class Sampled:
-    """The rows that the encoder has learned from, encoded without what their own targets tell.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (m,)
-        Their numbers.
-    X : ndarray of shape (m, d)
-        The rows as models see them.
-    """
-
-    def __init__(self, rows: np.ndarray, X: np.ndarray) -> None:
-        self.order, self.X = np.argsort(rows), X
-        self.rows = rows[self.order]
-
-    def put(self, chunk: Chunk) -> Chunk:
-        """Return an encoded chunk with those of the rows that are in it."""
-        at = np.searchsorted(self.rows, chunk.rows).clip(max=len(self.rows) - 1)
-        is_known = self.rows[at] == chunk.rows
-        if not is_known.any():
-            return chunk
-        X = chunk.X.copy()
-        X[is_known] = self.X[self.order[at[is_known]]]
-        return replace(chunk, X=X)
-
-
 class EncodedRows(RowSource):
     """The rows of a source as models see them.
 
@@ -251,14 +259,13 @@ class EncodedRows(RowSource):
         As they are stored.
     automatic : estimator
         Which has learned how they are encoded, and how targets are transformed.
-    sampled : Sampled
-        Rows that it has learned from.
+    by_fold : dict of int to FoldMeans
+        What rows are told of levels, see :meth:`TableEncoder.learn_levels`.
     """
 
-    def __init__(self, source: RowSource, automatic: Any, sampled: Sampled) -> None:
-        before = None if source.transform is None else source.inputs.transform
-        super().__init__(Encoding(automatic._encoder, before), source.buffer_rows)
-        self.source, self.automatic, self.sampled = source, automatic, sampled
+    def __init__(self, source: RowSource, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> None:
+        super().__init__(None, source.buffer_rows)
+        self.source, self.automatic, self.by_fold = source, automatic, by_fold
 
     def __repr__(self) -> str:
         return repr(self.source)
@@ -274,18 +281,29 @@ class EncodedRows(RowSource):
         return self.source.n_units
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield chunks as they are stored."""
-        return self.source.read(generator)
+        """Yield chunks of numbers, with targets as they are stored."""
+        for chunk in self.source.read(generator):
+            yield replace(chunk, X=self.encoded(chunk)) if len(chunk) else chunk
+
+    def encoded(self, chunk: Chunk) -> np.ndarray:
+        """Return X as numbers."""
+        encoder: TableEncoder = self.automatic._encoder
+        try:
+            with muted(True):  # of levels that the encoder does not know whoever predicts is told
+                X = as_given(self.source, chunk.X)
+                return encoder.transform_training(X, chunk.rows, self.by_fold)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{chunk.where}: {error}") from error
 
     def checked(self, chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
-        """Yield chunks, encoded and checked, with transformed targets."""
+        """Yield chunks, checked, with transformed targets."""
         for chunk in super().checked(chunks):
             assert chunk.y is not None  # the first pass has seen it
             try:
                 y = transformed(self.automatic, chunk.y)
             except ValueError as error:
                 raise ValueError(f"{chunk.where}: {error}") from error
-            yield self.sampled.put(replace(chunk, y=y))
+            yield replace(chunk, y=y)
 
     def share(self, rank: int, size: int) -> Self:
         """Return the share of the source, which is encoded alike."""

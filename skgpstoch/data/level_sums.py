@@ -1,0 +1,147 @@
+"""What a target is at the levels of categories, by sums over rows that are not all in one place.
+
+Where a table is dealt to ranks, or read in chunks, a sample decides what columns are. Of levels
+there may be more than it can tell about, but what is told of them are sums over rows: each part of
+the rows has its own, and they add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+
+from .arrays import Scaling
+from .categories import (
+    N_FOLDS,
+    SHUFFLE_SEED,
+    TargetMeans,
+    codes_of,
+    prior_rows,
+    shrunk,
+    sums,
+)
+from .numeric import Numbers
+from .reduce import Group
+from .row_hash import row_hashes
+
+MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
+
+
+def folds_of(numbers: np.ndarray) -> np.ndarray:
+    """Return the fold of each row by its number in the whole table, (n,)."""
+    return row_hashes(SHUFFLE_SEED, numbers) % N_FOLDS
+
+
+class Told(NamedTuple):
+    """What is told of a level by its mean: y, scaled, or which class it is."""
+
+    tame: tuple[Numbers, ...]  # one for each target that is a number
+    unit: Scaling | None
+    labels: np.ndarray | None
+
+    @classmethod
+    def of(cls, y: np.ndarray, weight: np.ndarray | None, classes: np.ndarray | None) -> Self:
+        """Learn it from targets, (n,) or (n, P), or labels of these classes, (n,)."""
+        if classes is not None:
+            counts = np.bincount(np.searchsorted(classes, y), weight, len(classes))
+            found = np.flatnonzero(counts)
+            often = found[np.argsort(-counts[found], kind="stable")[:MOST_CLASS_MEANS]]
+            is_spare = 1 < len(often) == len(found)  # of two, one says both
+            told = often[1:] if is_spare else often
+            return cls((), None, classes[np.sort(told)])
+        columns = columns_of(y)
+        tame = tuple(Numbers.fit("y", column, weight) for column in columns)
+        Z = np.stack([each.scaled(c) for each, c in zip(tame, columns, strict=True)], axis=1)
+        offset, scale = Scaling.quantile(Z, weight)  # to the last bit, whatever the order
+        return cls(tame, Scaling(offset, np.where(scale > 0.0, scale, 1.0)), None)
+
+    @property
+    def n_targets(self) -> int:
+        """How many numbers are told."""
+        return len(self.tame) if self.labels is None else len(self.labels)
+
+    def __call__(self, y: np.ndarray) -> np.ndarray:
+        """Return it of these targets, (n, P)."""
+        if self.labels is not None:
+            return (y[:, None] == self.labels).astype(np.float64)
+        assert self.unit is not None
+        pairs = zip(self.tame, columns_of(y), strict=True)
+        Z = np.stack([each.scaled(column) for each, column in pairs], axis=1)
+        return (Z - self.unit.offset) / self.unit.scale
+
+
+def columns_of(y: np.ndarray) -> np.ndarray:
+    """Return targets (n,) or (n, P) as numbers, (P, n)."""
+    return (y[:, None] if y.ndim == 1 else y).astype(np.float64).T
+
+
+class FoldMeans(NamedTuple):
+    """What training rows are told of the levels of a column, by rows of other folds."""
+
+    levels: dict[Hashable, int]
+    means: np.ndarray  # (N_FOLDS, L + 1, P), the last of other levels
+
+    def __call__(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Encode labels of rows of these numbers, (n,): (n, P)."""
+        return self.means[folds_of(numbers), codes_of(labels, self.levels)]
+
+
+class LevelSums:
+    """Σ w and Σ w y of the rows at each level of a column, fold by fold, and Σ w y².
+
+    Parameters
+    ----------
+    levels : dict
+        Codes of the levels; rows at others are not counted.
+    n_targets : int
+        P.
+
+    Attributes
+    ----------
+    n, total, squares : ndarray of shape (N_FOLDS, L), (N_FOLDS, L, P) and (L, P)
+        The sums.
+    """
+
+    def __init__(self, levels: dict[Hashable, int], n_targets: int) -> None:
+        self.levels = levels
+        self.n = np.zeros((N_FOLDS, len(levels)))
+        self.total = np.zeros((N_FOLDS, len(levels), n_targets))
+        self.squares = np.zeros((len(levels), n_targets))
+
+    def add(
+        self, labels: np.ndarray, numbers: np.ndarray, y: np.ndarray, weight: np.ndarray | None
+    ) -> None:
+        """Add rows: labels and row numbers (n,), what is told of them (n, P), and weights."""
+        codes, fold = codes_of(labels, self.levels), folds_of(numbers)
+        is_known = codes >= 0
+        codes, fold, y = codes[is_known], fold[is_known], y[is_known]
+        w = np.ones(len(codes)) if weight is None else weight[is_known]
+        n, total = sums(fold * len(self.levels) + codes, self.n.size, y, w)
+        self.n += n.reshape(self.n.shape)
+        self.total += total.reshape(self.total.shape)
+        self.squares += sums(codes, len(self.levels), y**2, w)[1]
+
+    @property
+    def n_rows(self) -> float:
+        """How many rows were counted."""
+        return float(self.n.sum())
+
+    def means(self) -> tuple[TargetMeans, FoldMeans]:
+        """Return the encoder of new rows, and that of training rows."""
+        n, total = self.n.sum(0)[:, None], self.total.sum(0)
+        prior = prior_rows(n, total, self.squares)
+        by_fold = [
+            shrunk(n - less[:, None], total - lost, prior)
+            for less, lost in zip(self.n, self.total, strict=True)
+        ]
+        of_all = TargetMeans(self.levels, shrunk(n, total, prior))
+        return of_all, FoldMeans(self.levels, np.stack(by_fold))
+
+
+def add_up(group: Group, every: Mapping[int, LevelSums]) -> None:
+    """Add the sums of several columns over ranks, in place."""
+    arrays = [a for s in every.values() for a in (s.n, s.total, s.squares)]
+    group.sum_(*map(torch.from_numpy, arrays))

@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -610,3 +611,27 @@ def test_max_time_ends_all_at_the_same_step():
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
     assert seconds < 5.0
+
+
+def test_a_group_looks_at_its_clock_less_often_than_it_steps():
+    """Steps take 1 ms of 2 s, and from the 600th on 4 ms: the pace is found again."""
+    source = SimpleNamespace(group=SimpleNamespace(size=2), n_rows=100)
+    options = dict.fromkeys(("objective", "optimizer", "schedule", "generator"))
+    trainer = Trainer(**options, source=source, max_iter=5000, batch_size=100)
+    looks = []
+
+    def passed():
+        return (trainer.step + 3 * max(0, trainer.step - 600)) / 2000
+
+    def share():
+        looks.append(trainer.step)
+        return passed()
+
+    trainer.allowance = SimpleNamespace(share=share)
+    steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
+    for trainer.step in steps:
+        if trainer.is_late():
+            break
+        assert abs(trainer.share_used(trainer.allowance) - passed()) < 0.15
+    assert abs(passed() - 1.0) < 0.01
+    assert len(looks) < 0.15 * trainer.step

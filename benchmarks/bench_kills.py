@@ -2,10 +2,10 @@
 
 Half of the kills are of one of two processes in a group (gloo), some of them started by torchrun,
 which starts both again; half are of a worker of a Dask cluster of two or three processes. A kill is
-SIGKILL, or os._exit, of a process by itself, at a random moment of one of the phases of a fit: while
-ranks meet, read rows and choose samples, train, close, and leave (on Dask also before there are
-ranks). Phases take turns, as some are a hundred times as long as others; the moment is drawn from
-the time that the phase takes in a fit that nobody disturbs.
+SIGKILL, or os._exit, of a process by itself, at a random moment of one of the phases of a fit:
+while ranks meet, read rows and choose samples, train, close, and leave (on Dask also before there
+are ranks). Phases take turns, as some are a hundred times as long as others; the moment is drawn
+from the time that the phase takes in a fit that nobody disturbs.
 
 The survivor of two processes has to raise WorkerLostError within its timeout and five seconds, with
 its estimator as it was (or to have the whole model, if it needs nothing more of the other). Then
@@ -13,8 +13,8 @@ both start again, or one alone, with the same folder for checkpoints. On Dask th
 by itself, or, with max_restarts=0, to raise WorkerLostError. `difference` is that of the mean log
 predictive density of 1,000 other rows, in nats, from that of the undisturbed fit; `is_bitwise`
 whether means, too, are the same. `left` names what is left behind: checkpoints of a fit that has
-ended; tasks, variables or locks of the scheduler; threads or a process group of a worker. What takes
-longer than `--limit` is a hang, and is killed.
+ended; tasks, variables or locks of the scheduler; threads or a process group of a worker. What
+takes longer than `--limit` is a hang, and is killed.
 
     python benchmarks/bench_kills.py
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import os
 import signal
@@ -48,7 +49,7 @@ from skgpstoch.data.reduce import WorkerLostError, current
 from skgpstoch.estimators import base
 from skgpstoch.training.loop import Trainer
 
-TIMEOUT = 5.0
+TIMEOUT = 15.0
 NOTICE = 5.0  # seconds more that survivors may take
 NATS = 1e-3  # that a resumed fit may be away from the undisturbed one
 
@@ -167,8 +168,11 @@ def drawn(
     return {"rank": rank, "phase": phase, "delay": delay, "how": how}
 
 
-def judged(found: Array, undisturbed: Array) -> Row:
-    """Return how far a model is from the undisturbed one."""
+def judged(file: Path, undisturbed: Array) -> Row:
+    """Return how far a model is from the undisturbed one, if there is one."""
+    if not file.exists():
+        return {"difference": float("nan"), "is_bitwise": False}
+    found = np.load(file)
     return {
         "difference": abs(float(found[-1] - undisturbed[-1])),
         "is_bitwise": bool(np.array_equal(found, undisturbed)),
@@ -254,12 +258,13 @@ def kills_of_ranks(args: argparse.Namespace, rng: np.random.Generator) -> Iterat
             size = 1 if number % 4 == 3 else 2
             hangs = launched(folder, name, size, args.limit, by_torchrun=False)
             row |= {"resumed_size": size, "hangs": hangs or row["hangs"]}
-            row |= judged(np.load(folder / "model0.npy"), undisturbed[name])
+            row |= judged(folder / "model0.npy", undisturbed[name])
             row["left"] = " ".join(path.name for path in (folder / "checkpoints").glob("*"))
             is_right = row["difference"] <= NATS and (row["is_bitwise"] or size == 1)
             row["passes"] = is_right and not (row["hangs"] or row["left"]) and row["is_noticed"]
             if not row["passes"]:
-                print((folder / "output.txt").read_text()[-3000:])
+                for file in (*folder.glob("said*.json"), folder / "output.txt"):
+                    print(file.read_text()[-3000:])
             yield row
 
 
@@ -313,11 +318,11 @@ def kills_of_workers(args: argparse.Namespace, rng: np.random.Generator) -> Iter
     for size in (2, 3):
         with tempfile.TemporaryDirectory() as place, dask.config.set({"logging.distributed": 50}):
             options = {"n_workers": size, "threads_per_worker": 1, "local_directory": place}
-            with LocalCluster(**options, dashboard_address=None) as cluster:
-                with Client(cluster) as client:
-                    client.register_plugin(Watched(Path(place)))
-                    share = args.kills // 2 + (args.kills % 2 if size == 2 else 0)
-                    yield from kills_on(client, size, Path(place), share, args.limit, rng)
+            cluster = LocalCluster(**options, dashboard_address=None)
+            with cluster, Client(cluster) as client:
+                client.register_plugin(Watched(Path(place)))
+                share = args.kills // 2 + (args.kills % 2 if size == 2 else 0)
+                yield from kills_on(client, size, Path(place), share, args.limit, rng)
 
 
 def kills_on(
@@ -343,8 +348,10 @@ def kills_on(
         row["hangs"] = row["outcome"] == "hangs"
         row["is_noticed"] = model is not None or (max_restarts == 0 and row["outcome"] == "lost")
         row["resumed_size"] = float("nan")
-        right = {"difference": float("nan"), "is_bitwise": False}
-        row |= right if model is None else judged(described(model), undisturbed[name])
+        if model is not None:
+            np.save(folder / "model.npy", described(model))
+        row |= judged(folder / "model.npy", undisturbed[name])
+        (folder / "model.npy").unlink(missing_ok=True)
         client.wait_for_workers(size, timeout=limit)
         row["left"] = left_on(client)
         is_right = model is None or row["difference"] <= NATS
@@ -412,7 +419,9 @@ def left_on(client: Any) -> str:
 
     def of_scheduler(dask_scheduler: Any) -> list[str]:
         variables = list(dask_scheduler.extensions["variables"].variables)
-        locks = [name for name, ids in dask_scheduler.extensions["semaphores"].leases.items() if ids]
+        locks = [
+            name for name, ids in dask_scheduler.extensions["semaphores"].leases.items() if ids
+        ]
         multi = list(dask_scheduler.extensions["multi_locks"].requests)
         return [*map(str, dask_scheduler.tasks), *variables, *locks, *multi]
 
@@ -421,7 +430,8 @@ def left_on(client: Any) -> str:
     while left and time.monotonic() < end:
         gc.collect()
         time.sleep(0.2)
-        left = [*sum(client.run(of_worker).values(), []), *client.run_on_scheduler(of_scheduler)]
+        of_workers = itertools.chain.from_iterable(client.run(of_worker).values())
+        left = [*of_workers, *client.run_on_scheduler(of_scheduler)]
     return " ".join(left)
 
 

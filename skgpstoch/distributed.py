@@ -233,6 +233,7 @@ def with_devices(
 ) -> Group:
     """Return the group, which exchanges tensors between GPUs if each rank has its own."""
     group = TorchGroup(on_host, timeout)
+    undo.callback(group.leave)
     machine = socket.gethostname()
     machines = group.gather(np.array([machine]))
     number = os.environ.get("LOCAL_RANK", np.sum(machines[: group.rank] == machine))
@@ -253,7 +254,9 @@ def with_devices(
     on_device = dist.new_group(backend="nccl", timeout=limit)
     undo.callback(dist.destroy_process_group, on_device)
     undo.enter_context(torch.get_device_module(mine[0]).device(mine[0]))
-    return TorchGroup(on_host, timeout, on_device)
+    with_gpus = TorchGroup(on_host, timeout, on_device)
+    undo.callback(with_gpus.leave)
+    return with_gpus
 
 
 # ---- parameters ----------------------------------------------------------------------------------

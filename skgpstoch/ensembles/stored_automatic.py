@@ -54,7 +54,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
 
     if stored.n_rows == len(sample):
         fit_on_first(
-            automatic, group, lambda: automatic._fit_rows(*rows, clock.began, task).on_end()
+            automatic, group, lambda: automatic._fit_rows(*rows, sample.rows, clock.began, task)
         )
         return
     deadline = None if automatic.max_time is None else Deadline(automatic.max_time, clock)
@@ -62,7 +62,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
         data = stored.learned(automatic, *rows)
         fits = task(1)
         judged = stored.fitted(automatic, data, fits, deadline)
-        automatic._keep([judged], [], data, stored.n_rows)
+        automatic._keep([judged], [], data, stored.n_rows, sample.rows)
         fits.on_end()
     adopt(automatic, group)
 
@@ -156,6 +156,8 @@ class StoredSample(NamedTuple):
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
             sample = replace(sample, X=as_given(source, sample.X))
+        if len(sample) == n_rows:  # in their order, and no other than arrays'
+            sample = sample[np.argsort(sample.rows)]
         return cls(source, sample, n_rows, held, seed)
 
     def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:

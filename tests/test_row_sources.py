@@ -433,9 +433,7 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
     text = np.full(130, "u", object)
     columns = (text, *np.ones((3, 130)))
     write_parquet(tmp_path / "2.parquet", ["a", "b", "c", "y"], [columns])
-    with pytest.raises(
-        ValueError, match=r"2.parquet, row group 0: column 'a' is .*string"
-    ):
+    with pytest.raises(ValueError, match=r"2.parquet, row group 0: column 'a' is .*string"):
         list(rows.chunks())
 
 

@@ -14,6 +14,7 @@ from shared import global_state
 from sklearn.base import BaseEstimator, clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.model_selection import GridSearchCV
 from thread_group import on_ranks
 
@@ -117,6 +118,7 @@ BY_SIGNS = 1e-3
 SUMMED = {
     "collapsed": (small(solver="collapsed"), 1e-11),
     "natural": (small(likelihood="student_t"), 1e-11),
+    "non_stationary": (small(likelihood="student_t", kernel=DotProduct() + RBF()), 1e-10),
     "adam": (small(solver="adam"), 1e-11),
     "solve": (small(SolveGPRegressor, n_orthogonal=10), 1e-11),
     "dlm": (small(DLMRegressor, solver="auto", beta=1.0), 1e-11),

@@ -119,9 +119,8 @@ def test_a_scan_is_that_of_the_array(rows, table):
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
     st.integers(0, 40),
     st.sampled_from([0.0, 1.0, 1e8]),
-    st.integers(1, 4),
 )
-def test_statistics_do_not_depend_on_chunks_and_ranks(sizes, n_sample, offset, n_ranks):
+def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
     rng = np.random.default_rng(sum(sizes))
     n = sum(sizes) + 1
     X = offset + rng.normal(size=(n, 2))
@@ -133,11 +132,7 @@ def test_statistics_do_not_depend_on_chunks_and_ranks(sizes, n_sample, offset, n
         for start, stop in itertools.pairwise(bounds):
             yield X[start:stop], y[start:stop], weight[start:stop]
 
-    source = ChunkRows(factory)
-    parts = [scan(source.share(rank, n_ranks), n_sample, seed=1) for rank in range(n_ranks)]
-    found = parts[-1]
-    for part in parts[:-1]:
-        found = found.merge(part)
+    found = scan(ChunkRows(factory), n_sample, seed=1)
     repeated = np.repeat(X, weight.astype(int), axis=0)
     assert found.n_read == n
     assert found.n_rows == (weight > 0.0).sum()
@@ -160,14 +155,12 @@ def test_moments_neither_overflow_nor_cancel():
     assert_allclose(scaling.scale, expected.scale, rtol=1e-12)
 
 
-def test_classes_are_merged(table):
+def test_classes_are_those_of_all_chunks(table):
     X = table[0]
     y = np.array(["no", "yes", "perhaps"])[np.arange(N) % 3]
     y[-1] = "never"
     source = SequenceRows(X, y, chunk_rows=100)
     assert_array_equal(scan(source, 5, 0, classes=True).classes, np.unique(y))
-    parts = [scan(source.share(k, 2), 5, 0, classes=True) for k in range(2)]
-    assert_array_equal(parts[0].merge(parts[1]).classes, np.unique(y))
     with pytest.raises(ValueError, match="rows 0 to 99: y must be numeric"):
         scan(source, 5, 0)
 

@@ -33,7 +33,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
-from .group_race import fit_in_group
+from .group_race import race_in_group
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts
@@ -198,7 +198,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
             fit_stored(self, X, y, sample_weight)
             return self
         if (group := current()) is not ALONE:
-            fit_in_group(self, group, X, y, sample_weight)
+            race_in_group(self, group, X, y, sample_weight)
             return self
         self._validate_params()
         check_numbers(self)

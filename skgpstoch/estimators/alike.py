@@ -17,7 +17,7 @@ from ..data.row_source import RowSource
 from .checkpoint_key import SILENT, described
 
 NO_ROWS = "X has no rows on any rank."
-FEW_ROWS = 10  # of a source, that say whether ranks have the same one
+PROBED_ROWS = 10  # of a source, that say whether ranks have the same one
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of what has no other name, in each process another one
 
 
@@ -61,7 +61,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
 
 def described_rows(source: RowSource) -> str:
     """Describe rows that are read in chunks, the same ones on all ranks, by how they begin."""
-    first = source.example[:FEW_ROWS]
+    first = source.example[:PROBED_ROWS]
     held = [array for name, array in first.arrays().items() if name != "rows"]
     digest = fingerprint(*(np.asarray(array).tolist() for array in held))[:8]
     n_units = "" if source.n_units is None else f" of {source.n_units} units"

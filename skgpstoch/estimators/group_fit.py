@@ -14,13 +14,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from ..data.arrays import readable, resolve_seed
+from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.messages import muted, warn
@@ -34,7 +34,7 @@ from ..training.checkpoint import CheckpointOfGroup
 from ..training.interrupts import AGAIN, is_marked, marking
 from ..training.minibatches import Shared, Table
 from .alike import NO_ROWS
-from .checkpoint_key import checkpoint_of, seed_of
+from .checkpoint_key import checkpoint_of, sampling_seed, seed_of
 from .first_rank import adopt, fit_on_first
 from .runs import Run, begin, begin_in_time
 from .targets import learn_targets, with_transformed_targets
@@ -59,7 +59,9 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     clock = ClockOfGroup(group)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         given, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
-        data = weighed(group, given if recipe.numbers_rows else given.counted())
+        data = given if recipe.numbers_rows else given.counted()
+        if group.flag(data.weight is not None):
+            data = data.weighed()
         numbers = offsets(group, len(X))[0] + places_of(data, given)
         first, n = offsets(group, len(data))
         if n < 2:
@@ -194,12 +196,6 @@ def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
     return Data(**columns)
 
 
-def weighed(group: Group, data: Data) -> Data:
-    """Return rows with their weights if any rank has some but 1."""
-    has_weights = group.flag(data.weight is not None)
-    return replace(data, weight=np.ones(len(data))) if has_weights and data.weight is None else data
-
-
 def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> Data:
     """Return rows with the targets that the model is fitted to; a sample of all says how."""
     sample = data
@@ -232,19 +228,16 @@ def prepare(
 ) -> tuple[Run, Data]:
     """Make the objective from a sample of the rows, and the run that trains it on all of them."""
     group = rank.whole.group
-    seed = int(group.first(resolve_seed(estimator.random_state)))
-    most = most_sampled(sizes.n_features)
-    own, places = chosen_rows(group, seed, rank.first, len(data), most)
-    sample = sampled(group, data, own.numpy(), places.numpy())
+    seed = int(group.first(sampling_seed(estimator)))
+    sample = sample_of(group, data, rank.first, rank.numbers, seed)
 
     def table(dtype: str, device: torch.device, rows: Rows) -> Shared:
         X, own_rows = estimator._tensors(data, dtype, device)
         own_rows = replace(own_rows, whole=rank.whole)
-        return Shared(X, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
+        return Shared(X, own_rows, rank.first, (sample.own, sample.places), seed)
 
-    run = begin_from_sample(estimator, recipe, sample, sizes, rank.whole, start, seed, table)
-    numbers = group.gather(rank.numbers[own.numpy()])[np.argsort(group.gather(places.numpy()))]
-    return run._replace(numbers=numbers), sample
+    run = begin_from_sample(estimator, recipe, sample.data, sizes, rank.whole, start, seed, table)
+    return run._replace(numbers=sample.numbers), sample.data
 
 
 def begin_from_sample(
@@ -298,10 +291,35 @@ def most_sampled(n_features: int) -> int:
     return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
 
 
-def sampled(group: Group, data: Data, own: np.ndarray, places: np.ndarray) -> Data:
-    """Return the rows that all ranks have chosen, in the order of their places."""
+class Sample(NamedTuple):
+    """Some of the rows of all ranks, in an order that all have in common.
+
+    Parameters
+    ----------
+    data : Data
+        These m rows.
+    numbers : ndarray of shape (m,)
+        Theirs among the rows that all ranks were given.
+    own, places : ndarray of shape (m_own,)
+        Which of this rank's rows are among them, and where.
+    """
+
+    data: Data
+    numbers: np.ndarray
+    own: np.ndarray
+    places: np.ndarray
+
+
+def sample_of(group: Group, data: Data, first: int, numbers: np.ndarray, seed: int) -> Sample:
+    """Return a sample of all rows, of which these are this rank's, from `first` on.
+
+    `numbers` (n,) are what these are to be known by.
+    """
+    most = most_sampled(data.X.shape[1])
+    own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
     order = np.argsort(group.gather(places))
-    return data[own].map(lambda column: group.gather(column)[order])
+    rows = data[own].map(lambda column: group.gather(column)[order])
+    return Sample(rows, group.gather(numbers[own])[order], own, places)
 
 
 # ---- time ----------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
@@ -28,10 +27,12 @@ from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .checkpoint_key import sampling_seed
 from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
     begin_from_sample,
+    classes_of,
     fit_warned,
     in_time,
     most_sampled,
@@ -41,7 +42,7 @@ from .group_fit import (
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
-def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
+def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
     """Fit to the rows of a source, which has all that is known of them."""
     refuse_given(y, *of_rows)
     group = current()
@@ -65,7 +66,8 @@ def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None
 
 def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass) -> None:
     """Fit to rows of which only a sample is in memory."""
-    whole, sample = first.whole, weighted(sample, first.sample.weight is not None)
+    whole = first.whole
+    sample = sample if first.sample.weight is None else sample.weighed()
     start, n = estimator._start(), min(whole.n_rows, EPOCH_ROWS)
     n_given = max(n, math.floor(n * whole.weight / whole.n_rows))
     sizes = Sizes(n, n_given, sample.X.shape[1], sample.y_std is not None)
@@ -141,13 +143,18 @@ class FirstPass(NamedTuple):
 
 def first_pass(estimator: Any, group: Group, source: RowSource) -> FirstPass:
     """Read the rows once, each rank its own."""
-    seed = int(group.first(resolve_seed(estimator.random_state)))
-    part = source if group is ALONE else source.share(group.rank, group.size)
+    seed = int(group.first(sampling_seed(estimator)))
     with agreed(group):
+        part = source if group is ALONE else source.share(group.rank, group.size)
         n_sample = most_sampled(source.n_features)
         found = scan(part, n_sample, seed, classes=is_classifier(estimator))
     sample, whole, is_own = merged(group, found, n_sample, seed)
-    classes = classes_of(group, found, estimator)
+    if whole.n_rows == len(sample):  # in their order, and no other than arrays'
+        order = np.argsort(sample.rows)
+        sample, is_own = sample[order], is_own[order]
+    classes = None
+    if is_classifier(estimator):
+        classes = classes_of(group, [] if found.classes is None else found.classes)
     return FirstPass(part, found.n_rows, sample, is_own, whole, classes, seed)
 
 
@@ -173,13 +180,6 @@ def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, 
     return sample, whole, np.isin(sample.rows, none if own is None else own.rows)
 
 
-def classes_of(group: Group, found: Scan, estimator: Any) -> np.ndarray | None:
-    """Return the labels of all ranks; None of numbers."""
-    if not is_classifier(estimator):
-        return None
-    return np.unique(group.gather(np.array([]) if found.classes is None else found.classes))
-
-
 def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
     """Return rows as an estimator's own check leaves them."""
     if is_classifier(estimator):
@@ -188,13 +188,6 @@ def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> 
         known = rows.weight, rows.exposure, rows.y_std
         data = estimator._validate(rows.X, rows.y, reset, *known)
     return data
-
-
-def weighted(data: Data, has_weights: bool) -> Data:
-    """Return rows with weights, though these may all be 1, if those of others need not be."""
-    if not has_weights or data.weight is not None:
-        return data
-    return replace(data, weight=np.ones(len(data)))
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -215,7 +208,8 @@ class ToTensors:
         if not len(chunk):
             return self.none
         try:
-            data = weighted(validated(self.estimator, chunk, False), chunk.weight is not None)
+            data = validated(self.estimator, chunk, False)
+            data = data if chunk.weight is None else data.weighed()
             self.recipe.check_rows(data)
         except ValueError as error:
             raise ValueError(f"{chunk.where}: {error}") from error

@@ -144,8 +144,8 @@ def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
     if len(pieces) == 1:
         return pieces[0]
     X, rows = zip(*pieces, strict=True)
-    names = rows[0].present()
-    columns: dict[str, Any] = {k: torch.cat([getattr(r, k) for r in rows]) for k in names}
+    names = rows[0].columns
+    columns: dict[str, Any] = {k: torch.cat([r.columns[k] for r in rows]) for k in names}
     return torch.cat(X), Rows(**columns)
 
 
@@ -297,15 +297,16 @@ class Buffered:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Flow]:
-        """Give the rows of an epoch: random ones, or if there is one order those that follow.
+        """Give the rows of an epoch: all, or those that follow the rows of the epoch before.
 
-        In one order an epoch begins where the last one ended, or has to read what comes before it.
+        Else the last rows of units would hardly be trained on, as units are read from their first.
+        What an epoch begins after has to be read, unless the last epoch has left it so.
         """
-        if self.source.n_units is not None:
+        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
+        if self.source.n_units is not None and quota == n_own:
             with closing(Flow(self.source.shuffled(self.seed, number), *self.what)) as flow:
                 yield flow
             return
-        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
         first, before = divmod(number * quota, max(n_own, 1))
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:
@@ -383,8 +384,8 @@ class StoredTable:
 
     def with_folds(self, fold: Tensor | None) -> Rows:
         """Return what is known of rows, likewise; without folds, which no pass asks for."""
-        names = self.reader.none[1].present()
-        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in names}
+        known = self.reader.none[1].columns
+        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in known}
         return Rows(**columns, whole=self.whole)
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:

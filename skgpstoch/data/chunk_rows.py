@@ -15,7 +15,7 @@ from .stored import is_frame, refuse_unstored, stored, take
 TUPLE = ("X", "y", "weight")  # of a tuple
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
 
-NEW_ITERATOR = (
+ANEW = (
     "factory must return a new iterator over the same rows, in the same order, whenever it is "
     "called, and not the rest of one that was used."
 )
@@ -125,7 +125,7 @@ class ChunkRows(RowSource):
         n = min(len(known), len(found))
         if not same_rows(known[:n], found[:n]):
             raise ValueError(
-                f"{self!r}: {found.where} does not begin with the rows of the first pass. {NEW_ITERATOR}"
+                f"{self!r}: {found.where} does not begin with the rows of the first pass. {ANEW}"
             )
 
     def counted(self, n_rows: int, least: int) -> None:
@@ -140,7 +140,7 @@ class ChunkRows(RowSource):
         if n_rows != expected:
             raise ValueError(
                 f"{self!r} gave {n_rows:,} rows in this pass, but there were {expected:,} "
-                f"before (or by n_rows). {NEW_ITERATOR}"
+                f"before (or by n_rows). {ANEW}"
             )
         self.n_total = n_rows
 

@@ -19,7 +19,7 @@ from .stored import is_frame
 READ_BYTES = 2**18
 """Bytes of a column that are read at a time; without a limit a whole row group would be."""
 
-LEAST_ROWS = 1024
+LEAST_PIECE = 1024
 """Rows that are read at a time however small the buffer is, as each read has a price."""
 
 
@@ -162,7 +162,7 @@ class ParquetRows(RowSource):
             table = pa.Table.from_batches([batch]).select(self.roles.used)
             return Piece(unit.first + done - len(batch), table)
 
-        n_rows = min(CHUNK_ROWS, max(LEAST_ROWS, self.buffer_rows // BUFFER_PARTS))
+        n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
             with pq.ParquetFile(unit.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
                 refuse_changed(unit, self.types[unit.path], file.schema_arrow)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import global_state
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.model_selection import GridSearchCV
 from thread_group import on_ranks
 
@@ -117,6 +118,7 @@ BY_SIGNS = 1e-3
 SUMMED = {
     "collapsed": (small(solver="collapsed"), 1e-11),
     "natural": (small(likelihood="student_t"), 1e-11),
+    "non_stationary": (small(likelihood="student_t", kernel=DotProduct() + RBF()), 1e-10),
     "adam": (small(solver="adam"), 1e-11),
     "solve": (small(SolveGPRegressor, n_orthogonal=10), 1e-11),
     "dlm": (small(DLMRegressor, solver="auto", beta=1.0), 1e-11),
@@ -211,6 +213,70 @@ def test_what_is_known_of_rows_is_shared():
     )
     check_splits(small(), 1e-11, y_std=np.full(N, 0.1))
     check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]))
+
+
+def test_targets_are_transformed_alike():
+    """A sample of all rows says how, though ranks have other targets."""
+    model = small(solver="collapsed", target_transform="yeo-johnson")
+    found = check_splits(model, 1e-9, np.sort(np.exp(Y)), X[np.argsort(Y)])
+    assert np.sqrt(np.mean((np.log(found.predict(NEW)) - OF_NEW) ** 2)) < 0.4
+
+
+class Shift(BaseEstimator):
+    """Adds a number, which is another one in every fit."""
+
+    def fit(self, y):
+        self.by_ = 30.0 * np.random.default_rng().normal()
+        return self
+
+    def transform(self, y):
+        return y + self.by_
+
+    def inverse_transform(self, z):
+        return z - self.by_
+
+
+def test_a_random_transformation_of_targets_is_that_of_rank_0():
+    model = small(target_transform=Shift())
+    means = [each.predict(NEW) for each in fitted(model, CUTS["uneven"])]
+    assert_array_equal(means[1], means[0])
+    assert np.sqrt(np.mean((means[0] - OF_NEW) ** 2)) < 0.45
+
+
+def test_few_transformed_targets_are_those_of_one_process(monkeypatch):
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N)
+    model = small(target_transform="yeo-johnson")
+    alone = clone(model).fit(X[:60], np.exp(Y[:60]))
+    for each in fitted(model, [0, 0, 5, 60], X[:60], np.exp(Y[:60])):
+        assert_array_equal(each.predict(NEW), alone.predict(NEW))
+
+
+def test_targets_that_cannot_be_transformed_are_an_error_of_all():
+    y = np.exp(Y)
+    y[N - 1] = -1.0
+    for most in (N, 20):  # whether it is in the sample
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(group_fit, "most_sampled", lambda n_features, most=most: most)
+            fit = lambda g: small(target_transform="log").fit(X[part_of(g)], y[part_of(g)])  # noqa: E731
+            all_raise(fit, "y must be")
+    all_raise(
+        lambda group: small(likelihood="poisson", target_transform="log").fit(X, np.round(y)),
+        "target_transform must be None where y are counts",
+    )
+
+
+@pytest.mark.parametrize("is_gathered", [False, True])
+def test_held_out_rows_have_the_numbers_that_were_given(is_gathered, monkeypatch):
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N * is_gathered)
+    weight = (np.arange(N) % 3 > 0).astype(float)
+    weight[100:200] = 0.0  # the rows of one rank
+    model = DeepKernelEnsembleRegressor(
+        n_estimators=2, max_iter=2, hidden_layer_sizes=(10,), **KNOWN
+    )
+    for each in fitted(model, [0, 100, 200, N], sample_weight=weight):
+        held_out = each.held_out_
+        y = held_out.mean[:, 0] + held_out.error[:, 0]
+        assert_allclose(y, Y[held_out.rows])
 
 
 def test_a_class_that_one_rank_sees_is_everybodys():

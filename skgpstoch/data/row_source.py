@@ -200,7 +200,9 @@ class RowSource(ABC):
     def _limited(self, **attributes: Any) -> Self:
         """Return a copy with other attributes, which has the same inputs as all shares."""
         part = copy.copy(self)
-        vars(part).update(example=self.example, inputs=self.inputs, **attributes)
+        vars(part).update(example=self.example, **attributes)
+        if self.transform is not None:  # else they follow from the first rows, where X is numbers
+            vars(part).update(inputs=self.inputs)
         return part
 
 

@@ -88,7 +88,8 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         )
         fits = task(1)
         found, _ = race([alike], fits, data, deadline)
-        judges = sample_of(group, data, first, resolve_seed(seed))  # that networks hold some of out
+        numbers = first + np.arange(len(data))
+        judges = sample_of(group, data, first, numbers, resolve_seed(seed))  # some are held out
         for each in found:
             each.model.held_out_ = each.model.held_out_.among(judges.numbers)
         estimator._keep(found, [], judges.data, n)

@@ -89,6 +89,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
         """Check parameters and what is known of rows; rows of weight 0 stay if `reset`."""
 
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+        """Check the same, and leave targets as they are given."""
+        return self._validate(X, y, reset, *of_rows)
+
     def _validate_params(self) -> None:
         super()._validate_params()
         check_numbers(self)

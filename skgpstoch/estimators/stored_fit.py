@@ -18,7 +18,6 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
@@ -28,6 +27,7 @@ from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .checkpoint_key import sampling_seed
 from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
@@ -48,13 +48,15 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
     group = current()
     clock = time.monotonic if group is ALONE else ClockOfGroup(group)
     began = clock()
-    seed = int(group.first(resolve_seed(estimator.random_state)))
+    seed = int(group.first(sampling_seed(estimator)))
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
-        part = source if group is ALONE else source.share(group.rank, group.size)
         with agreed(group):
+            part = source if group is ALONE else source.share(group.rank, group.size)
             n_sample = most_sampled(source.n_features)
             found = scan(part, n_sample, seed, classes=is_classifier(estimator))
         sample, whole, is_own = merged(group, found, n_sample, seed)
+        if whole.n_rows == len(sample):  # in their order, and no other than arrays'
+            sample = sample[np.argsort(sample.rows)]
         classes = None
         if is_classifier(estimator):
             classes = classes_of(group, [] if found.classes is None else found.classes)

@@ -272,15 +272,16 @@ class Buffered:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Flow]:
-        """Give the rows of an epoch: random ones, or if there is one order those that follow.
+        """Give the rows of an epoch: all, or those that follow the rows of the epoch before.
 
-        In one order an epoch begins where the last one ended, or has to read what comes before it.
+        Else the last rows of units would hardly be trained on, as units are read from their first.
+        What an epoch begins after has to be read, unless the last epoch has left it so.
         """
-        if self.source.n_units is not None:
+        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
+        if self.source.n_units is not None and quota == n_own:
             with closing(Flow(self.source.shuffled(self.seed, number), *self.what)) as flow:
                 yield flow
             return
-        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
         first, before = divmod(number * quota, max(n_own, 1))
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -34,6 +37,7 @@ from skgpstoch import (
     SVGPRegressor,
     on_interrupt,
 )
+from skgpstoch.data import SequenceRows
 from skgpstoch.data.reduce import current
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
@@ -222,25 +226,34 @@ def test_targets_are_transformed_alike():
     assert np.sqrt(np.mean((np.log(found.predict(NEW)) - OF_NEW) ** 2)) < 0.4
 
 
-class Shift(BaseEstimator):
-    """Adds a number, which is another one in every fit."""
+N_FITS = itertools.count()
+
+
+class Sign(BaseEstimator):
+    """Takes numbers as they are in one fit, and turns their signs in the next."""
 
     def fit(self, y):
-        self.by_ = 30.0 * np.random.default_rng().normal()
+        self.sign_ = (-1.0) ** next(N_FITS)
         return self
 
     def transform(self, y):
-        return y + self.by_
+        return self.sign_ * y
 
     def inverse_transform(self, z):
-        return z - self.by_
+        return self.sign_ * z
 
 
-def test_a_random_transformation_of_targets_is_that_of_rank_0():
-    model = small(target_transform=Shift())
-    means = [each.predict(NEW) for each in fitted(model, CUTS["uneven"])]
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
+    rows = (SequenceRows(X, Y, chunk_rows=100), None) if is_stored else None
+
+    def fit(group, transform=None):
+        given = rows or (X[part_of(group)], Y[part_of(group)])
+        return small(target_transform=transform).fit(*given)
+
+    means = [m.predict(NEW) for m in on_ranks(functools.partial(fit, transform=Sign()), 3)]
     assert_array_equal(means[1], means[0])
-    assert np.sqrt(np.mean((means[0] - OF_NEW) ** 2)) < 0.45
+    assert_allclose(means[0], on_ranks(fit, 3)[0].predict(NEW), atol=1e-9)
 
 
 def test_few_transformed_targets_are_those_of_one_process(monkeypatch):
@@ -598,3 +611,27 @@ def test_max_time_ends_all_at_the_same_step():
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
     assert seconds < 5.0
+
+
+def test_a_group_looks_at_its_clock_less_often_than_it_steps():
+    """Steps take 1 ms of 2 s, and from the 600th on 4 ms: the pace is found again."""
+    source = SimpleNamespace(group=SimpleNamespace(size=2), n_rows=100)
+    options = dict.fromkeys(("objective", "optimizer", "schedule", "generator"))
+    trainer = Trainer(**options, source=source, max_iter=5000, batch_size=100)
+    looks = []
+
+    def passed():
+        return (trainer.step + 3 * max(0, trainer.step - 600)) / 2000
+
+    def share():
+        looks.append(trainer.step)
+        return passed()
+
+    trainer.allowance = SimpleNamespace(share=share)
+    steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
+    for trainer.step in steps:
+        if trainer.is_late():
+            break
+        assert abs(trainer.share_used(trainer.allowance) - passed()) < 0.15
+    assert abs(passed() - 1.0) < 0.01
+    assert len(looks) < 0.15 * trainer.step

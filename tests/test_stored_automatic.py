@@ -110,6 +110,7 @@ def test_few_rows_are_a_table_in_memory(table):
     [
         (lambda frame, y: SequenceRows(frame, y), True, "y must be None where X is a source"),
         (lambda frame, y: SequenceRows(frame), False, "has no y"),
+        (lambda frame, y: SequenceRows(frame, y, y_std=abs(y)), False, "has y_std, which Auto"),
     ],
 )
 def test_targets_are_in_the_rows(rows, y, message, table):

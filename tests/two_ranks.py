@@ -24,7 +24,7 @@ import torch.distributed as dist
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
-from skgpstoch.data import reduce
+from skgpstoch.data import SequenceRows, reduce
 from skgpstoch.data.reduce import average_gradients, current, doing
 from skgpstoch.data.shares import chosen_rows, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
@@ -189,7 +189,7 @@ def raising(folder):
 
 
 def automatic(folder):
-    """What the default predicts that is fitted to numbers and levels, few of which are many."""
+    """What the default predicts: fitted to numbers and levels, in memory and in three chunks."""
     rng = np.random.default_rng(0)
     x, town = rng.normal(size=120), rng.integers(12, size=120).astype(str)
     X, y = np.stack([x.astype(object), town], axis=1), np.sin(x) + 0.1 * rng.normal(size=120)
@@ -197,12 +197,16 @@ def automatic(folder):
     with contextlib.ExitStack() as stack:
         for module in (group_fit, group_race):
             stack.enter_context(unittest.mock.patch.object(module, "GATHERED_ROWS", 50))
+        for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
+            stack.enter_context(unittest.mock.patch.object(group_fit, name, 50))
         stack.enter_context(unittest.mock.patch.object(automatic_regressor, "of_networks", small))
         model = AutoGaussianProcessRegressor(random_state=0)
         stack.enter_context(unittest.mock.patch.object(type(model), "_most_raced", 50))
         group = stack.enter_context(group_at(folder, "automatic"))
         mine = slice(0, 40) if group.rank else slice(40, 120)
-        return model.fit(X[mine], y[mine]).predict(X[:9])
+        in_memory = model.fit(X[mine], y[mine]).predict(X[:9])
+        stored = model.fit(SequenceRows(X, y, chunk_rows=40)).predict(X[:9])
+        return np.stack([in_memory, stored])
 
 
 # ---- fits ----------------------------------------------------------------------------------------

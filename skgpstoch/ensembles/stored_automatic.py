@@ -141,7 +141,7 @@ class StoredSample(NamedTuple):
         Raises
         ------
         ValueError
-            On every rank, if there are no rows, or no y; or if any cannot be read.
+            On every rank, if there are no rows, or no y, or any cannot be read.
         """
         seed = int(group.first(resolve_seed(automatic.random_state)))
         with agreed(group):
@@ -151,8 +151,7 @@ class StoredSample(NamedTuple):
         sample = joint_sample(group, own.sample, n_sample, of_sample)
         if sample is None:
             raise ValueError(f"{source!r} has no rows of positive weight.")
-        if sample.y is None:
-            raise ValueError(f"{source!r} has no y, which {type(automatic).__name__} needs.")
+        refuse_columns(type(automatic).__name__, source, sample)
         n_rows = int(group.gather(np.array([own.n_rows])).sum())
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
@@ -178,6 +177,15 @@ class StoredSample(NamedTuple):
         common = np.intersect1d(model.held_out_.rows, self.sample.rows)
         model.held_out_ = model.held_out_.of(common).among(self.sample.rows)
         return Judged(networks.name, model, time.perf_counter() - began)
+
+
+def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
+    """Raise a ValueError if rows have no targets, or what the defaults do not take."""
+    if sample.y is None:
+        raise ValueError(f"{source!r} has no y, which {name} needs.")
+    for column in ("exposure", "y_std"):
+        if getattr(sample, column) is not None:
+            raise ValueError(f"{source!r} has {column}, which {name} does not take: leave it out.")
 
 
 def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> Chunk | None:

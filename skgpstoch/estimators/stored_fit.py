@@ -38,6 +38,7 @@ from .group_fit import (
     most_sampled,
     training_together,
 )
+from .targets import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
@@ -61,7 +62,10 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
         if is_classifier(estimator):
             classes = classes_of(group, [] if found.classes is None else found.classes)
         with agreed(group):
-            data = validated(estimator, sample, True, classes)
+            given = validated(estimator, sample, True, classes)
+        learn_targets(estimator, given, group)
+        with agreed(group):
+            data = with_transformed_targets(estimator, given, reset=False)
             recipe = estimator._recipe()
             recipe.check(data)
     start, n = estimator._start(), min(whole.n_rows, EPOCH_ROWS)
@@ -139,12 +143,10 @@ def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, 
 
 
 def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
-    """Return rows as an estimator's own check leaves them."""
-    if is_classifier(estimator):
-        data: Data = estimator._validate(rows.X, rows.y, reset, rows.weight, classes)
-    else:
-        known = rows.weight, rows.exposure, rows.y_std
-        data = estimator._validate(rows.X, rows.y, reset, *known)
+    """Return rows as an estimator's own check leaves them; the sample's targets as they are."""
+    check = estimator._given if reset else estimator._validate
+    known = (classes,) if is_classifier(estimator) else (rows.exposure, rows.y_std)
+    data: Data = check(rows.X, rows.y, reset, rows.weight, *known)
     return data
 
 

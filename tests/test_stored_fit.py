@@ -144,8 +144,12 @@ REGRESSORS = {
         likelihood="student_t", n_inducing=80, solver="natural", max_iter=4, random_state=0
     ),
     "dlm": lambda: DLMRegressor(n_inducing=80, beta=1.0, max_iter=4, random_state=0),
-    "scgd": lambda: SCGDGaussianProcessRegressor(max_iter=6, random_state=0),
-    "networks": lambda: DeepKernelEnsembleRegressor(max_iter=8, n_estimators=2, random_state=0),
+    "scgd": lambda: SCGDGaussianProcessRegressor(
+        hidden_layer_sizes=(32,), n_estimators=1, max_iter=6, random_state=0
+    ),
+    "networks": lambda: DeepKernelEnsembleRegressor(
+        hidden_layer_sizes=(32,), max_iter=8, n_estimators=2, random_state=0
+    ),
 }
 
 
@@ -465,6 +469,7 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
     assert len(pd.read_parquet(tmp_path / "out")) == N // 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
 @pytest.mark.filterwarnings("ignore:The points leave")
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):

@@ -16,6 +16,9 @@ whether means, too, are the same. `left` names what is left behind: checkpoints 
 ended; tasks, variables or locks of the scheduler; threads or a process group of a worker. What
 takes longer than `--limit` is a hang, and is killed.
 
+SCGD is fitted in float64: in float32, Adam amplifies rounding, so that one rank and two are .0076
+nats apart, killed or not (rows of "SCGD float32" in the results).
+
     python benchmarks/bench_kills.py
 
 adds a row for each kill, and exits with 1 if one has failed.

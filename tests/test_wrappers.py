@@ -287,6 +287,44 @@ def test_a_target_transform_must_be_monotone(rows):
         sparse(target_transform=turned).fit(X, np.log(y))
 
 
+@pytest.mark.parametrize("pair", [(np.reciprocal, np.reciprocal), (np.sqrt, np.square)])
+def test_predictions_keep_to_the_branch_of_the_targets(pair, rows, tmp_path):
+    """Both inverses turn at z = 0, which is within the reach of predictions."""
+    X, y = rows
+    forward, back = pair
+    y = y - 0.9 * y.min() if back is np.square else y
+    model = sparse(target_transform=FunctionTransformer(forward, back)).fit(X, y)
+    inner = sparse().fit(X, forward(y)).predict_distribution(X)
+    found = model.predict_distribution(X)
+    below = inner.cdf(0.0)
+    assert below.max() > 1e-3
+    share = (0.4 if back is np.square else 0.6) * (1.0 - below)
+    assert_allclose(found.median(), back(inner.ppf(below + 0.5 * (1.0 - below))), rtol=1e-6)
+    assert_allclose(found.ppf(0.4), back(inner.ppf(below + share)), rtol=1e-6)
+    assert np.isfinite(model.sample_y(X, 100)).all()
+    assert_allclose(model.predict(X[:1]), found.mean()[:1], rtol=1e-6)
+    model.save(tmp_path / "model")
+    assert_array_equal(gp.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+def test_a_target_transform_must_rise_between_targets(rows):
+    X, y = rows
+    bend = FunctionTransformer(lambda y: y, lambda z: np.where(np.abs(z - 1.0) < 0.05, 2.0, z))
+    apart = y[np.abs(y - 1.0) > 0.1]
+    with pytest.raises(ValueError, match="must be monotone between the targets"):
+        sparse(target_transform=bend).fit(X[: len(apart)], apart)
+
+
+def test_ties_that_make_steps_are_named(rows):
+    X, y = rows
+    knots = QuantileTransformer(n_quantiles=60)
+    with pytest.raises(ValueError, match=r"is the y of \d+ rows. Rows with the same y \(ties\)"):
+        sparse(target_transform=knots).fit(X, np.ceil(5.0 * y))
+    rounded = np.round(y, 1)  # of which few quantiles are different numbers
+    few = sparse(target_transform=QuantileTransformer(n_quantiles=5)).fit(X, rounded)
+    assert np.isfinite(few.log_predictive_density(X, rounded)).all()
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_steps_are_no_map_of_distributions(rows):
     X, y = rows

@@ -10,6 +10,7 @@ from scipy.special import boxcox1p, inv_boxcox1p
 from sklearn.base import clone
 
 from .arrays import Scaling
+from .target_branches import brief, inverse_of, on_branch
 
 POWERS = (0.0, 2.0)  # between which Yeo and Johnson's map is of the whole line to the whole line
 POWER_PRECISION = 1e-8
@@ -105,7 +106,8 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
     Raises
     ------
     ValueError
-        If targets are outside of where it is, or it has no inverse that gives them back.
+        If targets are outside of where it is, or it has no inverse that gives them back, turns
+        between them, or has steps.
     """
     if isinstance(transform, str):
         return TRANSFORMS[transform]().fit(y, weight)
@@ -114,27 +116,27 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
-            f"target_transform must have a finite value for each target, which {transform!r} has "
-            "not."
+            f"target_transform must have a finite value for each target, which {brief(transform)} "
+            "has not."
         )
     check_returns(transform, fitted, y[kept], z[kept])
-    return fitted
+    return on_branch(transform, fitted, y[kept], z[kept])
 
 
 def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:
     """Raise a ValueError unless targets (n, P) come back from z, and z are in their order."""
-    with np.errstate(all="ignore"):
-        back = np.asarray(fitted.inverse_transform(z), dtype=np.float64).reshape(y.shape)
+    back = inverse_of(fitted, z)
     if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
         raise ValueError(
             "target_transform must give targets back, inverse_transform(transform(y)) == y, which "
-            f"{transform!r} does not. FunctionTransformer needs inverse_func; what rounds or "
+            f"{brief(transform)} does not. FunctionTransformer needs inverse_func; what rounds or "
             "bins targets cannot be used: 'yeo-johnson' or PowerTransformer() can."
         )
     steps = np.diff(np.take_along_axis(z, np.argsort(y, axis=0, kind="stable"), 0), axis=0)
     if not ((steps >= 0.0).all(0) | (steps <= 0.0).all(0)).all():
         raise ValueError(
-            f"target_transform must be monotone in each output of y, which {transform!r} is not."
+            "target_transform must be monotone in each output of y, which "
+            f"{brief(transform)} is not."
         )
 
 

@@ -5,13 +5,11 @@ Models see z, users see y = g(z): z is a transformer's `transform` of y, g its `
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ..data.target_branches import BISECTIONS, brief, inverse_of, quietly
 from ..data.target_transforms import GIVEN_BACK
 
 PROBED = 257  # numbers at which a map is looked at
@@ -23,7 +21,6 @@ NEAR_END = 0.002  # of the distance to an end of the map
 AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
 LARGEST = 1e300  # what a map may come to
 UNBOUNDED = 1e100  # what a map comes to that has no end
-BISECTIONS = 60
 LEAST_SLOPE = 1e-300
 KINKED = 1e-3  # of a slope, by which differences over two steps may disagree on a smooth map
 KINK_STEP = 1e-3  # of a step, over which a map with kinks is a line nearly everywhere
@@ -110,13 +107,13 @@ class TargetMap:
         except (IndexError, TypeError) as error:
             raise ValueError(
                 "The target's transformer must be monotone and continuous, for its predictions to "
-                f"be transformed; {self.transformer!r} has no inverse between its values."
+                f"be transformed; {brief(self.transformer)} has no inverse between its values."
             ) from error
         others = np.delete(y, p, axis=1)
         if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
             raise ValueError(
                 f"The target's transformer must transform each output by itself, which "
-                f"{self.transformer!r} does not."
+                f"{brief(self.transformer)} does not."
             )
         return y[:, p]
 
@@ -128,8 +125,8 @@ class TargetMap:
         if inner.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
             raise ValueError(
                 "The target's transformer must be monotone, continuous and without steps, for its "
-                f"predictions to be transformed; {self.transformer!r} is not, over the range of "
-                "predicted targets. PowerTransformer() and target_transform='yeo-johnson' are."
+                f"predictions to be transformed; {brief(self.transformer)} is not, over the range "
+                "of predicted targets. PowerTransformer() and target_transform='yeo-johnson' are."
             )
         return float(np.sign(steps.sum()))
 
@@ -155,7 +152,7 @@ class TargetMap:
         raise ValueError(
             "The target's transformer must give predicted targets back, "
             "inverse_transform(transform(y)) == y, for their density to be known; "
-            f"{self.transformer!r} does not. Check that inverse_func is the inverse of func."
+            f"{brief(self.transformer)} does not. Check that inverse_func is the inverse of func."
         )
 
     def _end(self, p: int, inside: float, outside: float, is_level: bool, is_lost: bool) -> float:
@@ -217,9 +214,7 @@ class TargetMap:
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
         """Y of z (n, P)."""
-        with quietly():
-            y = self.transformer.inverse_transform(np.array(z, dtype=np.float64))
-        return np.asarray(y, dtype=np.float64).reshape(z.shape)
+        return inverse_of(self.transformer, z)
 
     def is_reached(self, y: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Tell which y (n, P) are what g comes to, at z = `forward(y)`: others do not return."""
@@ -282,12 +277,3 @@ def run_about(middle: int, goes_on: np.ndarray, of_near: np.ndarray) -> tuple[in
     before, after = np.flatnonzero(~goes_on[:start]), np.flatnonzero(~goes_on[start:])
     first = before[-1] + 1 if len(before) else 0
     return int(first), int(start + after[0] if len(after) else len(goes_on))
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Without warnings of numbers that a map has none for: these are asked for, and seen to."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield

@@ -1,0 +1,132 @@
+"""Where transformers of targets rise or fall, without steps, about the targets they are fitted to.
+
+√y returns as z², which rises from z = 0 on and falls below; 1/y returns as 1/z, which has two
+branches. Both are maps of positive targets: predictions are limited to the branch of the targets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+TURN_REACH = 4.0  # ranges of z on both sides of it, within which turns are looked for
+BRANCH_PROBES = 4097  # numbers at which a map is looked at
+FALL = 1e-9  # of a target, that is none by rounding
+TURN_STEP = 1e-3  # of what a turn is known to, over which a map falls after it
+STEP_WIDTH = 1e-4  # of the range of z, over which a map without steps changes
+LEAST_ROUNDINGS = 100.0  # of z, that this must be
+BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class OnBranch:
+    """A fitted transformer, whose inverse is level beyond two numbers (P,) of z."""
+
+    transformer: Any
+    low: np.ndarray
+    high: np.ndarray
+
+    def transform(self, y: np.ndarray) -> np.ndarray:
+        """Return z of targets (n, P)."""
+        return np.asarray(self.transformer.transform(y), dtype=np.float64)
+
+    def inverse_transform(self, z: np.ndarray) -> np.ndarray:
+        """Return targets of z (n, P), limited to the branch."""
+        return inverse_of(self.transformer, np.clip(z, self.low, self.high))
+
+
+def inverse_of(transformer: Any, z: np.ndarray) -> np.ndarray:
+    """Return targets of z (n, P), without warnings where there are none."""
+    with quietly():
+        y = transformer.inverse_transform(np.array(z, dtype=np.float64))
+    return np.asarray(y, dtype=np.float64).reshape(z.shape)
+
+
+def on_branch(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> Any:
+    """Return a fitted transformer of targets (n, P), limited to their branch if it has several.
+
+    Raises
+    ------
+    ValueError
+        If it turns or has steps between targets.
+    """
+    check_steps(transform, fitted, y, z)
+    ends = np.array([_ends(transform, fitted, z, p) for p in range(z.shape[1])])
+    return OnBranch(fitted, *ends.T) if np.isfinite(ends).any() else fitted
+
+
+def check_steps(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:
+    """Raise a ValueError where targets stay the same on a whole interval of z (n, P) inside."""
+    low, high = z.min(0), z.max(0)
+    width = STEP_WIDTH * (high - low)
+    below, at, above = (inverse_of(fitted, np.clip(z + k * width, low, high)) for k in (-1, 0, 1))
+    is_inside = (z - width > low) & (z + width < high)
+    is_inside &= width > LEAST_ROUNDINGS * np.finfo(float).eps * np.abs(z)
+    is_step = is_inside & ((below == at) | (at == above))
+    if not is_step.any():
+        return
+    row, p = np.argwhere(is_step)[0]
+    n_tied = int((y[:, p] == y[row, p]).sum())
+    raise ValueError(
+        "target_transform must be without steps, for predictions to be transformed; "
+        f"{brief(transform)} has one at y = {y[row, p]:g}, which is the y of {n_tied} rows. "
+        "Rows with the same y (ties) make steps of QuantileTransformer: give it fewer "
+        "n_quantiles, or use 'yeo-johnson'."
+    )
+
+
+def _ends(transform: Any, fitted: Any, z: np.ndarray, p: int) -> tuple[float, float]:
+    """Return between which z output p of a map rises, or falls; infinite where it goes on."""
+    low, high, middle = z[:, p].min(), z[:, p].max(), np.median(z, axis=0)
+
+    def g(at: np.ndarray) -> np.ndarray:
+        rows = np.tile(middle, (len(at), 1))
+        rows[:, p] = at
+        return inverse_of(fitted, rows)[:, p]
+
+    between = g(np.linspace(low, high, BRANCH_PROBES))
+    sign = np.sign(between[-1] - between[0])
+    if not (sign * np.diff(between) >= -FALL * np.abs(between[1:])).all():
+        raise ValueError(
+            "target_transform must be monotone between the targets, and give numbers there; the "
+            f"inverse of {brief(transform)} does not. 'yeo-johnson' or PowerTransformer() do."
+        )
+    reach = TURN_REACH * (high - low)
+    below = _distance_of_turn(lambda t: -sign * g(low - t), reach)
+    return low - below, high + _distance_of_turn(lambda t: sign * g(high + t), reach)
+
+
+def _distance_of_turn(g: Callable[[np.ndarray], np.ndarray], reach: float) -> float:
+    """Return how far a map rises from 0 on before it falls; infinite if it does not."""
+    t = np.linspace(0.0, reach, BRANCH_PROBES)
+    y = g(t)
+    t, y = t[np.isfinite(y)], y[np.isfinite(y)]
+    falls = np.flatnonzero(np.diff(y) < -FALL * np.abs(y[1:]))
+    if not len(falls):
+        return np.inf
+    inside, outside = t[max(falls[0] - 1, 0)], t[falls[0] + 1]
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (inside + outside)
+        before, at, after = g(np.array([inside, middle, middle + TURN_STEP * (outside - inside)]))
+        goes_on = np.isfinite(after) and before <= at <= after
+        inside, outside = (middle, outside) if goes_on else (inside, middle)
+    return float(inside)
+
+
+def brief(transform: Any) -> str:
+    """Return the name of a transformer in one line."""
+    return " ".join(repr(transform).split())
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without warnings of numbers that a map has none for: these are asked for, and seen to."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield

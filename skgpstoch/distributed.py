@@ -156,7 +156,7 @@ def start(
     if not dist.is_available():
         raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
     limit = timedelta(seconds=timeout)
-    entry = next(TIMES_ENTERED)
+    name = name_of_entry()
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
 
     def initialise() -> None:
@@ -165,7 +165,7 @@ def start(
         else:
             store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
             store.set_timeout(limit)
-            store = dist.PrefixStore(f"skgpstoch/{entry}", store)
+            store = dist.PrefixStore(name, store)
         soon = when_all_are_here(store, rank, size, limit)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=soon)
         _set_pg_timeout(limit, dist.group.WORLD)
@@ -191,7 +191,7 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
     if dist.get_world_size() == 1:
         return ONE
     limit, n_ranks = timedelta(seconds=timeout), dist.get_world_size()
-    store = dist.PrefixStore(f"skgpstoch/{next(TIMES_ENTERED)}", _get_default_store())
+    store = dist.PrefixStore(name_of_entry(), _get_default_store())
 
     def make() -> dist.ProcessGroup:
         soon = when_all_are_here(store, dist.get_rank(), n_ranks, limit)
@@ -201,6 +201,12 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
     undo.callback(dist.destroy_process_group, group)
     _set_pg_timeout(limit, group)
     return with_devices(backend, group, timeout, undo)
+
+
+def name_of_entry() -> str:
+    """Return a name that no group had before, in these processes or in those they replace."""
+    n_restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"skgpstoch/{n_restarts}/{next(TIMES_ENTERED)}"
 
 
 def leave() -> None:

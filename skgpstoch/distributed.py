@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from .data.devices import accelerator_of_process
 from .data.reduce import ONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
@@ -33,6 +34,9 @@ VARIABLES = {"MASTER_ADDR": None, "MASTER_PORT": None, "RANK": "rank", "WORLD_SI
 
 TIMES_ENTERED = itertools.count()
 """A store that outlives a group, as torchrun's does, holds the addresses of the one before."""
+
+CONNECTING = 5
+"""Gloo waits so many times its timeout for connections to ranks that have ended meanwhile."""
 
 INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 
@@ -152,7 +156,7 @@ def start(
     if not dist.is_available():
         raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
     limit = timedelta(seconds=timeout)
-    entry = next(TIMES_ENTERED)
+    name = name_of_entry()
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
 
     def initialise() -> None:
@@ -161,11 +165,13 @@ def start(
         else:
             store, _, _ = next(dist.rendezvous(init, rank, size, timeout=limit))
             store.set_timeout(limit)
-            store = dist.PrefixStore(f"skgpstoch/{entry}", store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+            store = dist.PrefixStore(name, store)
+        soon = when_all_are_here(store, rank, size, limit)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=soon)
+        _set_pg_timeout(limit, dist.group.WORLD)
 
+    undo.callback(leave)
     met(initialise, f"rank {rank} of {size}, at {init}", timeout)
-    undo.callback(dist.destroy_process_group)
     world = dist.group.WORLD
     assert world is not None
     return with_devices(backend, world, timeout, undo)
@@ -184,11 +190,36 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
     """Make a group of all ranks of torch.distributed, which is initialised, with our timeout."""
     if dist.get_world_size() == 1:
         return ONE
-    limit = timedelta(seconds=timeout)
-    who = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-    group = met(lambda: dist.new_group(backend="gloo", timeout=limit), who, timeout)
+    limit, n_ranks = timedelta(seconds=timeout), dist.get_world_size()
+    store = dist.PrefixStore(name_of_entry(), _get_default_store())
+
+    def make() -> dist.ProcessGroup:
+        soon = when_all_are_here(store, dist.get_rank(), n_ranks, limit)
+        return dist.new_group(backend="gloo", timeout=soon)
+
+    group = met(make, f"rank {dist.get_rank()} of {n_ranks}", timeout)
     undo.callback(dist.destroy_process_group, group)
+    _set_pg_timeout(limit, group)
     return with_devices(backend, group, timeout, undo)
+
+
+def name_of_entry() -> str:
+    """Return a name that no group had before, in these processes or in those they replace."""
+    n_restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"skgpstoch/{n_restarts}/{next(TIMES_ENTERED)}"
+
+
+def leave() -> None:
+    """End torch.distributed, if it has begun."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def when_all_are_here(store: dist.Store, rank: int, size: int, limit: timedelta) -> timedelta:
+    """Wait for all ranks; return the timeout with which gloo then takes no longer to connect."""
+    store.set(f"here/{rank}", "yes")
+    store.wait([f"here/{k}" for k in range(size)], limit)
+    return limit / CONNECTING + timedelta(seconds=1.0)
 
 
 def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
@@ -208,6 +239,7 @@ def with_devices(
 ) -> Group:
     """Return the group, which exchanges tensors between GPUs if each rank has its own."""
     group = TorchGroup(on_host, timeout)
+    undo.callback(group.leave)
     machine = socket.gethostname()
     machines = group.gather(np.array([machine]))
     number = os.environ.get("LOCAL_RANK", np.sum(machines[: group.rank] == machine))
@@ -228,7 +260,9 @@ def with_devices(
     on_device = dist.new_group(backend="nccl", timeout=limit)
     undo.callback(dist.destroy_process_group, on_device)
     undo.enter_context(torch.get_device_module(mine[0]).device(mine[0]))
-    return TorchGroup(on_host, timeout, on_device)
+    with_gpus = TorchGroup(on_host, timeout, on_device)
+    undo.callback(with_gpus.leave)
+    return with_gpus
 
 
 # ---- parameters ----------------------------------------------------------------------------------

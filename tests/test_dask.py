@@ -23,7 +23,7 @@ dd = pytest.importorskip("dask.dataframe")
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier, SVGPRegressor  # noqa: E402
-from skgpstoch.dask import fit, predict  # noqa: E402
+from skgpstoch.dask import fit, predict, ranks, restarts  # noqa: E402
 from skgpstoch.dask.rows import runs  # noqa: E402
 from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
 from skgpstoch.estimators import group_fit  # noqa: E402
@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folder):
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
-    cluster = LocalCluster(**options, dashboard_address=None, local_directory=folder)
+    cluster = LocalCluster(**options, dashboard_address=":0", local_directory=folder)
     with cluster, Client(cluster) as client:
         client.register_plugin(Prepared(folder))
         yield client
@@ -250,6 +250,33 @@ def test_without_restarts_a_killed_worker_is_an_error_with_a_name(client, folder
     with pytest.raises(WorkerLostError, match=r"lost a worker 1 times, and max_restarts=0: Lost"):
         in_time(fit, model(max_iter=6), *there, timeout=TIMEOUT, max_restarts=0)
     client.wait_for_workers(2, timeout=SECONDS)
+
+
+def test_ranks_end_soon_after_an_interrupt_of_the_caller(client, monkeypatch):
+    """Dask leaves tasks alone that run."""
+
+    def are_ranks():
+        return list(client.run(lambda: ranks.RANK_OF_PROCESS.locked()).values())
+
+    def interrupted(*args):
+        wait_until(lambda: any(are_ranks()))
+        raise KeyboardInterrupt
+
+    client.wait_for_workers(2, timeout=SECONDS)
+    there = chunked(X, *SIXTHS), chunked(Y, *SIXTHS)
+    with monkeypatch.context() as patched:
+        patched.setattr(restarts, "ended", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit(model(max_iter=100_000), *there, client=client, timeout=SECONDS)
+    wait_until(lambda: not any(are_ranks()))
+    check_nothing_is_left(client)
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ---- what cannot be ----------------------------------------------------------------------------

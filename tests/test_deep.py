@@ -19,7 +19,7 @@ from skgpstoch import (
     SolveGPRegressor,
     SVGPRegressor,
 )
-from skgpstoch.calibration.square_loss import leave_one_out, variance_scale
+from skgpstoch.calibration.square_loss import LeftOut, leave_one_out, variance_scale
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
@@ -497,7 +497,8 @@ def test_rows_left_out_are_those_of_fits_without_them(data):
     joint, noise = model.moments(found.sites), model.site_noise
     basis, block = next(model.bases(X, rows))
     q = model.marginals(basis, joint, joint.products(basis.phi))
-    square, var, spread = leave_one_out(basis, block.y, q, joint, noise)
+    left_out = leave_one_out(basis, block.y, q, joint, noise, torch.ones(5, 1))
+    square, var, spread, _ = left_out
     for i in range(5):
         others = torch.arange(5) != i
         without = model.moments(optimal_q(model, X[others], Rows(rows.y[others])).sites)
@@ -507,7 +508,9 @@ def test_rows_left_out_are_those_of_fits_without_them(data):
         assert_allclose(square[i].detach(), error.mean(0).detach() ** 2, rtol=1e-6)
         assert_allclose(var[i].detach(), (p.var[0].mean(0) + noise).detach(), rtol=1e-6)
         assert_allclose(spread[i].detach(), error.var(0, correction=0).detach(), rtol=1e-6)
-    scale = variance_scale(square, var, spread, torch.ones_like(square))
+    scale = variance_scale(
+        [LeftOut(*(a[:2] for a in left_out)), LeftOut(*(a[2:] for a in left_out))]
+    )
     assert_allclose((square / (scale * var + spread)).mean().detach(), 1.0, rtol=1e-6)
 
 

@@ -1,6 +1,7 @@
 """Process groups: two processes in one launch, and what one process is told."""
 
 import copy
+import itertools
 import pickle
 import sys
 import types
@@ -25,6 +26,7 @@ from two_ranks import (
     table,
 )
 
+from skgpstoch import distributed
 from skgpstoch.data import devices
 from skgpstoch.data.reduce import ALONE, TimeoutOfDeviceError, current, wait_for
 from skgpstoch.data.row_hash import row_hashes
@@ -38,6 +40,16 @@ LAUNCHED = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"]
 def not_launched(monkeypatch):
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
+
+
+def test_processes_that_torchrun_starts_again_meet_elsewhere(monkeypatch):
+    """Its store outlives them, with the addresses of those that they replace."""
+    names = []
+    for count in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+        monkeypatch.setattr(distributed, "TIMES_ENTERED", itertools.count())  # of a new process
+        names.append(distributed.name_of_entry())
+    assert len(set(names)) == 2
 
 
 # ---- two processes -----------------------------------------------------------------------------

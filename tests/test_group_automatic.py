@@ -114,6 +114,10 @@ def test_many_rows_of_classes_and_weights(many):
     every = [on_parts(CLASSIFIER, X, labels, cuts, weights) for cuts, weights in pairs]
     proba = [same_on_all(models, X, "predict_proba") for models in every]
     assert every[0][0].classes_.tolist() == ["early", "late", "never"]
+    for models in every:
+        held_out = models[0].estimators_["networks"].held_out_
+        codes = (held_out.mean + held_out.error).argmax(1)
+        assert_array_equal(models[0].classes_[codes], labels[held_out.rows])
     assert_allclose(proba[1:], [proba[0]] * 2, rtol=0, atol=BY_DIFFERENCES)
 
 

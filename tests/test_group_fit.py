@@ -140,13 +140,13 @@ SUMMED = {
     ),
     "ensemble": (
         DeepKernelEnsembleRegressor(
-            n_estimators=3, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+            n_estimators=2, max_iter=4, learning_rate_init=0.03, hidden_layer_sizes=(15,), **KNOWN
         ),
         BY_DIFFERENCES,
     ),
     "ensemble_classes": (
         DeepKernelEnsembleClassifier(
-            n_estimators=6, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+            n_estimators=2, max_iter=5, learning_rate_init=0.05, hidden_layer_sizes=(15,), **KNOWN
         ),
         BY_DIFFERENCES,
     ),

@@ -2,12 +2,12 @@
 
 import itertools
 import math
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from families import slow_cases
 from scipy.special import gammaln, log_ndtr, logsumexp
 from scipy.stats import kstest, norm, t
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -27,6 +27,7 @@ from torch.testing import assert_close
 
 from skgpstoch import FITCRegressor
 from skgpstoch.calibration import square_loss
+from skgpstoch.features.base import Basis
 from skgpstoch.likelihoods import (
     Bernoulli,
     Categorical,
@@ -48,6 +49,7 @@ from skgpstoch.losses import (
     product_gradients,
 )
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.models import sparse
 from skgpstoch.models.sparse import SparsePosterior
 from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
@@ -1045,13 +1047,16 @@ def test_gradient_of_the_log_loss_objective(name, shape):
 
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
-@slow_cases("softmax")
-def test_best_mean_given_covariances(name, shape):
+def test_best_mean_given_covariances(name, shape, monkeypatch):
     """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1
     p = make_problem(4, likelihood=ALL_LIKELIHOODS[name](), P=P, loss=LogLoss(), beta=0.6, **shape)
     like = random_moments(p)
     found = optimal_q.optimal_q(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200)
+    with monkeypatch.context() as few:
+        few.setattr(optimal_q, "MOST_VARIANCES", 0)  # none are kept, but found in each pass
+        again = optimal_q.optimal_q(p.model, p.X, p.rows, like=like, tol=1e-14, max_iter=200)
+    assert_close(again.q.mean, found.q.mean, rtol=1e-6, atol=1e-6)
     for S, kept in zip(found.q.covariances, like.covariances, strict=True):
         assert torch.equal(S, kept)
     S = full_covariance(like.covariances, like.sizes)
@@ -1168,6 +1173,37 @@ def test_calibration_of_two_blocks_keeps_the_mean():
     ten, _ = square_loss.calibrated(other.model, other.X, other.rows, found)
     ratio = ten.likelihood.noise_variance / model.likelihood.noise_variance
     assert float(ratio.detach()) == pytest.approx(100.0)
+
+
+def test_calibration_keeps_one_block_at_a_time(monkeypatch):
+    p = make_problem(5, n=30, loss=SquareLoss(), beta=0.4)
+    found, alive, most = optimal_q.optimal_q(p.model, p.X, p.rows), [], []
+    whole, _ = square_loss.calibrated(p.model, p.X, p.rows, found)
+    leave_one_out = square_loss.leave_one_out
+
+    def watched(*args):
+        left_out = leave_one_out(*args)
+        alive.append(weakref.ref(left_out[0]))
+        most.append(sum(each() is not None for each in alive))
+        return left_out
+
+    monkeypatch.setattr(square_loss, "leave_one_out", watched)
+    monkeypatch.setattr(sparse, "block_rows", lambda device, n_features: 4)
+    model, _ = square_loss.calibrated(p.model, p.X, p.rows, found)
+    assert len(alive) == 8
+    assert max(most) <= 2
+    assert_close(
+        model.likelihood.noise_variance, whole.likelihood.noise_variance, rtol=1e-9, atol=0
+    )
+
+
+def test_a_row_of_leverage_1_leaves_predictions_finite():
+    row, noise = torch.ones(1, 1, dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64)
+    joint = SimpleNamespace(products=lambda phi: 0.25 * phi[None])  # φᵀS = σ², so that H = 1
+    q = Marginals(row[None], 0.25 * row[None])
+    left_out = square_loss.leave_one_out(Basis(row, row[:, 0]), row, q, joint, noise, row)
+    assert all(part.isfinite().all() for part in left_out)
+    assert square_loss.variance_scale([left_out]) == square_loss.LEAST_SCALE  # it says nothing
 
 
 # ---- losses by name, and what they say of themselves

@@ -25,8 +25,6 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.data.arrays import Scaling
-from skgpstoch.data.moments import Moments
 from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.row_hash import row_hashes
@@ -98,16 +96,10 @@ def test_chunks_are_the_table_in_order(rows, table):
 
 
 def test_a_scan_is_that_of_the_array(rows, table):
-    X, y, weight = table
+    X, _, weight = table
     found = scan(rows, 50, seed=3)
     counted = weight > 0.0
-    mean = np.average(X, axis=0, weights=weight)
-    assert (found.n_read, found.n_rows, found.n_effective) == (N, counted.sum(), weight.sum())
-    assert_allclose(found.X.mean, mean, rtol=1e-12, atol=1e-12)
-    assert_allclose(found.X.variance, np.average((X - mean) ** 2, axis=0, weights=weight), 1e-9)
-    assert_array_equal(found.X.low, X[counted].min(0))
-    assert_array_equal(found.X.high, X[counted].max(0))
-    assert_allclose(found.y.mean, np.average(y, weights=weight), 1e-12)
+    assert (found.n_rows, found.n_effective) == (counted.sum(), weight.sum())
     numbers = np.flatnonzero(counted)
     chosen = numbers[np.argsort(row_hashes(3, numbers))[:50]]
     assert_array_equal(found.sample.rows, chosen)
@@ -118,12 +110,11 @@ def test_a_scan_is_that_of_the_array(rows, table):
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
     st.integers(0, 40),
-    st.sampled_from([0.0, 1.0, 1e8]),
 )
-def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
+def test_what_is_found_does_not_depend_on_chunks(sizes, n_sample):
     rng = np.random.default_rng(sum(sizes))
     n = sum(sizes) + 1
-    X = offset + rng.normal(size=(n, 2))
+    X = rng.normal(size=(n, 2))
     y, weight = X[:, 0].copy(), rng.integers(3, size=n).astype(float)
     weight[-1] = 1.0
     bounds = [0, *np.cumsum(sizes), n]
@@ -133,26 +124,11 @@ def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
             yield X[start:stop], y[start:stop], weight[start:stop]
 
     found = scan(ChunkRows(factory), n_sample, seed=1)
-    repeated = np.repeat(X, weight.astype(int), axis=0)
-    assert found.n_read == n
     assert found.n_rows == (weight > 0.0).sum()
-    assert found.n_effective == len(repeated)
-    assert_allclose(found.X.mean, repeated.mean(0), rtol=1e-12, atol=1e-12)
-    assert_allclose(found.X.squares, len(repeated) * (repeated - offset).var(0), 1e-12, 1e-12)
+    assert found.n_effective == weight.sum()
     counted = np.flatnonzero(weight)
     expected = counted[np.argsort(row_hashes(1, counted))[:n_sample]]
     assert_array_equal([] if found.sample is None else found.sample.rows, expected)
-
-
-def test_moments_neither_overflow_nor_cancel():
-    rng = np.random.default_rng(0)
-    A = np.array([1e200, 1e-200, 1e9, 1.0]) * (1.0 + 1e-3 * rng.normal(size=(500, 4)))
-    A[:, 3] = 7.0
-    found = Moments.of(A[:200]).merge(Moments.of(A[200:]))
-    expected = Scaling.standard(A)
-    scaling = found.scaling(np.dtype(np.float64))
-    assert_allclose(scaling.offset, expected.offset, rtol=1e-14)
-    assert_allclose(scaling.scale, expected.scale, rtol=1e-12)
 
 
 def test_classes_are_those_of_all_chunks(table):
@@ -191,7 +167,7 @@ def test_shuffles_are_permutations_that_seed_and_epoch_decide(rows, table):
     assert_array_equal(orders[0], orders[1])
     assert not any((orders[0] == other).all() for other in orders[2:])
     for chunk in rows.shuffled(0, 0):
-        assert len(chunk) <= 25  # an eighth of the buffer
+        assert len(chunk) <= 13  # a sixteenth of the buffer
         assert_array_equal(chunk.X, X[chunk.rows])
         assert_array_equal(chunk.y, y[chunk.rows])
 
@@ -376,9 +352,14 @@ def test_factories_are_asked_for():
     chunks = iter([np.ones((4, 2))])
     with pytest.raises(TypeError, match=r"factory must be a function .*got list_iterator"):
         ChunkRows(chunks)
-    exhausted = ChunkRows(lambda: chunks, n_rows=4)
     with pytest.raises(ValueError, match="gave 0 rows in this pass, but there were 4 before"):
-        list(exhausted.chunks())
+        list(ChunkRows(lambda: chunks).chunks())
+    rest = iter([np.ones((4, 2)), np.zeros((4, 2))])
+    with pytest.raises(ValueError, match="chunk 0 does not begin with the rows of the first pass"):
+        list(ChunkRows(lambda: map(np.asarray, rest)).chunks())
+    frames = [pd.DataFrame({"a": [1.0, np.nan]}), pd.DataFrame({"a": [2.0, np.nan]})]
+    again = ChunkRows(lambda: iter(frames), transform=SimpleImputer())
+    assert [len(list(again.chunks())) for _ in range(2)] == [2, 2]
     with pytest.raises(TypeError, match="must return an iterator of chunks, got ndarray"):
         list(ChunkRows(lambda: np.ones((4, 2))).chunks())
     with pytest.raises(TypeError, match="X must be dense"):
@@ -414,6 +395,14 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
         list(rows.chunks())
     (tmp_path / "2.parquet").write_bytes((tmp_path / "3.parquet").read_bytes())
     with pytest.raises(ValueError, match=r"2.parquet, row group 0 has 100 rows, but had 130"):
+        list(rows.chunks())
+    write_parquet(tmp_path / "2.parquet", ["a", "b", "y"], [np.ones((130, 3))])
+    with pytest.raises(ValueError, match=r"2.parquet, row group 0: column 'c' is missing, but was"):
+        list(rows.chunks())
+    text = np.full(130, "u", object)
+    columns = (text, *np.ones((3, 130)))
+    write_parquet(tmp_path / "2.parquet", ["a", "b", "c", "y"], [columns])
+    with pytest.raises(ValueError, match=r"2.parquet, row group 0: column 'a' is .*string"):
         list(rows.chunks())
 
 
@@ -478,15 +467,16 @@ def test_readers_end_when_nobody_reads(rows):
 
 
 def test_a_read_that_hangs_does_not_keep_the_process_alive():
+    """In a process that imports this one file, as all of the package takes seconds."""
     script = (
-        "import time, numpy as np\n"
-        "from skgpstoch.data.read_ahead import read_ahead\n"
-        "from skgpstoch.data import read_ahead as module\n"
-        "module.LONGEST_WAIT = 0.1\n"
-        "items = read_ahead(time.sleep(60 * k) or k for k in range(3))\n"
+        "import runpy, sys, time\n"
+        "module = runpy.run_path(sys.argv[1])\n"
+        "module['read_ahead'].__globals__['LONGEST_WAIT'] = 0.1\n"
+        "items = module['read_ahead'](time.sleep(60 * k) or k for k in range(3))\n"
         "print(next(items))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30)
+    command = [sys.executable, "-c", script, sys.modules[read_ahead.__module__].__file__]
+    done = subprocess.run(command, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, b"0\n"), done.stderr
 
 
@@ -516,38 +506,46 @@ def test_memory_is_bounded_by_the_buffer():
     tracemalloc.start()
     scan(source, 1000, 0)
     sum(len(chunk) for chunk in source.shuffled(0, 0))
-    peak = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]  # without the buffer, whose memory is the system's
     tracemalloc.stop()
     buffer = 20_000 * 9 * 8
-    assert peak < 2 * buffer + 4 * block.nbytes, peak / buffer  # all rows are 19 MB
+    assert peak < 0.5 * buffer + 3 * block.nbytes, peak / buffer  # all rows are 19 MB
 
 
-@pytest.mark.slow
-def test_two_million_rows_of_parquet_stay_below_three_buffers(tmp_path):
-    script = """
-import sys, threading, numpy as np, psutil
+MEMORY = """
+import sys, threading, numpy as np, psutil, pyarrow.parquet as pq
 from skgpstoch.data import ParquetRows
+from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.scan import scan
 rows = ParquetRows(sys.argv[1], "y")
-for chunk in rows.read(None):  # what pyarrow needs, and keeps, to decode a row group
-    pass
 process, peak, done = psutil.Process(), 0, threading.Event()
 def sample():
     global peak
-    while not done.wait(0.002):
+    while not done.wait(0.001):
         peak = max(peak, process.memory_info().rss)
-base = process.memory_info().rss
+def bare():
+    for unit in rows.units:
+        with pq.ParquetFile(unit.path) as file:
+            for batch in file.iter_batches(16_384, [unit.number], use_threads=False):
+                yield len(batch)
 thread = threading.Thread(target=sample)
 thread.start()
-n = scan(rows, 10_000, 0).n_rows + sum(len(chunk) for chunk in rows.shuffled(0, 0))
+rows.n_features, sum(read_ahead(bare())), sum(read_ahead(bare()))
+base = peak  # what pyarrow needs to decode a row group
+n = scan(rows, 10_000, 0).n_rows
+n += sum(len(chunk) for epoch in range(2) for chunk in rows.shuffled(0, epoch))
 done.set(); thread.join()
 print(n, (peak - base) / (rows.buffer_rows * 10 * 8))
 """
+
+
+@pytest.mark.slow
+def test_passes_over_two_million_rows_of_parquet_need_less_than_two_buffers(tmp_path):
     rng = np.random.default_rng(0)
     groups = (rng.normal(size=(100_000, 9)) for _ in range(20))
     write_parquet(tmp_path / "t.parquet", [*"abcdefgh", "y"], groups)
-    command = [sys.executable, "-c", script, str(tmp_path / "t.parquet")]
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "t.parquet")]
     done = subprocess.run(command, capture_output=True, check=True, timeout=300)
     n, buffers = done.stdout.split()
-    assert int(n) == 4_000_000
-    assert float(buffers) < 3.0  # measured 2.45, where the design asks for 2; all rows are 7.6
+    assert int(n) == 6_000_000
+    assert float(buffers) < 2.0  # measured 1.1, once 1.8; all rows are 7.6

@@ -71,6 +71,7 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
     assert np.sqrt(np.mean((median - f) ** 2)) < 0.3
     held_out = model.estimators_["networks"].held_out_
     assert_allclose(np.isfinite(held_out.log_density), True)
+    assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-4)
     assert model.report().calibration is not None
     assert len(model.feature_importances_) == 3
     predict_to(model, rows, tmp_path / "predictions.parquet")
@@ -133,12 +134,15 @@ def sampled_numbers(size, n_rows=N):
 
 def test_few_rows_are_a_table_in_memory(table):
     frame, _, y = table
-    few = slice(80)
-    of_arrays = AutoGaussianProcessRegressor(random_state=0).fit(frame[few], y[few])
+    few, weight = slice(80), np.where(np.arange(80) % 4 == 0, 0.0, 1.0)
+    of_arrays = AutoGaussianProcessRegressor(random_state=0).fit(frame[few], y[few], weight)
     model = AutoGaussianProcessRegressor(random_state=0)
-    model.fit(SequenceRows(frame[few], y[few], chunk_rows=30))
+    model.fit(SequenceRows(frame[few], y[few], weight, chunk_rows=30))
     assert list(model.estimators_) == list(of_arrays.estimators_) == ["process"]
-    assert_allclose(model.predict(frame), of_arrays.predict(frame), atol=1e-6)
+    assert_array_equal(model.predict(frame), of_arrays.predict(frame))
+    for each in (model, of_arrays):
+        held_out = each.estimators_["process"].held_out_
+        assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +380,7 @@ def test_max_time_and_callbacks(hard, whole_batches):
     told = [Names(), Names()]
 
     def fit(group):
-        model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0)
+        model = AutoGaussianProcessRegressor(max_time=20.0, random_state=0)
         model.set_callbacks(told[group.rank])
         return model.fit(SequenceRows(frame, y, chunk_rows=100))
 

@@ -144,8 +144,12 @@ REGRESSORS = {
         likelihood="student_t", n_inducing=80, solver="natural", max_iter=4, random_state=0
     ),
     "dlm": lambda: DLMRegressor(n_inducing=80, beta=1.0, max_iter=4, random_state=0),
-    "scgd": lambda: SCGDGaussianProcessRegressor(max_iter=6, random_state=0),
-    "networks": lambda: DeepKernelEnsembleRegressor(max_iter=8, n_estimators=2, random_state=0),
+    "scgd": lambda: SCGDGaussianProcessRegressor(
+        hidden_layer_sizes=(32,), n_estimators=1, max_iter=6, random_state=0
+    ),
+    "networks": lambda: DeepKernelEnsembleRegressor(
+        hidden_layer_sizes=(32,), max_iter=8, n_estimators=2, random_state=0
+    ),
 }
 
 
@@ -188,9 +192,10 @@ def test_few_rows_are_fitted_as_arrays_are(table):
 def test_few_rows_keep_their_numbers(table):
     X, y = table[0][:200], table[1][:200].copy()
     y[7] += 5.0
+    weight = np.where(np.arange(200) % 4 == 0, 0.0, 1.0)
     model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
-    of_arrays = model.fit(X, y).held_out_
-    held_out = model.fit(SequenceRows(X, y, chunk_rows=30)).held_out_
+    of_arrays = model.fit(X, y, weight).held_out_
+    held_out = model.fit(SequenceRows(X, y, weight, chunk_rows=30)).held_out_
     assert_array_equal(held_out.rows, of_arrays.rows)
     assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
 
@@ -362,6 +367,31 @@ def test_rows_without_targets(table):
         SVGPRegressor().fit(SequenceRows(table[0]))
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_source_that_runs_short_is_named(in_order, table, monkeypatch):
+    X, y = table
+    n_passes = 0
+
+    def later_without_some(self, generator):
+        nonlocal n_passes
+        n_passes += 1
+        for chunk in SequenceRows.read(self, generator):
+            yield chunk[:-10] if n_passes > 2 and generator is None else chunk
+
+    def chunks():
+        nonlocal n_passes
+        n_passes += 1
+        weight = np.ones(N) if n_passes < 3 else (np.arange(N) < N - 60).astype(float)
+        return chunks_of(X, y, weight, size=100)()
+
+    changed = type("Changed", (SequenceRows,), {"read": later_without_some})
+    rows = changed(X, y, chunk_rows=400) if in_order else ChunkRows(chunks, buffer_rows=200)
+    model = closed() if in_order else closed(kernel=None, max_iter=5)
+    with pytest.raises(ValueError, match=r"X gave 1,9\d0 rows in a pass, .* but 2,000 in"):
+        model.fit(rows)
+    assert not [t for t in threading.enumerate() if t.name == "read_ahead"]
+
+
 def test_a_bad_chunk_leaves_the_estimator_as_it_was(table, new):
     X, y = table
     model = closed().fit(X, y)
@@ -440,6 +470,7 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
     assert len(pd.read_parquet(tmp_path / "out")) == N // 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
 @pytest.mark.filterwarnings("ignore:The points leave")
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):

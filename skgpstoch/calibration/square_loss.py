@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,30 @@ from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import optimal_moments
 
 LEAST_SCALE = 1e-12  # of variances that are calibrated
+LEAST_REST = 1e-12
+"""What is left of a row, at least, without its own leverage, which rounds to 1: far above rounding,
+and far below what any other row has."""
+
+
+class LeftOut(NamedTuple):
+    """What predictions of rows from all others are like, each (N, P).
+
+    Parameters
+    ----------
+    square : Tensor
+        Squares of the mean error.
+    var : Tensor
+        Mean variance of y, which is in proportion to that of all functions and noise.
+    spread : Tensor
+        Variance of the means, which is not.
+    weight : Tensor
+        What rows count for.
+    """
+
+    square: Tensor
+    var: Tensor
+    spread: Tensor
+    weight: Tensor
 
 
 @torch.no_grad()
@@ -30,16 +55,8 @@ def calibrated(
     With K and σ² both multiplied by c its mean is the same. c is such that leave-one-out errors
     have the variances that they are predicted to have.
     """
-    noise, sizes, parts = model.site_noise, model.features.blocks, []
-    q = optimal_moments(found.sites, sizes, model.prior_blocks)
-    joint = optimal_moments(found.sites, (sum(sizes),), (False,))
-    for basis, block in model.bases(X, rows):
-        marginals = model.marginals(basis, q, q.products(basis.phi))
-        left_out = leave_one_out(basis, block.y, marginals, joint, noise)
-        n, ones = len(block) // basis.n_samples, torch.ones_like(block.y)
-        parts.append((*left_out, basis.n_samples * block.weighted(ones)[:n]))
-    square, var, spread, weight = (torch.cat(part) for part in zip(*parts, strict=True))
-    scale = variance_scale(square, var, spread, weight, rows.group)
+    noise, sizes = model.site_noise, model.features.blocks
+    scale = variance_scale(by_blocks(model, X, rows, found), rows.group)
     scaled = copy.deepcopy(model)
     scaled.features.scale_variance(scale)
     likelihood = cast(AdditiveNoise, scaled.likelihood)
@@ -48,23 +65,26 @@ def calibrated(
     return scaled, found._replace(q=optimal_moments(sites, sizes, model.prior_blocks), sites=sites)
 
 
+def by_blocks(model: SparseModel, X: Tensor, rows: Rows, found: Solution) -> Iterator[LeftOut]:
+    """Yield what predictions of rows from all others are like, by blocks."""
+    noise, sizes = model.site_noise, model.features.blocks
+    q = optimal_moments(found.sites, sizes, model.prior_blocks)
+    joint = optimal_moments(found.sites, (sum(sizes),), (False,))
+    for basis, block in model.bases(X, rows):
+        marginals = model.marginals(basis, q, q.products(basis.phi))
+        n, ones = len(block) // basis.n_samples, torch.ones_like(block.y)
+        weight = basis.n_samples * block.weighted(ones)[:n]
+        yield leave_one_out(basis, block.y, marginals, joint, noise, weight)
+
+
 def leave_one_out(
-    basis: Basis, y: Tensor, q: Marginals, joint: WeightMoments, noise: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Squares of errors with a row left out, and their variances, each (N, P).
+    basis: Basis, y: Tensor, q: Marginals, joint: WeightMoments, noise: Tensor, weight: Tensor
+) -> LeftOut:
+    """Return squares of errors with a row left out, and their variances.
 
     Of S draws of a row with features P_i, H = P_i (I + G)⁻¹P_iᵀ/(Sσ²) is their leverage, S by S:
     all of them go. Errors are (I − H)⁻¹e, of which the mean counts, and f has the variances
     Sσ²(I − H)⁻¹H and what is left.
-
-    Returns
-    -------
-    square : Tensor
-        Of the mean error.
-    var : Tensor
-        Mean variance of y, which is in proportion to that of all functions and noise.
-    spread : Tensor
-        Variance of the means, which is not.
     """
     S = basis.n_samples
 
@@ -76,36 +96,46 @@ def leave_one_out(
     products = joint.products(basis.phi).unflatten(1, (S, -1)).transpose(1, 2)  # (1 or P, N, S, D)
     explained = products @ phi.mT  # (1 or P, N, S, S)
     H = explained / (S * noise[:, None, None, None])  # (P, N, S, S)
-    rest = torch.eye(S, dtype=H.dtype, device=H.device) - H
+    rest = torch.eye(S, dtype=H.dtype, device=H.device) - (1.0 - LEAST_REST) * H
     inverse = torch.linalg.inv(rest)
     error = (inverse @ by_row(y - q.mean[0])[..., None])[..., 0]  # (P, N, S)
     of_f = S * noise[:, None, None] * (inverse @ H).diagonal(dim1=-2, dim2=-1)
     unexplained = by_row(q.var[0]) - explained.diagonal(dim1=-2, dim2=-1)
     var = (of_f + unexplained).mean(-1) + noise[:, None]
-    return error.mean(-1).square().mT, var.mT, error.var(-1, correction=0).mT
+    return LeftOut(error.mean(-1).square().mT, var.mT, error.var(-1, correction=0).mT, weight)
 
 
-def variance_scale(
-    square: Tensor, var: Tensor, spread: Tensor, weight: Tensor, group: Group = ALONE
-) -> float:
-    """c with which squares have the mean Σ c·var + spread, relative to these; (N, P) each.
+def variance_scale(blocks: Iterable[LeftOut], group: Group = ALONE) -> float:
+    """Return c with which squares have the mean Σ c·var + spread, relative to these.
 
-    Sums are over the rows of the whole group.
+    Sums are over the rows of the whole group. Without spread they are in closed form, and blocks
+    are forgotten.
     """
-
-    def total(values: Tensor) -> float:
-        found = values.sum()
-        group.sum_(found)
-        return float(found)
+    ratio = weight = 0.0
+    highest, kept = 1.0, []
+    for block in blocks:
+        of_rows = block.square / block.var
+        highest = max(highest, float(of_rows.amax())) if len(of_rows) else highest
+        if block.spread.any():
+            kept.append(block)
+        else:
+            ratio += float((block.weight * of_rows).sum())
+            weight += float(block.weight.sum())
 
     def excess(c: float) -> float:
-        return total(weight * (square / (c * var + spread) - 1.0))
+        total = torch.tensor(ratio / c - weight, dtype=torch.float64)
+        for square, var, spread, w in kept:
+            total += (w * (square / (c * var + spread) - 1.0)).sum().to(total)
+        group.sum_(total)
+        return float(total)
 
-    if not group.flag(bool(spread.any())):
-        return max(total(weight * square / var) / total(weight), LEAST_SCALE)
-    highest = torch.cat([(square / var).flatten(), var.new_ones(1)]).max()
-    group.max_(highest)
-    low, high = math.log(LEAST_SCALE), math.log(float(highest))
+    if not group.flag(bool(kept)):
+        sums = torch.tensor([ratio, weight], dtype=torch.float64)
+        group.sum_(sums)
+        return max(float(sums[0] / sums[1]), LEAST_SCALE)
+    top = torch.tensor(highest, dtype=torch.float64)
+    group.max_(top)
+    low, high = math.log(LEAST_SCALE), math.log(float(top))
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if excess(math.exp(middle)) > 0.0 else (low, middle)

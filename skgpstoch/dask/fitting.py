@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from distributed import Client, get_client
 from distributed.protocol import pickle
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..distributed import check_parameters
+from ..estimators.group_fit import BATCH_LAYERS
 from .ranks import Job
 from .restarts import with_restarts
 from .rows import check_columns, partitioned
@@ -70,7 +70,7 @@ def fit(
     Rows are computed where Dask puts them. The workers that then hold some are dealt consecutive
     partitions of about as many rows each; what is elsewhere is sent there. So neither the sample of
     rows that starts the fit nor the model depends on which worker had what. Fits whose workers
-    overlap wait for each other.
+    overlap wait for each other. Ctrl-C, and the end of this process, end the fit on the workers.
 
     The first rank sends its checkpoint to the scheduler at the end of an epoch, at most every two
     seconds. When a worker is lost, Dask computes its partitions again, and the fit resumes on the
@@ -156,7 +156,7 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
         )
     for parameter, value in params.items():
         if isinstance(value, torch.nn.Module) and any(
-            isinstance(module, _BatchNorm) for module in value.modules()
+            isinstance(module, BATCH_LAYERS) for module in value.modules()
         ):
             raise ValueError(
                 f"{parameter} has batch normalisation, whose averages would be of each worker's "

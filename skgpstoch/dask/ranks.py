@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import tempfile
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,14 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from distributed import Variable, get_client, get_worker
+from distributed import Variable, Worker, get_client, get_worker
 from distributed.comm import get_address_host
 from distributed.protocol import pickle
 
 from ..distributed import WorkerLostError, process_group
 from .rows import joined
 
-LISTEN = 0.5  # seconds between two looks for a new checkpoint
+LISTEN = 0.5  # seconds between two looks for a new checkpoint, and whether a rank is wanted
 
 RANK_OF_PROCESS = threading.Lock()
 """Torch has one group in a process: a rank that is not wanted any more may still be in it."""
@@ -48,6 +50,7 @@ def fit_rank(
 ) -> bytes:
     """Fit together with the other ranks; return rank 0's model, pickled, and its warnings."""
     worker = get_worker()
+    key = worker.get_current_task()
     if not RANK_OF_PROCESS.acquire(timeout=job.timeout):
         raise WorkerLostError(
             f"{worker.address} is still in a fit that was given up, after {job.timeout:g} s."
@@ -55,25 +58,84 @@ def fit_rank(
     n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(worker.state.nthreads)
-        model = pickle.loads(job.estimator).set_params(**job.params)
-        rows = {name: joined(parts) for name, parts in columns.items()}
-        with tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
-            if "checkpoint_dir" in job.params:
-                model.set_params(checkpoint_dir=folder)
-            with contextlib.ExitStack() as stack:
-                told = stack.enter_context(warnings.catch_warnings(record=True))
-                warnings.simplefilter("always")
-                if which.rank == 0:
-                    stack.enter_context(streamed(Path(folder), which.checkpoint, saved))
-                store = met(which, job.timeout)
-                with process_group("auto", store, which.rank, which.size, job.timeout):
-                    model.fit(**rows)
-        if which.rank:
-            return b""
-        return pickle.dumps((model, [(str(each.message), each.category) for each in told]))
+        with ended_if_unwanted(worker, key):
+            model, told = fitted(job, columns, which, saved)
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # which hold connections to ranks that wait
+        if which.rank == 0 and not is_wanted(worker, key):  # nobody else is left who would
+            for name in (which.place, which.checkpoint):
+                Variable(name, get_client()).delete()
+        raise
     finally:
         torch.set_num_threads(n_threads)
         RANK_OF_PROCESS.release()
+    if which.rank:
+        return b""
+    return pickle.dumps((model, [(str(each.message), each.category) for each in told]))
+
+
+def fitted(
+    job: Job, columns: dict[str, list[Any]], which: Seat, saved: dict[str, bytes]
+) -> tuple[Any, list[warnings.WarningMessage]]:
+    """Return the model, and what it has warned of."""
+    model = pickle.loads(job.estimator).set_params(**job.params)
+    rows = {name: joined(parts) for name, parts in columns.items()}
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(dir=get_worker().local_directory))
+        )
+        if "checkpoint_dir" in job.params:
+            model.set_params(checkpoint_dir=folder)
+        told = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        if which.rank == 0:
+            stack.enter_context(streamed(folder, which.checkpoint, saved))
+        store = met(which, job.timeout)
+        with process_group("auto", store, which.rank, which.size, job.timeout):
+            model.fit(**rows)
+    return model, told
+
+
+class UnwantedError(BaseException):
+    """Ends a rank that nobody waits for any more; it is none of the errors that fits handle."""
+
+
+@contextlib.contextmanager
+def ended_if_unwanted(worker: Worker, key: Any) -> Iterator[None]:
+    """End the block soon after its task was cancelled: by Ctrl-C, a lost rank, a client that died.
+
+    Dask leaves a task alone that has begun.
+
+    Raises
+    ------
+    UnwantedError
+        In the block, wherever it is.
+    """
+    caller = threading.get_ident()
+    is_over, ending = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not is_over.wait(LISTEN):
+            if is_wanted(worker, key):
+                continue
+            with ending:
+                if not is_over.is_set():
+                    raised = ctypes.py_object(UnwantedError)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), raised)
+            return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        with ending:
+            is_over.set()
+
+
+def is_wanted(worker: Worker, key: Any) -> bool:
+    """Tell whether anybody waits for a task that this worker does."""
+    task = worker.state.tasks.get(key)
+    return task is not None and task.state == "executing"
 
 
 def met(which: Seat, timeout: float) -> dist.Store:

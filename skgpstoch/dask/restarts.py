@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections.abc import Iterator
 
-from distributed import Client, Future, MultiLock, Variable
+from distributed import Client, Future, Semaphore, Variable
 
 from ..distributed import WorkerLostError
 from .ranks import Job, Seat, fit_rank
@@ -25,17 +26,12 @@ def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int
         If that happens too often.
     """
     saved: dict[str, bytes] = {}
-    checkpoint = Variable(f"skgpstoch-{uuid.uuid4().hex}", client)
-    try:
-        for _ in range(max_restarts + 1):
-            try:
-                return fit_once(client, job, parts, checkpoint, saved)
-            except WorkerLostError as error:
-                lost = error
-            with contextlib.suppress(TimeoutError):  # there is none yet
-                saved = checkpoint.get(timeout=1.0)
-    finally:
-        checkpoint.delete()
+    for _ in range(max_restarts + 1):
+        try:
+            with reserved(client, parts, job.timeout) as ranks:
+                return fit_once(client, job, parts, ranks, saved)
+        except WorkerLostError as error:
+            lost = error
     raise WorkerLostError(
         f"The fit has lost a worker {max_restarts + 1} times, and max_restarts={max_restarts}: "
         f"{lost} Look at the workers' logs (memory?), or raise max_restarts."
@@ -43,27 +39,72 @@ def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int
 
 
 def fit_once(
-    client: Client, job: Job, parts: Partitions, checkpoint: Variable, saved: dict[str, bytes]
+    client: Client,
+    job: Job,
+    parts: Partitions,
+    ranks: dict[str, list[int]],
+    saved: dict[str, bytes],
 ) -> bytes:
-    """Fit on the workers that now hold rows; others' fits on these are waited for."""
-    ranks = dealt(client, parts, job.timeout)
-    place = Variable(f"skgpstoch-{uuid.uuid4().hex}", client)
+    """Fit on these workers from a saved checkpoint, which is a later one if a worker is lost."""
+    place, checkpoint = (Variable(f"skgpstoch-{uuid.uuid4().hex}", client) for _ in range(2))
     futures: list[Future] = []
-    with MultiLock(list(ranks), client):
-        try:
-            for rank, (worker, share) in enumerate(ranks.items()):
-                own = {name: [column[k] for k in share] for name, column in parts.columns.items()}
-                which = Seat(rank, len(ranks), place.name, checkpoint.name)
-                args = job, own, which, saved if rank == 0 else {}
-                pinned = {"workers": [worker], "allow_other_workers": False}
-                futures.append(
-                    client.submit(fit_rank, *args, **pinned, pure=False, retries=0, priority=1)
-                )
-            ended(client, futures, list(ranks), job.timeout)
-            return outcome(futures, list(ranks))
-        finally:
-            client.cancel(futures)
-            place.delete()
+    try:
+        for rank, (worker, share) in enumerate(ranks.items()):
+            own = {name: [column[k] for k in share] for name, column in parts.columns.items()}
+            which = Seat(rank, len(ranks), place.name, checkpoint.name)
+            args = job, own, which, dict(saved) if rank == 0 else {}
+            pinned = {"workers": [worker], "allow_other_workers": False}
+            futures.append(
+                client.submit(fit_rank, *args, **pinned, pure=False, retries=0, priority=1)
+            )
+        ended(client, futures, list(ranks), job.timeout)
+        return outcome(futures, list(ranks))
+    except WorkerLostError:
+        with contextlib.suppress(TimeoutError):  # there is none yet
+            saved.update(checkpoint.get(timeout=1.0))
+        raise
+    finally:
+        client.cancel(futures)  # first: a rank that still runs deletes them when it notices
+        place.delete()
+        checkpoint.delete()
+
+
+# ---- workers of one fit at a time ----------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reserved(client: Client, parts: Partitions, timeout: float) -> Iterator[dict[str, list[int]]]:
+    """Keep others' fits from the workers that hold rows; yield these, and partitions of each.
+
+    Everybody takes locks in the same order, so that fits do not wait for one another in a circle.
+    """
+    while True:
+        asked = dealt(client, parts, timeout)
+        with contextlib.ExitStack() as stack:
+            for worker in sorted(asked):
+                stack.enter_context(locked(client, worker))
+            ranks = dealt(client, parts, timeout)
+            if asked.keys() >= ranks.keys():  # otherwise workers were lost while it waited
+                yield ranks
+                return
+
+
+@contextlib.contextmanager
+def locked(client: Client, worker: str) -> Iterator[None]:
+    """Have a worker in the block, or until this process dies: locks of the dead end by themselves.
+
+    It is in the queue for moments only, so that after Ctrl-C nothing waits for nobody.
+    """
+    lock = Semaphore(1, f"skgpstoch-{worker}", client.scheduler, client.loop)
+    while not lock.acquire(timeout=LOOK):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# ---- ends ----------------------------------------------------------------------------------------
 
 
 def ended(client: Client, futures: list[Future], workers: list[str], timeout: float) -> None:

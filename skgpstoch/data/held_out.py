@@ -52,6 +52,10 @@ class HeldOutPredictions(NamedTuple):
         order = np.argsort(numbers)
         return self.numbered(order[np.searchsorted(numbers, self.rows, sorter=order)])
 
+    def known_by(self, numbers: np.ndarray) -> HeldOutPredictions:
+        """Return the same, each row by the number of its place; undoes :meth:`among`."""
+        return self.numbered(numbers[self.rows])
+
     def of(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return those of some rows, all of which have predictions."""
         where = np.searchsorted(self.rows, rows)

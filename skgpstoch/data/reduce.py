@@ -326,8 +326,14 @@ class TorchGroup(Group):
     ) -> None:
         self.rank, self.size = on_host.rank(), on_host.size()
         self.timeout, self.n_collectives = timeout, 0
-        self._on_host, self._on_device = on_host, on_device
+        self._on_host: dist.ProcessGroup | None = on_host
+        self._on_device = on_device
         self._lost: WorkerLostError | None = None
+
+    def leave(self) -> None:
+        """Let go of the others, who learn of it if they wait, whatever still refers to this."""
+        self._on_host = self._on_device = None
+        self._lost = WorkerLostError("The block of this process group has ended.", self.rank)
 
     def __reduce__(self) -> str:
         raise TypeError("A group of ranks belongs to its process and cannot be copied or pickled.")

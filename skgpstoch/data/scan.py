@@ -1,4 +1,4 @@
-"""What a first pass learns of rows: numbers, scales, classes, a sample, whether they are sorted."""
+"""What a first pass learns of rows: how many, classes, a sample, whether they are sorted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .chunk import Chunk, as_dtype
-from .moments import Moments
 from .row_sample import SmallestHashes
 from .row_source import RowSource
 from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
@@ -20,18 +19,14 @@ MOST_LABELS = 10_000
 class Scan:
     """What is known of the rows of a source, or of a rank's share of it.
 
-    Rows of weight 0 count nowhere but in `n_read`.
+    Rows of weight 0 count nowhere.
 
     Parameters
     ----------
-    n_read : int
-        How many rows there are.
     n_rows : int
         How many of them have a weight.
-    X : Moments
-        Of the columns of X; their weight is Σw.
-    y : Moments or None
-        Of the columns of y (d = P) if it holds numbers.
+    n_effective : float
+        How many rows these count for, Σw.
     classes : ndarray or None
         The labels of y, sorted, if they were asked for.
     sample : Chunk or None
@@ -39,17 +34,10 @@ class Scan:
         are none.
     """
 
-    n_read: int
     n_rows: int
-    X: Moments
-    y: Moments | None
+    n_effective: float
     classes: np.ndarray | None
     sample: Chunk | None
-
-    @property
-    def n_effective(self) -> float:
-        """How many rows these count for, Σw."""
-        return self.X.weight
 
 
 def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
@@ -75,7 +63,7 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
         If chunks are not what they should be, see :meth:`RowSource.chunks`; if there are more than
         10,000 labels.
     """
-    tally = Tally(source.n_features, n_sample, seed, classes)
+    tally = Tally(n_sample, seed, classes)
     for chunk in source.chunks():
         tally.add(chunk)
     if tally.blocks is not None:
@@ -86,23 +74,20 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
 class Tally:
     """What is known of the chunks that were added so far."""
 
-    def __init__(self, n_features: int, n_sample: int, seed: int, classes: bool) -> None:
+    def __init__(self, n_sample: int, seed: int, classes: bool) -> None:
         self.smallest = SmallestHashes(n_sample, seed)
         self.has_labels = classes
-        self.n_read = self.n_rows = 0
-        self.X = Moments.none(n_features)
-        self.y: Moments | None = None
+        self.n_rows, self.n_effective = 0, 0.0
         self.classes: np.ndarray | None = None
         self.blocks: Blocks | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Take in a chunk."""
-        self.n_read += len(chunk)
         chunk = chunk.counted()
         if len(chunk) == 0:
             return
         self.n_rows += len(chunk)
-        self.X = self.X.merge(Moments.of(chunk.X, chunk.weight))
+        self.n_effective += len(chunk) if chunk.weight is None else float(chunk.weight.sum())
         self.smallest.add(chunk)
         if chunk.y is not None and self.has_labels:
             self.add_labels(chunk)
@@ -120,8 +105,6 @@ class Tally:
         """Take in targets that are numbers."""
         y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y").reshape(len(chunk), -1)
         weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
-        moments = Moments.of(y, chunk.weight)
-        self.y = moments if self.y is None else self.y.merge(moments)
         self.add_block(NumberBlocks.of(y, weight))
 
     def add_block(self, block: Blocks) -> None:
@@ -130,14 +113,7 @@ class Tally:
 
     def scan(self) -> Scan:
         """Return what is known."""
-        return Scan(
-            n_read=self.n_read,
-            n_rows=self.n_rows,
-            X=self.X,
-            y=self.y,
-            classes=self.classes,
-            sample=self.smallest.sample(),
-        )
+        return Scan(self.n_rows, self.n_effective, self.classes, self.smallest.sample())
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

@@ -205,24 +205,41 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         rows = self._checked(X, y, sample_weight, least=2)
-        fits = self._fit_rows(*rows, began, lambda n_parts: Fits(self, X, y, n_parts))
-        fits.on_end()
+        counts = np.ones(len(rows[1]), dtype=bool) if rows[2] is None else rows[2] > 0.0
+        numbers = np.flatnonzero(counts)
+        self._fit_rows(*rows, numbers, began, lambda n_parts: Fits(self, X, y, n_parts))
         return self
 
     def _fit_rows(
-        self, X: Any, y: Any, weight: Any, began: float, task: Callable[[int], Fits]
-    ) -> Fits:
-        """Fit to valid rows, all of which are here; return the task of so many parts."""
+        self,
+        X: Any,
+        y: Any,
+        weight: Any,
+        numbers: np.ndarray,
+        began: float,
+        task: Callable[[int], Fits],
+    ) -> None:
+        """Fit to valid rows, all of which are here; those that count are known by numbers."""
         self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
         data = self._learned(X, y, weight)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
         fits = task(2 * len(entrants))
-        self._keep(*race(entrants, fits, data, deadline), data, data.size)
-        return fits
+        self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers)
+        fits.on_end()
 
-    def _keep(self, found: list[Judged], given_up: list[Judged], data: Data, n_rows: int) -> None:
-        """Weigh models by the rows that they were judged by, and keep what is known of them."""
+    def _keep(
+        self,
+        found: list[Judged],
+        given_up: list[Judged],
+        data: Data,
+        n_rows: int,
+        numbers: np.ndarray,
+    ) -> None:
+        """Weigh models by the rows that they were judged by, and keep what is known of them.
+
+        `numbers` are what these rows are known by from now on: those among all that were given.
+        """
         weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
             "model": [each.name for each in judged],
@@ -234,6 +251,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
         self._combine(kept, weights[weights > 0.0], data)
+        for each in kept:
+            each.model.held_out_ = each.model.held_out_.known_by(numbers)
         self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_)
 
     def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:

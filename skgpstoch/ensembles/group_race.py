@@ -9,7 +9,7 @@ of its level are sums over the rows of other folds. Then all train the networks 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,22 @@ NOTED = ("n_features_in_", "feature_names_in_")
 
 @dataclass(frozen=True)
 class Given:
-    """Rows (n,) that count, as the user gave them; ``given[rows]`` are these."""
+    """Rows (n,) that count, as the user gave them; ``given[rows]`` are these.
+
+    `numbers` (n,) are theirs among all that ranks were given.
+    """
 
     table: ReadTable
     y: np.ndarray
     weight: np.ndarray | None
+    numbers: np.ndarray
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __getitem__(self, rows: Any) -> Given:
         weight = None if self.weight is None else self.weight[rows]
-        return Given(self.table[rows], self.y[rows], weight)
+        return Given(self.table[rows], self.y[rows], weight, self.numbers[rows])
 
 
 def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> None:
@@ -89,11 +93,13 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         )
         fits = task(1)
         found, _ = race([alike], fits, data, deadline)
-        numbers = first + np.arange(len(data))
-        judges = sample_of(group, data, first, numbers, resolve_seed(seed))  # some are held out
+        places = first + np.arange(len(data))  # what the networks know rows by
+        judges = sample_of(group, data, first, places, resolve_seed(seed))  # some are held out
         for each in found:
             each.model.held_out_ = each.model.held_out_.among(judges.numbers)
-        estimator._keep(found, [], judges.data, n)
+        own = np.empty(0, dtype=np.int64) if given is None else given.numbers
+        numbers = group.gather(own[judges.own])[np.argsort(group.gather(judges.places))]
+        estimator._keep(found, [], judges.data, n, numbers)
         fits.on_end()
     adopt(estimator, group)
 
@@ -101,7 +107,7 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
 def fit_all(estimator: Any, rows: Given, began: float, task: Callable[[int], Fits]) -> None:
     """Fit to rows that are all here."""
     check_weight(Data(rows.y, rows.y), rows.weight, least=2, keeps=True)
-    estimator._fit_rows(rows.table, rows.y, rows.weight, began, task).on_end()
+    estimator._fit_rows(rows.table, rows.y, rows.weight, rows.numbers, began, task)
 
 
 # ---- rows as they are ----------------------------------------------------------------------------
@@ -109,12 +115,13 @@ def fit_all(estimator: Any, rows: Given, began: float, task: Callable[[int], Fit
 
 def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> Given | None:
     """Check this rank's rows, and that all ranks' are of one table; None if it has none."""
-    given = None
+    given, (first, _) = None, offsets(group, len(X))
     with agreed(group):
         check_numbers(estimator)
         if counts(X, sample_weight):
             X, y, weight = estimator._checked(X, y, sample_weight, least=1)
-            given = Given(read_table(X, estimator.categorical_features), y, weight)
+            read = read_table(X, estimator.categorical_features)
+            given = Given(read, y, weight, first + np.arange(len(y)))
             if weight is not None:
                 given = given[weight > 0.0]
     if not group.flag(given is not None):
@@ -131,7 +138,7 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     if given is None or table is None:
         return None
     weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
-    return Given(table, given.y, weight)
+    return replace(given, table=table, weight=weight)
 
 
 def rows_of_ranks(parts: Sequence[Given | None]) -> Given:
@@ -142,6 +149,7 @@ def rows_of_ranks(parts: Sequence[Given | None]) -> Given:
         joined_tables([part.table for part in some]),
         np.concatenate([part.y for part in some]),
         np.concatenate(weights) if weights else None,
+        np.concatenate([part.numbers for part in some]),
     )
 
 
@@ -159,11 +167,11 @@ def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed:
     if is_classifier(estimator):
         estimator._note_classes(classes_of(group, given.y))
     estimator._learned(sample.table, sample.y, sample.weight)
-    encoder, numbers = estimator._encoder, np.arange(first, first + len(given))
+    encoder = estimator._encoder
     told = Told.of(sample.y, sample.weight, getattr(estimator, "classes_", None))
-    own_rows = Chunk(given.table, numbers, "rows of this rank", given.y, given.weight)
+    own_rows = Chunk(given.table, given.numbers, "rows of this rank", given.y, given.weight)
     by_fold = encoder.learn_levels(group, [own_rows], told)
-    X = encoder.transform_training(given.table, numbers, by_fold)
+    X = encoder.transform_training(given.table, given.numbers, by_fold)
     with agreed(group):
         y = transformed(estimator, given.y)
     return Data(X, y, given.weight)

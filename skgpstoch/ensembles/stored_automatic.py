@@ -59,19 +59,20 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
 
     if stored.n_rows == len(sample):
         fit_on_first(
-            automatic, group, lambda: automatic._fit_rows(*rows, clock.began, task).on_end()
+            automatic, group, lambda: automatic._fit_rows(*rows, sample.rows, clock.began, task)
         )
         return
-    seconds, data = automatic.max_time, stored.learned(automatic, *rows)
-    with doing(f"{name}.fit, reading levels"), muted(group.rank > 0):
+    seconds = automatic.max_time
+    with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
+        data = stored.learned(automatic, *rows)
         is_late = seconds is not None and clock() > LONGEST_PASS * seconds
         by_fold = stored.levels_told(automatic, group, rows[1], rows[2], is_late)
+        data = replace(data, X=automatic._encoder.transform_training(rows[0], sample.rows, by_fold))
     deadline = None if seconds is None else Deadline(seconds, clock)
     with doing(f"{name}.fit"), muted(group.rank > 0):
-        data = replace(data, X=automatic._encoder.transform_training(rows[0], sample.rows, by_fold))
         fits = task(1)
         judged = stored.fitted(automatic, data, by_fold, fits, deadline)
-        automatic._keep([judged], [], data, stored.n_rows)
+        automatic._keep([judged], [], data, stored.n_rows, sample.rows)
         fits.on_end()
     adopt(automatic, group)
 
@@ -168,6 +169,8 @@ class StoredSample(NamedTuple):
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
             sample = replace(sample, X=as_given(source, sample.X))
+        if len(sample) == n_rows:  # in their order, and no other than arrays'
+            sample = sample[np.argsort(sample.rows)]
         return cls(source, part, sample, n_rows, held, seed)
 
     def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:

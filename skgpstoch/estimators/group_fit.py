@@ -112,7 +112,7 @@ def fit_numbered(estimator: Any, recipe: Recipe, data: Data, numbers: np.ndarray
     """Do the same with rows of these numbers among all that ranks were given."""
     fit_warned(estimator, recipe, data)
     if (found := getattr(estimator, "held_out_", None)) is not None:
-        estimator.held_out_ = found.numbered(numbers[found.rows])
+        estimator.held_out_ = found.known_by(numbers)
 
 
 def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = None) -> Recipe:

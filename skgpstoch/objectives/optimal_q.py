@@ -23,6 +23,7 @@ from .elbo import evidence_lower_bound, expected_score, score_at, sites_of, weig
 
 SMALLEST_STEP = 1e-3
 ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
+MOST_VARIANCES = 1 << 24  # of f that are kept between passes, 128 MiB; others are found in each
 
 Survey = Callable[[Any, bool], tuple[Tensor, Any]]
 """(q, exact) → the value at q, and the sites there, of all rows."""
@@ -131,7 +132,9 @@ def iterate(
 ) -> Solution:
     """Natural-gradient or Newton steps of all rows, each of which is an improvement."""
 
-    variances = None if like is None else variances_of(model, X, rows, like)
+    variances = None
+    if like is not None and len(X) * rows.y.shape[1] <= MOST_VARIANCES:
+        variances = variances_of(model, X, rows, like)
 
     def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
         return survey(model, X, rows, q, exact, variances)

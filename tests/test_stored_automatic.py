@@ -299,6 +299,26 @@ def test_rows_in_one_order_and_rows_in_memory(hard, whole_batches):
     assert_allclose(same_on_all(of_pieces, frame), expected, atol=1e-8)
 
 
+def test_levels_are_told_alike_by_chunks_of_any_ranks(hard, whole_batches):
+    """With weights, and rows that have none."""
+    frame, y = hard
+    weight = 1.0 + np.arange(M) % 2
+    weight[::5] = 0.0
+    model = AutoGaussianProcessRegressor(random_state=0)
+    source = functools.partial(SequenceRows, frame, y, weight, chunk_rows=70)
+
+    def of_chunks(group):
+        own, found = clone(model), StoredSample.of(clone(model), group, source())
+        X, targets, w = own._checked(found.sample.X, found.sample.y, found.sample.weight, least=2)
+        found.learned(own, X, targets, w)
+        by_fold = found.levels_told(own, group, targets, w, False)
+        return {j: means.means for j, means in by_fold.items()}
+
+    alone, several = of_chunks(ALONE), on_ranks(of_chunks, 3)
+    for found in several:
+        assert_allclose(found[3], alone[3], rtol=1e-12)
+
+
 def test_classes_and_weights_of_ranks(table, whole_batches):
     """One class is on one rank alone, and not in the sample; another rank has no weight."""
     frame, f = table[0][:M], table[1][:M]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.utils import check_array, check_X_y
@@ -11,7 +11,6 @@ from sklearn.utils.validation import validate_data
 
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
-    SHUFFLE_SEED,
     Joined,
     OneHot,
     TargetMeans,
@@ -38,11 +37,11 @@ from .messages import warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
 from .rows import LEADING_COLUMNS
+from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
-STAND_INS = 24  # known levels in the place of a new one, each as often where they are fewer
 
 
 # ---- validation ----------------------------------------------------------------------------------
@@ -106,16 +105,6 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
 
 
 # ---- the encoder ---------------------------------------------------------------------------------
-
-
-class NewRows(NamedTuple):
-    """Rows (m,) of a table with levels that training rows did not have, by their numbers.
-
-    And how they are encoded with each of K known levels in the place of the new ones, (K, m, d).
-    """
-
-    rows: np.ndarray
-    stand_ins: np.ndarray
 
 
 class TableEncoder:
@@ -370,49 +359,6 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
 def array_of(X: Any) -> np.ndarray | None:
     """Return X if it is an array of real numbers, which models may see as it is."""
     return X if isinstance(X, np.ndarray) and X.dtype.kind == "f" else None
-
-
-def new_levels(column: Column, known: set) -> np.ndarray:
-    """Return which rows of a column have a level that training rows did not have, (n,)."""
-    levels = known - {None}
-    if column.kind != LEVEL or not levels:
-        return np.zeros(len(column.values), dtype=bool)
-    return np.array([not (v is None or v in levels) for v in column.values.tolist()], dtype=bool)
-
-
-def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
-    """Return known levels of each column to take the place of new ones, (K,) of objects.
-
-    In an order of their own, so that those of several columns meet in many ways.
-    """
-    rng, found = np.random.RandomState(SHUFFLE_SEED), []
-    for known in levels:
-        of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
-        order = of_column[rng.permutation(len(of_column))]
-        found.append(np.resize(order, STAND_INS) if len(order) else np.full(STAND_INS, None))
-    return found
-
-
-def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:
-    """Return columns with another level in each place that is new, (d, n)."""
-    found = []
-    for column, at, level in zip(columns, is_new, levels, strict=True):
-        if at.any():
-            values = column.values.copy()
-            values[at] = level
-            column = column._replace(values=values)
-        found.append(column)
-    return found
-
-
-def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
-    """Warn of levels that training rows did not have, and of what is predicted there."""
-    new = set(column.values.tolist()) - known - {None}
-    if column.kind == LEVEL and new and known - {None}:
-        warn(
-            f"Column {column.name} of X has levels that training rows did not have, such as "
-            f"{min(new, key=str)!r}. Predictions there are {predicted}."
-        )
 
 
 def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from ..data.tables import NewRows
+from ..data.unknown_levels import NewRows
 from ..distributions.joined import JoinedLaw, in_place
 from ..distributions.predictive import PredictiveDistribution
 from .mixture import Mixture, distribution_of

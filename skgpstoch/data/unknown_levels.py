@@ -1,0 +1,67 @@
+"""Levels of categories that training rows did not have, and known ones to take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .categories import SHUFFLE_SEED
+from .columns import LEVEL, Column
+from .messages import warn
+
+STAND_INS = 24  # known levels in the place of a new one, each as often where they are fewer
+
+
+class NewRows(NamedTuple):
+    """Rows (m,) of a table with levels that training rows did not have, by their numbers.
+
+    And how they are encoded with each of K known levels in the place of the new ones, (K, m, d).
+    """
+
+    rows: np.ndarray
+    stand_ins: np.ndarray
+
+
+def new_levels(column: Column, known: set) -> np.ndarray:
+    """Return which rows of a column have a level that training rows did not have, (n,)."""
+    levels = known - {None}
+    if column.kind != LEVEL or not levels:
+        return np.zeros(len(column.values), dtype=bool)
+    return np.array([not (v is None or v in levels) for v in column.values.tolist()], dtype=bool)
+
+
+def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
+    """Return known levels of each column to take the place of new ones, (K,) of objects.
+
+    In an order of their own, so that those of several columns meet in many ways.
+    """
+    rng, found = np.random.RandomState(SHUFFLE_SEED), []
+    for known in levels:
+        of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
+        order = of_column[rng.permutation(len(of_column))]
+        found.append(np.resize(order, STAND_INS) if len(order) else np.full(STAND_INS, None))
+    return found
+
+
+def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:
+    """Return columns with another level in each place that is new, (d, n)."""
+    found = []
+    for column, at, level in zip(columns, is_new, levels, strict=True):
+        if at.any():
+            values = column.values.copy()
+            values[at] = level
+            column = column._replace(values=values)
+        found.append(column)
+    return found
+
+
+def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
+    """Warn of levels that training rows did not have, and of what is predicted there."""
+    new = set(column.values.tolist()) - known - {None}
+    if column.kind == LEVEL and new and known - {None}:
+        warn(
+            f"Column {column.name} of X has levels that training rows did not have, such as "
+            f"{min(new, key=str)!r}. Predictions there are {predicted}."
+        )

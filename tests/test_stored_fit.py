@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -198,6 +200,27 @@ def test_few_rows_keep_their_numbers(table):
     held_out = model.fit(SequenceRows(X, y, weight, chunk_rows=30)).held_out_
     assert_array_equal(held_out.rows, of_arrays.rows)
     assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [200, 400])  # few, and many
+def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
+    X, y = table[0][:n_rows], table[1][:n_rows]
+
+    def slow():
+        time.sleep(0.1)
+        yield X, y
+
+    def ended(estimator, recipe, *rest):
+        raise ValueError(f"{recipe.deadline.left():.3f} s are left")
+
+    monkeypatch.setattr(stored_fit, "fit_numbered", ended)
+    monkeypatch.setattr(stored_fit, "fit_in_chunks", ended)
+    model = DeepKernelEnsembleRegressor(max_time=0.05)
+    with (
+        pytest.warns(ConvergenceWarning, match="max_time was over when all rows had been read"),
+        pytest.raises(ValueError, match=r"^-.* s are left"),
+    ):
+        model.fit(ChunkRows(slow))
 
 
 def test_several_outputs_and_transformed_targets(table, new):

@@ -76,7 +76,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     start = estimator._start()
     if n <= GATHERED_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
         data, numbers = data.map(group.gather), group.gather(numbers)
-        recipe = in_time(estimator, recipe, time.monotonic)
+        recipe = in_time(estimator, recipe, time.monotonic, clock.began)
         fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
         return
     recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
@@ -115,12 +115,11 @@ def fit_numbered(estimator: Any, recipe: Recipe, data: Data, numbers: np.ndarray
         estimator.held_out_ = found.known_by(numbers)
 
 
-def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = None) -> Recipe:
-    """Return a recipe that ends `max_time` after the fit began, or from now on, if there is one."""
+def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float) -> Recipe:
+    """Return a recipe that ends `max_time` after the fit began, by the clock, if there is one."""
     if (seconds := getattr(estimator, "max_time", None)) is None:
         return recipe
-    start = clock() if began is None else began
-    return replace(recipe, deadline=Deadline(start + seconds, clock))
+    return replace(recipe, deadline=Deadline(began + seconds, clock))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -613,6 +613,13 @@ def test_max_time_ends_all_at_the_same_step():
     assert seconds < 5.0
 
 
+def test_layers_that_average_over_rows_are_refused():
+    averages = torch.nn.Sequential(torch.nn.InstanceNorm1d(3, track_running_stats=True))
+    with pytest.raises(ValueError, match="feature_map must not have InstanceNorm1d in a group"):
+        group_fit.refuse_batch_statistics(averages)
+    group_fit.refuse_batch_statistics(torch.nn.Sequential(torch.nn.InstanceNorm1d(3)))
+
+
 def test_gathering_few_rows_is_a_part_of_max_time(monkeypatch):
     shared_rows = group_fit.shared_rows
 

@@ -30,6 +30,7 @@ from skgpstoch import (
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.reduce import ONE, using
+from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import group_fit, stored_fit
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
@@ -221,6 +222,38 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
         pytest.raises(ValueError, match=r"^-.* s are left"),
     ):
         model.fit(ChunkRows(slow))
+
+
+def test_a_step_of_rows_that_count_is_timed(table, monkeypatch):
+    X, y = table
+    timed, drawn = [], stored_rows.Buffered.drawn
+
+    def watched(*args):
+        timed.append(drawn(*args))
+        return timed[-1]
+
+    monkeypatch.setattr(stored_rows.Buffered, "drawn", watched)
+    weight = np.where(np.arange(N) < 1000, 0.0, 1.0)  # of the first chunks all are 0
+    model = DeepKernelEnsembleRegressor(max_time=0.5, batch_size=64, hidden_layer_sizes=(8,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(SequenceRows(X, y, weight, chunk_rows=200))
+    assert {len(X) for X, _ in timed} == {64}
+
+
+def test_passes_are_in_order(table):
+    X, y = (torch.from_numpy(each) for each in table)
+
+    def tensors(chunk):
+        return X[chunk.rows], Rows(y[chunk.rows, None])
+
+    none = X[:0], Rows(y[:0, None])
+    reader = stored_rows.Reader(SequenceRows(*table, chunk_rows=300), N, tensors, none)
+    for block in (slice(0, 500), slice(500, 700), slice(0, 100)):  # on, and from 0 again
+        assert torch.equal(reader.block(block)[0], X[block])
+    with pytest.raises(IndexError, match="Rows are read in order"):
+        reader.block(slice(900, 1000))
+    reader.close()
 
 
 def test_several_outputs_and_transformed_targets(table, new):

@@ -49,6 +49,7 @@ BATCH_LAYERS = (
     torch.nn.BatchNorm3d,
     torch.nn.SyncBatchNorm,
 )
+INSTANCE_LAYERS = (torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d)
 
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
 """What the validation of rows leaves on an estimator, but for classes."""
@@ -278,11 +279,18 @@ def begin_from_sample(
 def refuse_batch_statistics(objective: torch.nn.Module) -> None:
     """Raise a ValueError if a layer of the user's looks at the rows of a minibatch together."""
     for layer in objective.modules():
-        if isinstance(layer, BATCH_LAYERS):
+        if averages_rows(layer):
             raise ValueError(
                 f"feature_map must not have {type(layer).__name__} in a group of processes: its "
                 "averages would be of the rows of each rank alone. Use LayerNorm or GroupNorm."
             )
+
+
+def averages_rows(layer: torch.nn.Module) -> bool:
+    """Tell whether a layer of torch's has averages over the rows of a minibatch."""
+    if isinstance(layer, INSTANCE_LAYERS):
+        return layer.track_running_stats
+    return isinstance(layer, BATCH_LAYERS)
 
 
 def most_sampled(n_features: int) -> int:

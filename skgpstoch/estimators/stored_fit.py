@@ -85,7 +85,10 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
         none = X[:0], of_sample[:0]
         tensors = ToTensors(estimator, recipe, dtype, device, none)
         known, numbers = replace(whole, sample=of_sample), (first.sample.rows, first.is_own)
-        return StoredTable(first.source, first.n_rows, tensors, none, known, *numbers, first.seed)
+        in_memory = X, of_sample
+        return StoredTable(
+            first.source, first.n_rows, tensors, in_memory, known, *numbers, first.seed
+        )
 
     with training_together(estimator, whole.group):
         run = begin_from_sample(estimator, recipe, sample, sizes, whole, start, first.seed, table)

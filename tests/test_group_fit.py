@@ -38,7 +38,7 @@ from skgpstoch import (
     on_interrupt,
 )
 from skgpstoch.data import SequenceRows
-from skgpstoch.data.reduce import current
+from skgpstoch.data.reduce import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from skgpstoch.estimators import group_fit
@@ -611,6 +611,30 @@ def test_max_time_ends_all_at_the_same_step():
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
     assert seconds < 5.0
+
+
+def test_layers_that_average_over_rows_are_refused():
+    averages = torch.nn.Sequential(torch.nn.InstanceNorm1d(3, track_running_stats=True))
+    with pytest.raises(ValueError, match="feature_map must not have InstanceNorm1d in a group"):
+        group_fit.refuse_batch_statistics(averages)
+    group_fit.refuse_batch_statistics(torch.nn.Sequential(torch.nn.InstanceNorm1d(3)))
+
+
+def test_gathering_few_rows_is_a_part_of_max_time(monkeypatch):
+    shared_rows = group_fit.shared_rows
+
+    def slow(*args):
+        time.sleep(0.1)
+        return shared_rows(*args)
+
+    def ended(estimator, recipe, *rows):
+        raise ValueError(f"{recipe.deadline.left():.3f} s are left")
+
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 10**6)
+    monkeypatch.setattr(group_fit, "shared_rows", slow)
+    monkeypatch.setattr(group_fit, "fit_numbered", ended)
+    with using(ONE), pytest.raises(ValueError, match=r"^-.* s are left"):
+        DeepKernelEnsembleRegressor(max_time=0.05).fit(X, Y)
 
 
 def test_a_group_looks_at_its_clock_less_often_than_it_steps():

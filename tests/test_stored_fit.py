@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -28,6 +30,7 @@ from skgpstoch import (
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.reduce import ONE, using
+from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import group_fit, stored_fit
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
@@ -198,6 +201,59 @@ def test_few_rows_keep_their_numbers(table):
     held_out = model.fit(SequenceRows(X, y, weight, chunk_rows=30)).held_out_
     assert_array_equal(held_out.rows, of_arrays.rows)
     assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [200, 400])  # few, and many
+def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
+    X, y = table[0][:n_rows], table[1][:n_rows]
+
+    def slow():
+        time.sleep(0.1)
+        yield X, y
+
+    def ended(estimator, recipe, *rest):
+        raise ValueError(f"{recipe.deadline.left():.3f} s are left")
+
+    monkeypatch.setattr(stored_fit, "fit_numbered", ended)
+    monkeypatch.setattr(stored_fit, "fit_in_chunks", ended)
+    model = DeepKernelEnsembleRegressor(max_time=0.05)
+    with (
+        pytest.warns(ConvergenceWarning, match="max_time was over when all rows had been read"),
+        pytest.raises(ValueError, match=r"^-.* s are left"),
+    ):
+        model.fit(ChunkRows(slow))
+
+
+def test_a_step_of_rows_that_count_is_timed(table, monkeypatch):
+    X, y = table
+    timed, drawn = [], stored_rows.Buffered.drawn
+
+    def watched(*args):
+        timed.append(drawn(*args))
+        return timed[-1]
+
+    monkeypatch.setattr(stored_rows.Buffered, "drawn", watched)
+    weight = np.where(np.arange(N) < 1000, 0.0, 1.0)  # of the first chunks all are 0
+    model = DeepKernelEnsembleRegressor(max_time=0.5, batch_size=64, hidden_layer_sizes=(8,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(SequenceRows(X, y, weight, chunk_rows=200))
+    assert {len(X) for X, _ in timed} == {64}
+
+
+def test_passes_are_in_order(table):
+    X, y = (torch.from_numpy(each) for each in table)
+
+    def tensors(chunk):
+        return X[chunk.rows], Rows(y[chunk.rows, None])
+
+    none = X[:0], Rows(y[:0, None])
+    reader = stored_rows.Reader(SequenceRows(*table, chunk_rows=300), N, tensors, none)
+    for block in (slice(0, 500), slice(500, 700), slice(0, 100)):  # on, and from 0 again
+        assert torch.equal(reader.block(block)[0], X[block])
+    with pytest.raises(IndexError, match="Rows are read in order"):
+        reader.block(slice(900, 1000))
+    reader.close()
 
 
 def test_several_outputs_and_transformed_targets(table, new):

@@ -13,7 +13,7 @@ from distributed.protocol import pickle
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..distributed import check_parameters
-from ..estimators.group_fit import BATCH_LAYERS
+from ..estimators.group_fit import averages_rows
 from .ranks import Job
 from .restarts import with_restarts
 from .rows import check_columns, partitioned
@@ -156,7 +156,7 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
         )
     for parameter, value in params.items():
         if isinstance(value, torch.nn.Module) and any(
-            isinstance(module, BATCH_LAYERS) for module in value.modules()
+            averages_rows(module) for module in value.modules()
         ):
             raise ValueError(
                 f"{parameter} has batch normalisation, whose averages would be of each worker's "

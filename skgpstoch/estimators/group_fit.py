@@ -49,6 +49,7 @@ BATCH_LAYERS = (
     torch.nn.BatchNorm3d,
     torch.nn.SyncBatchNorm,
 )
+INSTANCE_LAYERS = (torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d)
 
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
 """What the validation of rows leaves on an estimator, but for classes."""
@@ -76,7 +77,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     start = estimator._start()
     if n <= GATHERED_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
         data, numbers = data.map(group.gather), group.gather(numbers)
-        recipe = in_time(estimator, recipe, time.monotonic)
+        recipe = in_time(estimator, recipe, time.monotonic, clock.began)
         fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
         return
     recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
@@ -115,12 +116,11 @@ def fit_numbered(estimator: Any, recipe: Recipe, data: Data, numbers: np.ndarray
         estimator.held_out_ = found.known_by(numbers)
 
 
-def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = None) -> Recipe:
-    """Return a recipe that ends `max_time` after the fit began, or from now on, if there is one."""
+def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float) -> Recipe:
+    """Return a recipe that ends `max_time` after the fit began, by the clock, if there is one."""
     if (seconds := getattr(estimator, "max_time", None)) is None:
         return recipe
-    start = clock() if began is None else began
-    return replace(recipe, deadline=Deadline(start + seconds, clock))
+    return replace(recipe, deadline=Deadline(began + seconds, clock))
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -279,11 +279,18 @@ def begin_from_sample(
 def refuse_batch_statistics(objective: torch.nn.Module) -> None:
     """Raise a ValueError if a layer of the user's looks at the rows of a minibatch together."""
     for layer in objective.modules():
-        if isinstance(layer, BATCH_LAYERS):
+        if averages_rows(layer):
             raise ValueError(
                 f"feature_map must not have {type(layer).__name__} in a group of processes: its "
                 "averages would be of the rows of each rank alone. Use LayerNorm or GroupNorm."
             )
+
+
+def averages_rows(layer: torch.nn.Module) -> bool:
+    """Tell whether a layer of torch's has averages over the rows of a minibatch."""
+    if isinstance(layer, INSTANCE_LAYERS):
+        return layer.track_running_stats
+    return isinstance(layer, BATCH_LAYERS)
 
 
 def most_sampled(n_features: int) -> int:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from ..data.chunk import Chunk
+from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
 from ..data.row_source import RowSource
@@ -47,10 +49,11 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
     """Fit to the rows of a source, which has all that is known of them."""
     refuse_given(y, *of_rows)
     group = current()
-    clock = time.monotonic if group is ALONE else ClockOfGroup(group)
-    began = clock()
+    clock = ClockOfGroup(group)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         first = first_pass(estimator, group, source)
+        with muted(group.rank > 0):
+            warn_if_over(estimator, clock())
         with agreed(group):
             given = validated(estimator, first.sample, True, first.classes)
         learn_targets(estimator, given, group)
@@ -59,11 +62,10 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
             recipe = estimator._recipe()
             recipe.check(data)
     if first.whole.n_rows == len(first.sample):  # as arrays are
-        recipe = in_time(estimator, recipe, time.monotonic)
-        numbers = first.sample.rows
+        recipe, numbers = in_time(estimator, recipe, time.monotonic, clock.began), first.sample.rows
         fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
     else:
-        recipe = in_time(estimator, recipe, clock, began)
+        recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
         fit_in_chunks(estimator, recipe, data, first)
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
@@ -83,7 +85,10 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
         none = X[:0], of_sample[:0]
         tensors = ToTensors(estimator, recipe, dtype, device, none)
         known, numbers = replace(whole, sample=of_sample), (first.sample.rows, first.is_own)
-        return StoredTable(first.source, first.n_rows, tensors, none, known, *numbers, first.seed)
+        in_memory = X, of_sample
+        return StoredTable(
+            first.source, first.n_rows, tensors, in_memory, known, *numbers, first.seed
+        )
 
     with training_together(estimator, whole.group):
         run = begin_from_sample(estimator, recipe, sample, sizes, whole, start, first.seed, table)
@@ -92,6 +97,17 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
             estimator._fit_run(recipe, run, sample, sample)
         finally:
             cast(StoredTable, run.shared).reader.close()
+
+
+def warn_if_over(estimator: Any, seconds: float) -> None:
+    """Warn if there was no time for more than the first pass, which took so long."""
+    if seconds >= (getattr(estimator, "max_time", None) or math.inf):
+        warn(
+            f"max_time was over when all rows had been read once, which took {seconds:.2g} s: the "
+            "fit takes longer, as it needs this pass, some steps and a short closing pass. Raise "
+            "max_time, or fit to fewer rows.",
+            ConvergenceWarning,
+        )
 
 
 def refuse_given(y: Any, *of_rows: Any) -> None:

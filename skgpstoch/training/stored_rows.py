@@ -191,6 +191,8 @@ class Reader:
         """Return the rows of a slice: of those that are held or follow them, or from 0 on."""
         start, stop, _ = block.indices(self.n_rows)
         if not self.start <= start <= self.stop:
+            if start > 0:
+                raise IndexError(f"Rows are read in order, got {block} after row {self.stop}.")
             self.rewind()
         X, rows = self.held
         if stop > self.stop:
@@ -242,8 +244,10 @@ class Buffered:
     ----------
     source : RowSource
         The rows of this process.
-    tensors, none : callable, and tuple of Tensor and Rows
-        What a chunk becomes, and what one without rows would.
+    tensors : callable
+        What a chunk becomes.
+    sample : tuple of Tensor and Rows
+        Those of the rows of all ranks that are in memory.
     folds : Folded
         Which rows are held out.
     counts : tuple of int
@@ -258,7 +262,7 @@ class Buffered:
 
     source: RowSource
     tensors: Tensors
-    none: tuple[Tensor, Rows]
+    sample: tuple[Tensor, Rows]
     folds: Folded
     counts: tuple[int, ...]
     mean_weight: float
@@ -269,7 +273,7 @@ class Buffered:
     @property
     def device(self) -> torch.device:
         """Where training happens."""
-        return self.none[0].device
+        return self.sample[0].device
 
     @property
     def n_rows(self) -> int:
@@ -289,7 +293,7 @@ class Buffered:
         cuts = [edges * self.quota(rank) // n_batches for rank in range(self.group.size)]
         sizes = np.sum([np.diff(cut) for cut in cuts], axis=0).tolist()
         own = np.diff(cuts[self.group.rank]).tolist()
-        none = self.none[0], self.folds.of(self.none[1], np.empty(0, dtype=np.int64))
+        none = self.sample[0][:0], self.sample[1][:0]
         with self.opened(number) as flow:
             for n, m in zip(sizes, own, strict=True):
                 X, rows = joined(flow.take(m)) if m else none
@@ -323,16 +327,13 @@ class Buffered:
         return self.counts[self.group.rank], self.tensors, self.folds
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Return so many of the first rows, for a step that is only timed."""
-        example = self.source.example[: max(1, n_rows // self.group.size)]
-        (chunk,) = self.source.checked(iter([example]))
-        chunk = chunk.counted()
-        X, known = self.tensors(chunk)
-        known = self.folds.of(known, chunk.rows)
-        sizes = torch.tensor([len(X)])
-        self.group.sum_(sizes)
-        n_all = int(sizes)
-        return X, replace(known, whole=Whole(n_all, n_all * self.mean_weight, self.group))
+        """Return so many rows of the sample, as many on each rank, for a step to be timed."""
+        X, rows = self.sample
+        n = max(1, n_rows // self.group.size)
+        some, n_all = torch.arange(n, device=self.device) % len(X), n * self.group.size
+        return X[some], replace(
+            rows[some], whole=Whole(n_all, n_all * self.mean_weight, self.group)
+        )
 
 
 # ---- a table -------------------------------------------------------------------------------------
@@ -348,8 +349,10 @@ class StoredTable:
         The rows of this process.
     n_rows : int
         How many of these have a weight.
-    tensors, none : callable, and tuple of Tensor and Rows
-        What a chunk becomes, and what one without rows would.
+    tensors : callable
+        What a chunk becomes.
+    sample : tuple of Tensor and Rows
+        Those of the rows of all ranks that are in memory.
     whole : Whole
         All rows, of all ranks, and a sample of them.
     sampled, is_own : ndarray of shape (m,)
@@ -361,7 +364,7 @@ class StoredTable:
     source: RowSource
     n_rows: int
     tensors: Tensors
-    none: tuple[Tensor, Rows]
+    sample: tuple[Tensor, Rows]
     whole: Whole
     sampled: np.ndarray
     is_own: np.ndarray
@@ -375,7 +378,8 @@ class StoredTable:
     @cached_property
     def reader(self) -> Reader:
         """What passes over all rows read."""
-        return Reader(self.source, self.n_rows, self.tensors, self.none)
+        X, rows = self.sample
+        return Reader(self.source, self.n_rows, self.tensors, (X[:0], rows[:0]))
 
     @property
     def X(self) -> Any:
@@ -396,7 +400,7 @@ class StoredTable:
         return Buffered(
             self.source,
             self.tensors,
-            self.none,
+            (self.sample[0], replace(self.sample[1], fold=fold)),
             Folded.of_sample(self.sampled, fold, n_untrained),
             tuple(counts.tolist()),
             self.whole.weight / self.whole.n_rows,

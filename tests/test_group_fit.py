@@ -358,7 +358,8 @@ def test_bad_rows_of_one_rank_are_an_error_of_all():
     assert not str(second).startswith("rank")
     all_raise(
         lambda group: small().fit(X[part_of(group), : 2 - group.rank], Y[part_of(group)]),
-        "Columns of X and y must be the same on all ranks",
+        "must be the same on all ranks, got X of shape (n, 2), y of shape (n,) on ranks [0]; X of "
+        "shape (n, 1), y of shape (n,) on ranks [1]. ",
     )
     all_raise(
         lambda group: small().fit(X[part_of(group)], None if group.rank else Y[part_of(group)]), "y"

@@ -19,7 +19,7 @@ from skgpstoch import (
     SolveGPRegressor,
     SVGPRegressor,
 )
-from skgpstoch.calibration.square_loss import LeftOut, leave_one_out, variance_scale
+from skgpstoch.calibration.square_loss import ErrorsLeftOut, leave_one_out, variance_scale
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
@@ -509,7 +509,7 @@ def test_rows_left_out_are_those_of_fits_without_them(data):
         assert_allclose(var[i].detach(), (p.var[0].mean(0) + noise).detach(), rtol=1e-6)
         assert_allclose(spread[i].detach(), error.var(0, correction=0).detach(), rtol=1e-6)
     scale = variance_scale(
-        [LeftOut(*(a[:2] for a in left_out)), LeftOut(*(a[2:] for a in left_out))]
+        [ErrorsLeftOut(*(a[:2] for a in left_out)), ErrorsLeftOut(*(a[2:] for a in left_out))]
     )
     assert_allclose((square / (scale * var + spread)).mean().detach(), 1.0, rtol=1e-6)
 

@@ -358,7 +358,8 @@ def test_bad_rows_of_one_rank_are_an_error_of_all():
     assert not str(second).startswith("rank")
     all_raise(
         lambda group: small().fit(X[part_of(group), : 2 - group.rank], Y[part_of(group)]),
-        "Columns of X and y must be the same on all ranks",
+        "must be the same on all ranks, got X of shape (n, 2), y of shape (n,) on ranks [0]; X of "
+        "shape (n, 1), y of shape (n,) on ranks [1]. ",
     )
     all_raise(
         lambda group: small().fit(X[part_of(group)], None if group.rank else Y[part_of(group)]), "y"
@@ -611,6 +612,39 @@ def test_max_time_ends_all_at_the_same_step():
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
     assert seconds < 5.0
+
+
+def disturbed(monkeypatch, value):
+    """Let rank 1 have a wrong parameter after the second step."""
+    train_step = Trainer.train_step
+
+    def wrong(self, X, rows):
+        loss = train_step(self, X, rows)
+        if (self.group.rank, self.step, self.history.n_rollbacks) == (1, 2, 0):
+            with torch.no_grad():
+                next(self.objective.parameters()).fill_(value)
+        return loss
+
+    monkeypatch.setattr(Trainer, "train_step", wrong)
+
+
+def test_parameters_that_are_infinite_on_one_rank_are_undone_on_all(monkeypatch):
+    disturbed(monkeypatch, np.inf)
+    models = on_ranks(
+        lambda group: small(batch_size=N).fit(X[part_of(group)], Y[part_of(group)]), 2
+    )
+    assert_array_equal(models[0].predict(NEW), models[1].predict(NEW))
+    assert models[0].n_iter_ == 3
+
+
+def test_parameters_that_differ_are_an_error_on_all(monkeypatch):
+    disturbed(monkeypatch, 7.0)
+
+    def fit(group):
+        small(batch_size=N).fit(X[part_of(group)], Y[part_of(group)])
+
+    for error in on_ranks(fit, 2, RuntimeError):
+        assert "Parameters are not the same on all ranks after 2 epochs" in str(error)
 
 
 def test_layers_that_average_over_rows_are_refused():

@@ -25,7 +25,7 @@ LEAST_REST = 1e-12
 and far below what any other row has."""
 
 
-class LeftOut(NamedTuple):
+class ErrorsLeftOut(NamedTuple):
     """What predictions of rows from all others are like, each (N, P).
 
     Parameters
@@ -65,7 +65,9 @@ def calibrated(
     return scaled, found._replace(q=optimal_moments(sites, sizes, model.prior_blocks), sites=sites)
 
 
-def by_blocks(model: SparseModel, X: Tensor, rows: Rows, found: Solution) -> Iterator[LeftOut]:
+def by_blocks(
+    model: SparseModel, X: Tensor, rows: Rows, found: Solution
+) -> Iterator[ErrorsLeftOut]:
     """Yield what predictions of rows from all others are like, by blocks."""
     noise, sizes = model.site_noise, model.features.blocks
     q = optimal_moments(found.sites, sizes, model.prior_blocks)
@@ -79,7 +81,7 @@ def by_blocks(model: SparseModel, X: Tensor, rows: Rows, found: Solution) -> Ite
 
 def leave_one_out(
     basis: Basis, y: Tensor, q: Marginals, joint: WeightMoments, noise: Tensor, weight: Tensor
-) -> LeftOut:
+) -> ErrorsLeftOut:
     """Return squares of errors with a row left out, and their variances.
 
     Of S draws of a row with features P_i, H = P_i (I + G)⁻¹P_iᵀ/(Sσ²) is their leverage, S by S:
@@ -102,10 +104,10 @@ def leave_one_out(
     of_f = S * noise[:, None, None] * (inverse @ H).diagonal(dim1=-2, dim2=-1)
     unexplained = by_row(q.var[0]) - explained.diagonal(dim1=-2, dim2=-1)
     var = (of_f + unexplained).mean(-1) + noise[:, None]
-    return LeftOut(error.mean(-1).square().mT, var.mT, error.var(-1, correction=0).mT, weight)
+    return ErrorsLeftOut(error.mean(-1).square().mT, var.mT, error.var(-1, correction=0).mT, weight)
 
 
-def variance_scale(blocks: Iterable[LeftOut], group: Group = ALONE) -> float:
+def variance_scale(blocks: Iterable[ErrorsLeftOut], group: Group = ALONE) -> float:
     """Return c with which squares have the mean Σ c·var + spread, relative to these.
 
     Sums are over the rows of the whole group. Without spread they are in closed form, and blocks

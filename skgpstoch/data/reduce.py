@@ -406,7 +406,7 @@ class TimeoutOfDeviceError(RuntimeError):
 # ---- the present one -----------------------------------------------------------------------------
 
 _CURRENT: ContextVar[Group] = ContextVar("group", default=ALONE)
-_PHASE: ContextVar[str] = ContextVar("phase", default="no phase was named")
+_PHASE: ContextVar[str] = ContextVar("phase", default="outside of fits")
 
 
 def current() -> Group:

@@ -28,7 +28,7 @@ from ..data.devices import (
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
-from ..data.reduce import ALONE, agreed, current
+from ..data.reduce import ALONE, agreed, current, doing
 from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
@@ -133,7 +133,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         if group is ALONE:
             self._validate_params()
         else:
-            check_alike(self, group, X)
+            with doing(f"{type(self).__name__}.fit, comparing parameters"):
+                check_alike(self, group, X)
         if isinstance(X, RowSource):
             fit_stored_rows(self, X, y, *of_rows)
             return self

@@ -140,7 +140,7 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
     told = group.gather(np.array([json.dumps(own)] if has_rows else [], dtype=object))
     if not len(told):
         raise ValueError(NO_ROWS)
-    group.check_same("Columns of X and y", own_or_first(own, told, has_rows))
+    group.check_same("Columns of X and y", in_words(own if has_rows else json.loads(told[0])))
     return data if data is not None else no_rows(estimator, json.loads(told[0]))
 
 
@@ -180,9 +180,13 @@ def plain_form(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def own_or_first(own: dict[str, Any], told: np.ndarray, has_rows: bool) -> str:
-    """Return what a rank says of its columns; one without rows agrees with the first."""
-    return json.dumps(own) if has_rows else str(told[0])
+def in_words(found: dict[str, Any]) -> str:
+    """Say which columns rows have, as users know them."""
+    names, shape = found["feature_names_in_"], found["_y_shape"]
+    of_X = f"X of shape (n, {found['n_features_in_']})" + (f": {', '.join(names)}" if names else "")
+    of_y = "" if shape is None else f", y of shape {('n', *shape)}".replace("'", "")
+    others = [name for name, _ in found["columns"] if name not in ("X", "y")]
+    return f"{of_X}{of_y}" + (f", with {', '.join(others)}" if others else "")
 
 
 def no_rows(estimator: Any, told: dict[str, Any]) -> Data:

@@ -32,6 +32,9 @@ HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
 LOOKS = 0.05
 """Share of the time that is left, after which a group looks at the clock again."""
 
+APART = 1e-4
+"""Difference between sums of ranks' parameters, absolute and as a share, that is no rounding."""
+
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
 
@@ -160,8 +163,8 @@ class Trainer:
         """An epoch and its evaluation; whether all is finite after it."""
         try:
             with self.undisturbed():
-                loss = self.run_epoch()
-                if not (math.isfinite(loss) and self.objective.is_finite()):
+                loss = self.told_loss(self.run_epoch())
+                if not math.isfinite(loss):
                     return False
                 self.history.loss_curve.append(loss)
                 is_due = self.is_due()
@@ -177,6 +180,31 @@ class Trainer:
             if self.checkpoint is not None and self.step == self.history.n_iter * self.n_batches:
                 self.checkpoint.save(self.safe)
         return True
+
+    def told_loss(self, loss: float) -> float:
+        """Return the loss that all ranks go by; NaN if there is any whose parameters are not sound.
+
+        Raises
+        ------
+        RuntimeError
+            On every rank, if their parameters are not the same, to rounding.
+        """
+        is_sound = math.isfinite(loss) and self.objective.is_finite()
+        if self.group.size == 1:
+            return loss if is_sound else math.nan
+        sizes = [each.detach().double().abs().sum().cpu() for each in self.objective.parameters()]
+        size = torch.stack([torch.tensor(loss, dtype=torch.float64), *sizes])
+        is_lost = torch.tensor([not is_sound], dtype=torch.float64)
+        self.group.max_(is_lost, most := size.clone(), least := -size)
+        if is_lost:
+            return math.nan
+        if (most + least > APART * (1.0 + most))[1:].any():
+            raise RuntimeError(
+                f"Parameters are not the same on all ranks after {self.history.n_iter + 1} epochs: "
+                "ranks have not done the same. Start all with the same versions of Python, torch "
+                "and skgpstoch, and let modules of your own draw by torch's global generator alone."
+            )
+        return float(most[0])
 
     def roll_back(self) -> None:
         """Return to a state that was sound, with half the learning rate."""
@@ -276,7 +304,8 @@ class Trainer:
 
     def score_last(self) -> None:
         """Score the current iterate if it is sound, unless it has been."""
-        if self.objective.is_finite() and self.history.n_iter not in self.history.scored_epochs:
+        is_lost = self.group.flag(not self.objective.is_finite())
+        if not is_lost and self.history.n_iter not in self.history.scored_epochs:
             with self.undisturbed():
                 self.score()
 
@@ -420,7 +449,7 @@ class Trainer:
             f"model is the best iterate so far. {AGAIN}",
             ConvergenceWarning,
         )
-        if not self.objective.is_finite():
+        if self.group.flag(not self.objective.is_finite()):
             self.load_state_dict(self.safe)
         self.score_last()
         self.history.status = "interrupted"

@@ -36,8 +36,9 @@ def predict_to(
         `ParquetRows`, `SequenceRows` or `ChunkRows`; what they know besides X is not looked at, but
         for exposures.
     path : str or Path
-        The file to write. Its columns are, of a regressor, `mean` and `std` (`mean_0`, ... of
-        several outputs); of a classifier `prediction` and, for each class c, `probability_c`.
+        The file to write, which replaces one that is there. Its columns are, of a regressor, `mean`
+        and `std` (`mean_0`, ... of several outputs); of a classifier `prediction` and, for each
+        class c, `probability_c`.
     coverage : float or None, default=None
         Probability of a central interval, whose ends are the columns `lower` and `upper`; None: no
         interval. Of regressors.
@@ -47,7 +48,8 @@ def predict_to(
     TypeError
         If rows are no such source.
     ValueError
-        If chunks are not what they should be, or `coverage` is given for a classifier.
+        If chunks are not what they should be, rows are read from the file to write, their
+        `transform` is not fitted, or `coverage` is given for a classifier.
 
     Examples
     --------
@@ -70,6 +72,13 @@ def predict_to(
         raise TypeError(
             f"rows must be ParquetRows, SequenceRows or ChunkRows, got {type(rows).__name__}: wrap "
             "an array by skgpstoch.data.SequenceRows(X), or call predict."
+        )
+    rows.check_path(path)
+    if rows.has_new_transform:
+        raise ValueError(
+            "The transform of rows must be fitted, or it would be fitted to the rows to predict "
+            f"for, got {rows.transform!r}. Give that of the rows that the model was fitted to: "
+            "transform=rows.transform_."
         )
     is_classifier = hasattr(estimator, "predict_proba")
     if coverage is not None and is_classifier:
@@ -126,4 +135,12 @@ def as_fitted(estimator: Any, names: list[str] | None, X: np.ndarray) -> Any:
         import pandas as pd
     except ImportError:
         return X  # which scikit-learn warns of
-    return pd.DataFrame(X, columns=names)
+    known = list(estimator.feature_names_in_)
+    frame = pd.DataFrame(X, columns=names)
+    if set(known) < set(names):
+        more = sorted(set(names) - set(known))
+        raise ValueError(
+            f"rows have columns that the model was not fitted to, {more}: name what is no feature, "
+            "such as target=..., or the features."
+        )
+    return frame[known] if set(known) == set(names) else frame

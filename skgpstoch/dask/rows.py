@@ -107,7 +107,10 @@ def partitioned(client: Client, columns: dict[str, Any]) -> Partitions:
 
 def persisted(client: Client, column: Any) -> list[Future]:
     """Return the partitions, which workers compute and keep."""
-    return list(client.compute(np.ravel(column.to_delayed()).tolist()))
+    parts = np.ravel(column.to_delayed())
+    if isinstance(column, dd.DataFrame | dd.Series) and len(parts) != column.npartitions:
+        parts = np.ravel(column.to_delayed(optimize_graph=False))  # as those of X, not fewer files
+    return list(client.compute(parts.tolist()))
 
 
 def lengths(client: Client, parts: list[Future]) -> list[int]:

@@ -59,7 +59,11 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
         try:
             X = transform.transform(X)
         except Exception as error:
-            raise ValueError(f"{where}: `transform` failed on X: {error}") from error
+            raise ValueError(
+                f"{where}: `transform` failed on X: {error}. One that was not fitted was fitted to "
+                "random rows, which need not have all that others have: give a fitted one, or one "
+                "that takes the unknown (handle_unknown='ignore')."
+            ) from error
         refuse_unstored(X, "What `transform` returns")
     else:
         try:
@@ -93,14 +97,17 @@ def names_out(transform: Any) -> list[str] | None:
 
 def fitted_transform(transform: Any, sample: Callable[[], tuple[Any, np.ndarray | None]]) -> Any:
     """Return a transformer that is fitted: itself, or a clone that was fitted on a sample."""
-    if transform is None:
-        return None
-    if not hasattr(transform, "transform"):
+    if transform is not None and not hasattr(transform, "transform"):
         raise TypeError(f"transform must have a method `transform`, got {transform!r}.")
+    return transform if is_fitted(transform) else clone(transform).fit(*sample())
+
+
+def is_fitted(transform: Any) -> bool:
+    """Tell whether a transformer, or none, is fitted."""
     try:
         check_is_fitted(transform)
     except NotFittedError:
-        return clone(transform).fit(*sample())
-    except TypeError:  # no estimator, but it has what is needed
-        return transform
-    return transform
+        return False
+    except TypeError:  # no estimator, which has what is needed
+        return True
+    return True

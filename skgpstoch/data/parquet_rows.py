@@ -107,6 +107,11 @@ class ParquetRows(RowSource):
         return sum(unit.n_rows for unit in self.units)
 
     @property
+    def files(self) -> list[str]:
+        """The files that are read."""
+        return list(dict.fromkeys(unit.path for unit in self.units))
+
+    @property
     def n_units(self) -> int:
         """How many row groups there are."""
         return len(self.units)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from .chunk import BESIDES_X, SAID, Chunk, as_target, checked
-from .chunk_inputs import Inputs, fitted_transform, inputs_of
+from .chunk_inputs import Inputs, fitted_transform, inputs_of, is_fitted
 from .read_ahead import read_ahead
 from .row_sample import SmallestHashes
 from .shuffle_buffer import mixed
@@ -72,6 +72,11 @@ class RowSource(ABC):
         """Names of the columns of X before the transformation, if there are any."""
         return None
 
+    @property
+    def files(self) -> list[str]:
+        """The files that are read, as far as they are known."""
+        return []
+
     # ---- what X is -----------------------------------------------------------------------------
 
     @cached_property
@@ -92,6 +97,16 @@ class RowSource(ABC):
         self.check_inputs()
         transform = fitted_transform(self.transform, self.sample_stored)
         return inputs_of(transform, self.example.X, self.stored_names, self.example.where)
+
+    @property
+    def transform_(self) -> Any:
+        """The fitted transformer, for other rows: `ParquetRows(new, transform=rows.transform_)`."""
+        return self.inputs.transform
+
+    @property
+    def has_new_transform(self) -> bool:
+        """Whether the transformer would be fitted to these rows, and has not been so far."""
+        return "inputs" not in vars(self) and not is_fitted(self.transform)
 
     def check_inputs(self) -> None:
         """Raise a ValueError if what is stored cannot be X as it is, and is not transformed."""
@@ -121,6 +136,22 @@ class RowSource(ABC):
         if sample is None:
             raise ValueError(f"{self!r} has no rows of positive weight to fit `transform` on.")
         return sample.X, sample.y
+
+    def check_has_target(self) -> None:
+        """Raise a ValueError if nothing is to be learned from these rows."""
+        if self.example.y is None:
+            raise ValueError(
+                f"{self!r} must have a y to fit to: name its column, target=..., of ParquetRows, "
+                "or give y to SequenceRows, or in each chunk of ChunkRows."
+            )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """Raise a TypeError, where an array is asked for."""
+        raise TypeError(
+            f"{self!r} is read in chunks, and is no array. Estimators that learn by minibatches "
+            "fit to it, and skgpstoch.predict_to(model, rows, path) predicts for it; pipelines, "
+            "searches and others do not take it. What makes X of it is its parameter `transform`."
+        )
 
     # ---- passes --------------------------------------------------------------------------------
 
@@ -182,13 +213,35 @@ class RowSource(ABC):
         Parameters
         ----------
         path : str or Path
-            The file to write.
+            The file to write, which replaces one that is there.
         seed : int, default=0
             Of the order.
+
+        Raises
+        ------
+        ValueError
+            If these rows are read from that file.
         """
         from .bucket_shuffle import shuffle_tables  # needs pyarrow
 
+        self.check_path(path)
         shuffle_tables(self.tables(), self.count(), Path(path), seed, self.buffer_rows)
+
+    def check_path(self, path: str | Path) -> None:
+        """Raise an error if a file cannot be written there, or these rows are read from it."""
+        target = Path(path)
+        if any(target.resolve() == Path(name).resolve() for name in self.files):
+            raise ValueError(
+                f"path must be another file than those that are read, got {str(target)!r}, which "
+                "would be lost."
+            )
+        if target.is_dir():
+            raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}.")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(
+                f"path must be in a folder that there is, got {str(target)!r}: make "
+                f"{str(target.parent)!r} first."
+            )
 
     def tables(self) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield row numbers and pyarrow tables of all that is stored, in order."""
@@ -211,6 +264,16 @@ class RowSource(ABC):
         if self.transform is not None:  # else they follow from the first rows, where X is numbers
             vars(part).update(inputs=self.inputs)
         return part
+
+
+def is_source(X: Any) -> bool:
+    """Tell whether X is a source of rows; the name of a file is a TypeError."""
+    if isinstance(X, str | Path):
+        raise TypeError(
+            f"X must be an array, a frame or a source of rows, got {X!r}: read files by "
+            "skgpstoch.data.ParquetRows(paths, target=...)."
+        )
+    return isinstance(X, RowSource)
 
 
 def positive(value: Any, name: str) -> int:

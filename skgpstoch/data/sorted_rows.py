@@ -140,14 +140,15 @@ def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:
         return
     chance = (n_chunks - 1) / (n_rows - 1)  # what chunks of random rows explain
     explained = (blocks.explained() - chance) / (1.0 - chance)
-    in_buffer = 1.0 if source.n_units is None else source.buffer_rows * source.n_units / n_rows
-    if explained <= MOST_EXPLAINED * max(in_buffer, 1.0):
+    held = source.buffer_rows / n_rows  # share of the rows
+    in_buffer = 1.0 if source.n_units is None else held * source.n_units
+    if explained * (1.0 - held) <= MOST_EXPLAINED * max(in_buffer, 1.0):
         return
     warn(
         f"Rows seem to be sorted: which of {n_chunks} chunks a row is in explains "
         f"{explained:.0%} of the variance of y (or of its square), and the shuffle buffer holds "
-        f"{source.buffer_rows:,} of {n_rows:,} rows, so that minibatches are no random samples. "
-        "Write them in random order once, by rows.shuffle_to(path), and fit to that file; or raise "
-        "buffer_rows.",
+        f"{source.buffer_rows:,} of {n_rows:,} rows, so that minibatches are no random samples: "
+        "predictions, and intervals above all, can be useless. Write them in random order once, by "
+        "rows.shuffle_to(path), and fit to that file; or raise buffer_rows.",
         about="sorted rows",
     )

@@ -19,7 +19,7 @@ from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
 from ..data.findings import Diagnosis
 from ..data.reduce import ALONE, current
-from ..data.row_source import RowSource
+from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
@@ -194,7 +194,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
-        if isinstance(X, RowSource):
+        if is_source(X):
             fit_stored(self, X, y, sample_weight)
             return self
         if (group := current()) is not ALONE:

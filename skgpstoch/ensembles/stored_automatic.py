@@ -25,6 +25,7 @@ from ..data.row_hash import row_hashes
 from ..data.row_sample import SmallestHashes, smallest_of
 from ..data.row_source import RowSource, refuse_other_columns
 from ..data.rows import Data
+from ..data.stored import is_frame
 from ..data.table_scan import Held, held_by, merged, read_as
 from ..data.table_shares import of_every_rank
 from ..data.tables import TableEncoder
@@ -49,10 +50,13 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
         check_alike(automatic, group, source)
         with agreed(group):
             check_numbers(automatic)
+            source.check_has_target()
             refuse_given(y, sample_weight)
         stored = StoredSample.of(automatic, group, source)
     sample = stored.sample
     rows = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    if not is_frame(sample.X) and source.feature_names is not None:
+        automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
     def task(n_parts: int) -> Fits:
         return Fits(automatic, sample.X, sample.y, n_parts)

@@ -29,7 +29,7 @@ from ..data.devices import (
 from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.reduce import ALONE, agreed, current, doing
-from ..data.row_source import RowSource
+from ..data.row_source import is_source
 from ..data.rows import Data, Rows, inverse_order
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
@@ -135,7 +135,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         else:
             with doing(f"{type(self).__name__}.fit, comparing parameters"):
                 check_alike(self, group, X)
-        if isinstance(X, RowSource):
+        if is_source(X):
             fit_stored_rows(self, X, y, *of_rows)
             return self
         if group is not ALONE:

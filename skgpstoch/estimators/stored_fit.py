@@ -166,6 +166,7 @@ def first_pass(estimator: Any, group: Group, source: RowSource) -> FirstPass:
     """Read the rows once, each rank its own."""
     seed = int(group.first(sampling_seed(estimator)))
     with agreed(group):
+        source.check_has_target()
         part = source if group is ALONE else source.share(group.rank, group.size)
         n_sample = most_sampled(source.n_features)
         found = scan(part, n_sample, seed, classes=is_classifier(estimator))

@@ -1,0 +1,103 @@
+"""Sources of rows where arrays, other files or fitted transformers are asked for."""
+
+import numpy as np
+import pytest
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, predict_to
+from skgpstoch.data import ParquetRows, SequenceRows
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+X = np.random.default_rng(0).normal(size=(300, 2))
+Y = X[:, 0] + 0.1 * X[:, 1]
+MODEL = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y}).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_rows_are_not_written_over_the_file_that_they_are_read_from(path, linked):
+    target = path
+    if linked:
+        target = path.with_name("link.parquet")
+        target.symlink_to(path)
+    rows = ParquetRows(path, "y")
+    model = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0).fit(rows)
+    with pytest.raises(ValueError, match="another file"):
+        predict_to(model, rows, target)
+    with pytest.raises(ValueError, match="another file"):
+        rows.shuffle_to(target)
+    assert len(pd.read_parquet(path)) == 300
+
+
+def test_where_nothing_can_be_written_is_seen_first(path):
+    rows = ParquetRows(path, "y")
+    with pytest.raises(FileNotFoundError, match=r"make '.*none' first"):
+        rows.shuffle_to(path.parent / "none" / "a.parquet")
+    with pytest.raises(IsADirectoryError, match="must be a file"):
+        rows.shuffle_to(path.parent)
+
+
+def test_new_rows_are_transformed_as_those_of_the_fit(path):
+    rows = ParquetRows(path, "y", transform=StandardScaler())
+    model = SVGPRegressor(n_inducing=10, random_state=0).fit(rows)
+    new = path.with_name("new.parquet")
+    pd.DataFrame({"a": X[:50, 0] + 1.0, "b": X[:50, 1], "y": Y[:50]}).to_parquet(new)
+    out = path.with_name("out.parquet")
+    with pytest.raises(ValueError, match=r"transform=rows\.transform_"):
+        predict_to(model, ParquetRows(new, "y", transform=StandardScaler()), out)
+    predict_to(model, ParquetRows(new, "y", transform=rows.transform_), out)
+    Z = rows.transform_.transform(pd.read_parquet(new)[["a", "b"]])
+    expected = model.predict(pd.DataFrame(Z, columns=["a", "b"]))
+    np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
+
+
+def test_predictions_are_for_columns_by_name(path):
+    model = SVGPRegressor(n_inducing=10, random_state=0).fit(ParquetRows(path, "y"))
+    other, out = path.with_name("other.parquet"), path.with_name("out.parquet")
+    pd.DataFrame({"b": X[:, 1], "a": X[:, 0]}).to_parquet(other)
+    predict_to(model, ParquetRows(other), out)
+    expected = model.predict(pd.DataFrame(X, columns=["a", "b"]))
+    np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
+    with pytest.raises(ValueError, match=r"not fitted to, \['y'\]: name"):
+        predict_to(model, ParquetRows(path), out)
+
+
+def test_defaults_know_the_names_of_stored_columns(path):
+    model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(ParquetRows(path, "y"))
+    assert list(model.feature_names_in_) == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(pd.DataFrame(X[:, ::-1], columns=["b", "a"]))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rows, model: model.predict(rows),
+        lambda rows, model: model.predict_interval(rows),
+        lambda rows, model: make_pipeline(StandardScaler(), MODEL).fit(rows),
+        lambda rows, model: GridSearchCV(MODEL, {"n_inducing": [5]}).fit(rows),
+    ],
+)
+def test_what_needs_arrays_says_what_to_do(use):
+    rows = SequenceRows(X, Y)
+    model = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0).fit(X, Y)
+    with pytest.raises(TypeError, match="predict_to"):
+        use(rows, model)
+
+
+@pytest.mark.parametrize("model", [MODEL, AutoGaussianProcessRegressor()])
+def test_a_target_must_be_named(path, model):
+    with pytest.raises(ValueError, match="must have a y to fit to: name its column"):
+        model.fit(ParquetRows(path))
+    with pytest.raises(TypeError, match="read files by"):
+        model.fit(str(path))

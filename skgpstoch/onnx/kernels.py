@@ -136,6 +136,16 @@ def _(kernel: k.WhiteNoise, X: Value) -> Value:
     return X.graph.constant(np.full((1, 1), float(number(kernel.noise_level))))
 
 
+@covariance.register
+def _(kernel: k.Tied, X: Value, Z: np.ndarray) -> Value:
+    return covariance(kernel.kernel, X, Z)
+
+
+@variance.register
+def _(kernel: k.Tied, X: Value) -> Value:
+    return variance(kernel.kernel, X)
+
+
 @covariance.register(sk.Sum)
 @covariance.register(k.Sum)
 def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:

@@ -17,7 +17,7 @@ from ...data.arrays import Scaling
 from ...data.devices import HOST
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
-from ...kernels import contains, join_white_noise, to_sklearn
+from ...kernels import TiedKernel, contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
 from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel
 from ...recipes.plan import Plan, Sizes
@@ -246,7 +246,7 @@ def has_free_scale(kernel: sk.Kernel) -> bool:
         return has_free_scale(kernel.k1) and has_free_scale(kernel.k2)
     if isinstance(kernel, sk.Product):
         return has_free_scale(kernel.k1) or has_free_scale(kernel.k2)
-    if isinstance(kernel, sk.Exponentiation):
+    if isinstance(kernel, sk.Exponentiation | TiedKernel):
         return has_free_scale(kernel.kernel)
     return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
 

@@ -1,9 +1,9 @@
 """Xu, Yin, Zhang, Luo and Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
 regression with cross-validation and non-linearly constrained ADMM", table 1.
 
-Draws from SE, LP and SE+LP processes on [0, 10], from 1,000 rows on [0, 20]; noise variance 0.1, which is
-known, and 20 test rows. The paper says neither where searches start nor what was drawn from which
-seed: here all methods of a trial start from the same kernel, off the truth.
+Draws from SE, LP and SE+LP processes on [0, 10], from 1,000 rows on [0, 20]; noise variance 0.1,
+which is known, and 20 test rows. The paper does not say where searches start: here all methods of a
+trial start from the same kernel, off the truth.
 
 A cell is a kernel, n and a method: the published GPCV-ADMM (two folds, each by itself, θ averaged)
 stands beside algorithm 1 by hold-out and by two folds, and the joint solver; GPML beside ours by

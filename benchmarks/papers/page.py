@@ -24,8 +24,9 @@ CSV beside the printed figure, with commit, versions, seed and seconds:
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
 
 A cell is *reproduced* if its figure lies within two published deviations of the printed one, or is
-better; an estimate of what is known, if it lies within two of the truth. Otherwise it is *missed*. Ours are of one split and one seed unless said, the printed ones
-means over splits. ``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
+better; an estimate of what is known, if it lies within two of the truth. Otherwise it is *missed*.
+Ours are of one split and one seed unless said, the printed ones means over splits.
+``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
 """
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
-from torch import Tensor
+from torch import Tensor, nn
 
 from .expressions import MODULES, Kernel, from_sklearn
 
@@ -73,7 +73,7 @@ class TiedKernel(sk.Kernel):
             )
         if len(named) > len(set(named)):
             raise ValueError(f"ties must have each name once, got {self.ties}.")
-        order, leaders = list(sizes), {}
+        order, leaders = list(sizes), dict[str, str]()
         for tie in self.ties:
             first, *others = sorted(tie, key=order.index)
             if len({sizes[name] for name in tie}) > 1:
@@ -118,13 +118,15 @@ class TiedKernel(sk.Kernel):
 
     def _columns(self, whole: sk.Kernel) -> np.ndarray:
         """Return of each of the expression's θ which one of these it is."""
-        leaders, sizes, columns = self.leaders(), {}, []
+        leaders, first, n_dims = self.leaders(), dict[str, int](), 0
+        columns: list[int] = []
         for h in whole.hyperparameters:
             if not h.fixed:
                 if h.name not in leaders:
-                    sizes[h.name] = sum(map(len, sizes.values())) + np.arange(h.n_elements)
-                columns.append(sizes[leaders.get(h.name, h.name)])
-        return np.concatenate(columns) if columns else np.empty(0, dtype=int)
+                    first[h.name], n_dims = n_dims, n_dims + h.n_elements
+                start = first[leaders.get(h.name, h.name)]
+                columns += range(start, start + h.n_elements)
+        return np.array(columns, dtype=int)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
         """Return k(X, Y), and its gradient by θ if asked."""
@@ -164,7 +166,7 @@ class Tied(Kernel):
             owner, attribute = self._place(name)
             setattr(owner, attribute, getattr(*self._place(leader)))
 
-    def _place(self, name: str) -> tuple[Kernel, str]:
+    def _place(self, name: str) -> tuple[nn.Module, str]:
         """Return the part of the expression, and the name there, of a hyper-parameter."""
         *path, last = name.split("__")
         return self.kernel.get_submodule(".".join(path)), f"log_{last}"

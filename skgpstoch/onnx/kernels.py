@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
-from ..kernels import contains, from_sklearn
+from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
 from .graph import Value
 from .refusals import CannotExport
@@ -137,12 +137,12 @@ def _(kernel: k.WhiteNoise, X: Value) -> Value:
 
 
 @covariance.register
-def _(kernel: k.Tied, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: Tied, X: Value, Z: np.ndarray) -> Value:
     return covariance(kernel.kernel, X, Z)
 
 
 @variance.register
-def _(kernel: k.Tied, X: Value) -> Value:
+def _(kernel: Tied, X: Value) -> Value:
     return variance(kernel.kernel, X)
 
 

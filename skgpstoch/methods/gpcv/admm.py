@@ -9,15 +9,16 @@ alternating direction method of multipliers (11):
     z ← argmin L_ρ(θ, z, λ)          conjugate gradients (13, 14)
     λ ← λ + ρ′(C(θ)z − y_T)
 
-While z stays, θ can hardly move: the loss and the constraint both hold it. With the paper's setting,
-ρ = 5, λ = 1 and z from a perturbed θ, a hundred iterations end at the θ that z was made from, and
-with z and λ that suit θ they go from l = 0.25 to 0.31, where 0.51 is best; no other ρ is enough.
-``solver="coordinate"`` relaxes these steps by secants, with λ of which z is the best, and ends at
-the optimum in ten to thirty (:mod:`skgpstoch.methods.gpcv.coordinates`). ``solver="joint"`` takes
-the first two as one problem, θ ← argmin min_z L_ρ, by L-BFGS whose every evaluation finds the best
-z anew, from the last one. As ∂L_ρ/∂z is 0 there, the gradient by θ is the one at fixed z. That is
-the method of multipliers, to which Theorem 1 applies; ρ grows tenfold where the gap does not shrink
-fourfold.
+While z stays, θ can hardly move: the loss and the constraint both hold it. With the paper's own
+setting, ρ = 5, λ = 1 and z from a perturbed θ, a hundred iterations end at the θ that z was made
+from, and with z and λ that suit θ they go from l = 0.25 to 0.31, where 0.51 is best; no other ρ is
+enough. ``solver="coordinate"`` relaxes these steps by secants, with the λ of which z is the best,
+and ends at the optimum in ten to thirty (:mod:`skgpstoch.methods.gpcv.coordinates`).
+
+``solver="joint"`` takes the first two as one problem, θ ← argmin min_z L_ρ, by L-BFGS whose every
+evaluation finds the best z anew, from the last one. As ∂L_ρ/∂z is 0 there, the gradient by θ is the
+one at fixed z. That is the method of multipliers, to which Theorem 1 applies; ρ grows tenfold where
+the gap does not shrink fourfold.
 
 K folds are hold-outs of their own whose θ are averaged ("naive"), or have one θ, at which the sum
 of their losses is least ("consensus", eq. 15). The paper's local copies of θ (eq. 16) are

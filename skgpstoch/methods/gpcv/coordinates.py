@@ -25,7 +25,7 @@ Evaluate = Callable[[Tensor, bool], tuple[Tensor, Tensor]]
 SEARCHES = 50  # by Armijo's rule, for a coordinate
 ARMIJO, SHORTER, LEAST_SHORTER = 0.1, 0.5, 0.01
 SHORTEST_STEP = 1e-9  # of log θ, where a search ends
-LONGEST_STEP = 0.5  # of log θ, after relaxation: slopes say nothing of what is farther
+FARTHEST_STEP = 0.5  # of log θ, after relaxation: slopes say nothing of what is farther
 LEAST_CHANGE, MOST_CHANGE = 0.3, 2.0  # of ω
 MOST_RELAXATION = 1e6
 
@@ -101,5 +101,5 @@ def next_pace(pace: Tensor, slope: Tensor) -> Tensor:
 
 def relaxed(theta: Tensor, target: Tensor, pace: Tensor, bounds: Tensor) -> Tensor:
     """Return θ after a step to a target, ω times as long, (D,)."""
-    step = (pace[1] * (target - theta)).clamp(-LONGEST_STEP, LONGEST_STEP)
+    step = (pace[1] * (target - theta)).clamp(-FARTHEST_STEP, FARTHEST_STEP)
     return (theta + step).clamp(*bounds.T)

@@ -29,9 +29,9 @@ N_TEST = 20
 TRIALS = 20
 NAMES = ("l", "p", "l2")  # of estimates, in the order of the columns
 ADMM: dict[str, dict[str, Any]] = {
-    "ADMM, hold-out": {"solver": "coordinate", "scheme": "holdout"},
-    "ADMM, two folds": {"solver": "coordinate", "scheme": "naive"},
-    "joint, two folds": {"solver": "joint", "scheme": "naive"},
+    "ADMM hold-out": {"solver": "coordinate", "scheme": "holdout"},
+    "ADMM two folds": {"solver": "coordinate", "scheme": "naive"},
+    "joint two folds": {"solver": "joint", "scheme": "naive"},
 }
 
 

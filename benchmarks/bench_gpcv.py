@@ -98,7 +98,7 @@ def scaling(args: argparse.Namespace, n: int) -> list[Row]:
     X, y, _, _ = (torch.from_numpy(a) for a in drawn(RBF(0.5), n, args.seed))
     one = torch.ones(n, 1, dtype=torch.float64)
     nothing = torch.empty(0, 1, dtype=torch.float64)
-    local = Local(Fold(X, y[:, None], one, n // 2), nothing, nothing)
+    local = Local(Fold(X, y[:, None], one, n // 2), *[nothing] * 3)
     options = Options(
         kernel=RBF(0.5),
         noise_variance=NOISE,

@@ -10,12 +10,21 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor as SklearnGP
 from sklearn.gaussian_process import kernels as sk
 from torch.func import functional_call
 
-from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor, kernels
+from skgpstoch import (
+    GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPRegressor,
+    kernels,
+    load,
+)
 from skgpstoch.features.fourier import has_features
 from skgpstoch.kernels import (
+    TiedKernel,
     expressions,
     from_sklearn,
     join_white_noise,
@@ -56,7 +65,21 @@ def random_expression(rng, depth=3):
     return k1 + k2 if operator < 3 else k1 * k2
 
 
+LP = sk.ExpSineSquared(0.7, 1.3) * sk.RBF(0.7)  # of one length-scale, tied
+TIED = [
+    2.0 * TiedKernel(LP, [("k1__length_scale", "k2__length_scale")]),
+    TiedKernel(
+        sk.RBF([0.5, 1.0, 2.0]) + 0.4 * sk.Matern([0.5, 1.0, 2.0], nu=1.5) + 0.4,
+        [("k1__k2__k2__length_scale", "k1__k1__length_scale"), ("k2__constant_value",)],
+    )
+    + sk.RBF(),
+    TiedKernel(
+        sk.RBF(0.5, "fixed") * sk.DotProduct(0.3) + sk.RBF(0.5, "fixed"),
+        [("k1__k1__length_scale", "k2__length_scale")],
+    ),
+]
 EXPRESSIONS = [
+    *TIED,
     sk.RationalQuadratic(0.9, 1.7) ** 1.5,
     *(random_expression(np.random.default_rng(seed)) for seed in range(20)),
 ]
@@ -133,7 +156,9 @@ def test_round_trip(kernel):
     before, after = kernel.get_params(), fitted.get_params()
     assert before.keys() == after.keys()
     for name, value in before.items():
-        if isinstance(value, (float, list)):
+        if name.endswith("ties"):
+            assert after[name] == value
+        elif isinstance(value, (float, list)):
             assert_allclose(np.squeeze(after[name]), np.squeeze(value), rtol=1e-12)
 
 
@@ -490,6 +515,7 @@ SUMS_OF_PRODUCTS = [
     sk.DotProduct(0.3) * sk.RBF(1.1) + sk.RBF(1.1),
 ]
 WITH_A_GRAPH = [
+    *TIED,
     (2.0 * sk.RBF(0.7)) ** 2,
     sk.WhiteKernel(0.3) * sk.DotProduct(0.6) + sk.RBF(0.7),
     (sk.RBF(0.7) + sk.RBF(2.0)) * (sk.DotProduct(0.6) + C(0.5)),
@@ -536,3 +562,70 @@ def test_length_scales_of_other_columns_are_refused():
     covariance = matrices.covariance_of(sk.RBF([1.0, 2.0]), np.zeros((5, 3)), torch.device("cpu"))
     with pytest.raises(ValueError, match=r"one entry per column of X \(3\), got 2"):
         covariance.gram_(covariance.empty())
+
+
+# ---- hyper-parameters that parts share -----------------------------------------------------------
+
+
+def test_a_tied_hyper_parameter_is_all_of_those_that_it_stands_for(X):
+    """Values are those of the parts, and the slope is the sum of theirs."""
+    apart = sk.ExpSineSquared(0.7, 1.3) * sk.RBF(0.2, (1e-3, 5.0))
+    tied = TiedKernel(apart, [("k2__length_scale", "k1__length_scale")])
+    whole = sk.ExpSineSquared(0.7, 1.3) * sk.RBF(0.7)
+    assert tied.n_dims == 2
+    assert_allclose(np.exp(tied.theta), [0.7, 1.3])
+    assert_allclose(np.exp(tied.bounds), [[1e-5, 1e5]] * 2)  # of the first one
+    (K, slopes), (expected, parts) = tied(X, eval_gradient=True), whole(X, eval_gradient=True)
+    assert_allclose(K, expected, rtol=1e-12)
+    l1, p, l2 = np.moveaxis(parts, 2, 0)
+    assert_allclose(slopes, np.stack([l1 + l2, p], 2), rtol=1e-12, atol=1e-12)
+    moved = tied.clone_with_theta(np.log([2.0, 3.0]))
+    assert moved.kernel.k1.length_scale == moved.kernel.k2.length_scale == pytest.approx(2.0)
+    assert apart.k2.length_scale == 0.2
+    assert clone(tied) == tied
+
+
+def test_a_tied_parameter_is_one_in_torch_and_stays_so():
+    module = from_sklearn(2.0 * TiedKernel(LP, [("k1__length_scale", "k2__length_scale")]))
+    for found in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        inner = found.k2.kernel
+        assert inner.k1.log_length_scale is inner.k2.log_length_scale
+        assert len(list(found.parameters())) == len(found.theta) == 3
+
+
+@pytest.mark.parametrize(
+    ("ties", "message"),
+    [
+        ([("k1__length_scale", "k2__nu")], r"got \['k2__nu'\]"),
+        ([("k1__length_scale", "k2__length_scale")] * 2, "each name once"),
+    ],
+)
+def test_ties_are_checked(ties, message):
+    with pytest.raises(ValueError, match=message):
+        from_sklearn(TiedKernel(LP, ties))
+    with pytest.raises(ValueError, match="of one length"):
+        TiedKernel(
+            sk.RBF([1.0, 2.0]) + sk.RBF(), [("k1__length_scale", "k2__length_scale")]
+        ).leaders()
+
+
+def test_a_model_of_a_tied_kernel_is_kept(tmp_path, X):
+    """Another estimator's evidence at the same θ is scikit-learn's, and a file has all of it."""
+    kernel = TIED[0] + sk.WhiteKernel(0.1)
+    y = np.sin(X[:, 0])
+    ours, theirs = (
+        cls(kernel, optimizer=None).fit(X[:, :1], y)
+        for cls in (GaussianProcessRegressor, SklearnGP)
+    )
+    theta = kernel.theta
+    found, slope = ours.log_marginal_likelihood(theta, eval_gradient=True)
+    expected, by_sklearn = theirs.log_marginal_likelihood(theta, eval_gradient=True)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert_allclose(slope, by_sklearn, rtol=1e-7)
+    ours.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.kernel_ == ours.kernel_
+    assert_allclose(loaded.predict(X[:, :1]), ours.predict(X[:, :1]), rtol=1e-12)
+    assert_allclose(
+        loaded.log_marginal_likelihood(theta), ours.log_marginal_likelihood(theta), rtol=1e-12
+    )

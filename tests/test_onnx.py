@@ -39,6 +39,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.kernels import TiedKernel
 from skgpstoch.likelihoods import Bernoulli, Poisson
 
 pytest.importorskip("onnx")
@@ -114,6 +115,7 @@ KERNELS = [
     2.0 * k.RationalQuadratic(alpha=0.5) + k.ConstantKernel(0.5),
     k.RBF() * k.ExpSineSquared(1.0, 3.0) + k.DotProduct(),
     k.RBF() ** 2 + k.DotProduct() ** 2,
+    TiedKernel(k.RBF() + k.Matern(), [("k1__length_scale", "k2__length_scale")]),
 ]
 
 

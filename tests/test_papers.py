@@ -29,6 +29,13 @@ def test_a_figure_is_reproduced_within_two_deviations_or_better(measure, figure,
     assert TABLE.verdict(CELL, {measure: figure}, measure) == verdict
 
 
+@pytest.mark.parametrize(("figure", "verdict"), [("0.54", "reproduced"), ("0.67", "missed")])
+def test_an_estimate_is_reproduced_within_two_deviations_of_the_truth(figure, verdict):
+    table = Table("gpcv", "1", "", {"l": "true"}, lambda cell, data, seed: {})
+    cell = {"l": "0.34", "l_deviation": "0.08", "l_truth": "0.5"}
+    assert table.verdict(cell, {"l": figure}, "l") == verdict
+
+
 def test_a_cell_that_is_not_there_is_not_run():
     assert TABLE.verdict(CELL, None, "nlml") == "not run"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import scgd
+from . import gpcv, scgd
 from .tables import Table
 
 
@@ -21,5 +21,10 @@ PAPERS = {
         "Shoham and Avron, *Unbiased Stochastic Optimization for Gaussian Processes on Finite "
         "Dimensional RKHS*",
         scgd.TABLES,
+    ),
+    "gpcv": Paper(
+        "Xu, Yin, Zhang, Luo and Cui, *A General O(n²) Hyper-Parameter Optimization for Gaussian "
+        "Process Regression with Cross-Validation and Non-linearly Constrained ADMM*",
+        gpcv.TABLES,
     ),
 }

@@ -24,8 +24,9 @@ CSV beside the printed figure, with commit, versions, seed and seconds:
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
 
 A cell is *reproduced* if its figure lies within two published deviations of the printed one, or is
-better; otherwise it is *missed*. Ours are of one split and one seed unless said, the printed ones
-means over splits. ``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
+better; an estimate of what is known, if it lies within two of the truth. Otherwise it is *missed*.
+Ours are of one split and one seed unless said, the printed ones means over splits.
+``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
 """
 
 
@@ -49,7 +50,8 @@ def page() -> Iterator[str]:
 def _summary(paper: Paper) -> Iterator[list[str]]:
     for table in paper.tables.values():
         for measure in table.measures:
-            verdicts = [_verdict(table, cell, measure) for cell in table.published()]
+            cells = [cell for cell in table.published() if cell[measure]]
+            verdicts = [_verdict(table, cell, measure) for cell in cells]
             found = Counter(verdicts)
             counts = [str(found[name]) for name in ("reproduced", "missed", "not run")]
             title = f"{paper.citation.split(',')[0]}, {table.title}"
@@ -73,7 +75,7 @@ def _line(table: Table, cell: Cell) -> list[str]:
         figures.append(f"{float(here):.3f}" if here else "")
         spread = cell[measure + DEVIATION]
         figures.append(cell[measure] + (f" ± {spread}" if spread else ""))
-    verdicts = [_verdict(table, cell, measure) for measure in table.measures]
+    verdicts = [_verdict(table, cell, measure) for measure in table.measures if cell[measure]]
     return [*table.key(cell), *figures, ", ".join(dict.fromkeys(verdicts))]
 
 

@@ -22,6 +22,7 @@ from .expressions import (
     split_white_noise,
     to_sklearn,
 )
+from .tied import Tied, TiedKernel
 
 __all__ = [
     "RBF",
@@ -35,6 +36,8 @@ __all__ = [
     "Radial",
     "RationalQuadratic",
     "Sum",
+    "Tied",
+    "TiedKernel",
     "UnsupportedKernelError",
     "WhiteNoise",
     "check_length_scales",

@@ -91,10 +91,13 @@ class Kernel(Module, ABC):
             parameter.clamp_(low, high)
 
     def _free(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of a free log-parameter and its log-bounds, in the order of ``theta``."""
-        for module in self.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                yield parameter, getattr(module, f"{name}_bounds")
+        """Pairs of a free log-parameter and its log-bounds, in the order of ``theta``.
+
+        A tied one belongs to several modules, and counts once.
+        """
+        for name, parameter in self.named_parameters():
+            path, _, last = name.rpartition(".")
+            yield parameter, getattr(self.get_submodule(path), f"{last}_bounds")
 
 
 class _Leaf(Kernel):
@@ -313,7 +316,8 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
         An expression of RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct,
-        ConstantKernel and WhiteKernel with ``+``, ``*`` and ``**``. It is not changed.
+        ConstantKernel and WhiteKernel with ``+``, ``*`` and ``**``, and of :class:`TiedKernel`. It
+        is not changed.
     dtype : torch.dtype, default=torch.float64
         Of the log-hyper-parameters; a covariance has the dtype of its inputs.
 

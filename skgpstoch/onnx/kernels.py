@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
-from ..kernels import contains, from_sklearn
+from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
 from .graph import Value
 from .refusals import CannotExport
@@ -134,6 +134,16 @@ def _(kernel: k.WhiteNoise, X: Value, Z: np.ndarray) -> Value:
 @variance.register
 def _(kernel: k.WhiteNoise, X: Value) -> Value:
     return X.graph.constant(np.full((1, 1), float(number(kernel.noise_level))))
+
+
+@covariance.register
+def _(kernel: Tied, X: Value, Z: np.ndarray) -> Value:
+    return covariance(kernel.kernel, X, Z)
+
+
+@variance.register
+def _(kernel: Tied, X: Value) -> Value:
+    return variance(kernel.kernel, X)
 
 
 @covariance.register(sk.Sum)

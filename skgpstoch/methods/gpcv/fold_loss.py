@@ -16,6 +16,7 @@ the errors e = y_V − K_VT z instead: with G = C⁻¹K_TV, each product with C�
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -107,10 +108,10 @@ class FoldLoss:
         self.noise_T = self.noise / fold.weight[:T]  # (T, 1)
         self.weight_V = fold.weight[T:]
         self.covariances = KernelRows(self.kernel, fold.X, fold.X[:T], keeps)
-        self.inverse = self.preconditioner()
 
+    @functools.cached_property
     @torch.no_grad()
-    def preconditioner(self) -> Product:
+    def inverse(self) -> Product:
         """Return V ↦ C⁻¹V, or an approximation."""
         X = self.fold.X[: len(self.y_T)].double()
         if len(X) > DENSE_ROWS:

@@ -18,6 +18,7 @@ from ...data.devices import HOST
 from ...maths.linalg import NotPositiveDefiniteError
 from ...maths.modules import Module
 from ...training.projected_lbfgs import BoundedLBFGS
+from .coordinates import coordinate_step, first_pace, next_pace, relaxed
 from .fold_loss import Fold, FoldLoss
 
 ITERATIONS = 50  # of L-BFGS in an iteration of ADMM
@@ -28,10 +29,9 @@ GAP_ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 RHO_GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
+LOCAL = ("z", "dual", "residual")  # of a fold, besides its rows
 RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
 SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
-COORDINATE_ARMIJO, SHORTER = 0.5, 0.5
-SHORTEST_SHARE = 1e-9  # share of the first step, where a line search ends
 FAILURES = (
     NotPositiveDefiniteError,
     torch.linalg.LinAlgError,
@@ -61,6 +61,7 @@ class Local(NamedTuple):
     fold: Fold
     z: Tensor  # (T, P)
     dual: Tensor  # λ, (T, P)
+    residual: Tensor  # Cz − y_T of this z, by which λ is yet to be raised, (T, P)
 
 
 class Found(NamedTuple):
@@ -69,7 +70,6 @@ class Found(NamedTuple):
     value: float = math.inf  # L_ρ
     loss: float = math.inf  # squared error
     gap: float = math.inf  # ‖Cz − y_T‖/‖y_T‖
-    residual: Tensor = NOTHING  # Cz − y_T
     slope: Tensor = NOTHING  # ∂L_ρ/∂θ, (D,)
     local: Local | None = None
     ended: bool = True  # whether conjugate gradients did
@@ -89,6 +89,7 @@ class State(NamedTuple):
     diverged: bool = False
     ended: bool = True  # whether conjugate gradients did
     descends: bool = False  # whether θ still had far to go when its step ended
+    pace: Tensor = NOTHING  # of coordinate steps, (2, D)
 
     @property
     def scale(self) -> float:
@@ -124,15 +125,14 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         if asked.weights:
             local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
         at = problem.lagrangian(local.z, local.dual, rho)
+        local = local._replace(residual=at.residual)
         slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else NOTHING
     except FAILURES as error:
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
     gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(SMALLEST_NORMAL))
-    return Found(
-        float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
-    )
+    return Found(float(at.value), float(at.loss), gap, slope, local, ended=problem.ended)
 
 
 class Together:
@@ -187,9 +187,7 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
     together = Together(state, options)
     n = n_numbers(state.locals)
     together.unit = SLOPE * n * state.scale
-    theta = state.theta.clone()
-    if len(theta):
-        theta = STEP_OF_SOLVER[options.solver](together, theta, bounds)
+    theta, pace = STEP_OF_SOLVER[options.solver](together, state, bounds)
     # Short steps at fixed z do not show convergence; the slope at the best z does.
     found = together(theta, Asked(weights=True, slope=options.solver == "coordinate"))
     gap = max(one.gap for one in found)
@@ -198,14 +196,9 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
         # Go back to the last θ, with the z and λ that it implies.
         raised = state._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO), diverged=True)
         return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
-    dual_step = state.rho if options.dual_step is None else options.dual_step
-    locals_ = [
-        one.local._replace(dual=one.local.dual + dual_step * one.residual)
-        for one in found
-        if one.local is not None
-    ]
+    locals_ = [one.local for one in found if one.local is not None]
     moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
-    after = State(theta, locals_, state.rho, gap, value, loss, moved)
+    after = State(theta, locals_, state.rho, gap, value, loss, moved, pace=pace)
     after = after._replace(ended=all(one.ended for one in found))
     if options.solver == "coordinate" and len(theta):
         slope = torch.stack([one.slope for one in found]).sum(0) / together.unit
@@ -241,6 +234,7 @@ class MultiplierSearch(Module):
     done: Tensor  # ()
     ended: Tensor  # whether all conjugate gradients did, ()
     failed: Tensor  # (K,)
+    pace: Tensor  # of coordinate steps, (2, D)
 
     def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
         super().__init__()
@@ -251,11 +245,12 @@ class MultiplierSearch(Module):
         self.register_buffer("theta", theta.clone())
         self.register_buffer("numbers", numbers)
         self.register_buffer("records", numbers.new_zeros(max_iter, len(numbers) + len(theta)))
+        self.register_buffer("pace", first_pace(len(theta), rho).to(theta.device))
         self.register_buffer("done", no)
         self.register_buffer("ended", ~no)
         self.register_buffer("failed", no.repeat(len(folds)))
         for k, fold in enumerate(folds):
-            for name in ("z", "dual"):
+            for name in LOCAL:
                 self.register_buffer(f"{name}_{k}", torch.zeros_like(fold.y[: fold.n_trained]))
 
     @property
@@ -270,21 +265,23 @@ class MultiplierSearch(Module):
     def state(self) -> State:
         """Return the state that an iteration starts from."""
         locals_ = [
-            Local(self.folds[k], getattr(self, f"z_{k}"), getattr(self, f"dual_{k}"))
+            Local(self.folds[k], *(getattr(self, f"{name}_{k}") for name in LOCAL))
             for k in self.alive
         ]
         value, loss, gap, rho, _ = self.numbers.tolist()
-        return State(self.theta.cpu(), locals_, rho, gap, value, loss)  # as bounds and slopes are
+        theta, pace = self.theta.cpu(), self.pace.cpu()  # where bounds and slopes are
+        return State(theta, locals_, rho, gap, value, loss, pace=pace)
 
     def take(self, state: State, n_iter: int, tol: float) -> None:
         """Take over the state that an iteration ends in."""
         for k, local in zip(self.alive, state.locals, strict=True):
-            getattr(self, f"z_{k}").copy_(local.z)
-            getattr(self, f"dual_{k}").copy_(local.dual)
+            for name in LOCAL:
+                getattr(self, f"{name}_{k}").copy_(getattr(local, name))
         norm = math.sqrt(sum(float(local.z.square().sum()) for local in state.locals))
         found = (state.value, state.loss, state.gap, state.rho, norm)
         self.numbers.copy_(torch.tensor(found, dtype=torch.float64, device=HOST))
         self.theta.copy_(state.theta)
+        self.pace.copy_(state.pace)
         self.records[n_iter] = torch.cat([self.numbers, self.theta])
         self.done.fill_(state.has_settled(tol))
         self.ended &= state.ended
@@ -293,9 +290,20 @@ class MultiplierSearch(Module):
 # ---- (11a) and (11b) ---------------------------------------------------------------------------
 
 
-def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
-    """θ ← argmin min_z L_ρ."""
-    parameter = nn.Parameter(theta)
+def raise_duals(together: Together, rho: float, options: Options) -> None:
+    """λ ← λ + ρ′(Cz − y_T) of every fold (11c)."""
+    step = rho if options.dual_step is None else options.dual_step
+    together.locals = [
+        local._replace(dual=local.dual + step * local.residual) for local in together.locals
+    ]
+
+
+def joint_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """λ, then θ ← argmin min_z L_ρ."""
+    raise_duals(together, state.rho, together.options)
+    if not len(state.theta):
+        return state.theta, state.pace
+    parameter = nn.Parameter(state.theta.clone())
 
     def closure() -> Tensor:
         value, parameter.grad = together.value(parameter.detach(), Asked(weights=True, slope=True))
@@ -305,29 +313,25 @@ def joint_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
         parameter.data.clamp_(*bounds.T)
 
     BoundedLBFGS([parameter], project, ITERATIONS, tol=SEARCH_GAIN, gtol=1.0).minimise(closure)
-    return parameter.detach()
+    return parameter.detach(), state.pace
 
 
-def coordinate_step(together: Together, theta: Tensor, bounds: Tensor) -> Tensor:
-    """θ ← argmin L_ρ at the present z, a coordinate at a time by Armijo's rule (12)."""
-    for j in range(len(theta)):
-        for _ in range(ITERATIONS):
-            value, slope = together.value(theta, Asked(slope=True))
-            if abs(float(slope[j])) <= 1.0:
-                break
-            length = 1.0 / abs(float(slope[j]))
-            shortest = SHORTEST_SHARE * length
-            while length > shortest:
-                target = theta.clone()
-                target[j] = (theta[j] - length * slope[j]).clamp(*bounds[j])
-                promised = float(slope[j] * (target[j] - theta[j]))
-                if together.value(target, Asked())[0] <= value + COORDINATE_ARMIJO * promised:
-                    break
-                length *= SHORTER
-            if length <= shortest or promised == 0.0:
-                break
-            theta = target
-    return theta
+def relaxed_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """θ, a coordinate at a time at the present z, then λ.
+
+    With the λ of which z is the best, ∂L_ρ/∂θ is the slope of min_z L_ρ; the next λ counts what is
+    left of the constraint twice, and relaxed steps swing.
+    """
+
+    def evaluate(theta: Tensor, slope: bool) -> tuple[Tensor, Tensor]:
+        return together.value(theta, Asked(slope=slope))
+
+    theta, pace = state.theta, state.pace
+    if len(theta):
+        pace = next_pace(pace, evaluate(theta, True)[1])
+        theta = relaxed(theta, coordinate_step(evaluate, theta, bounds), pace, bounds)
+    raise_duals(together, state.rho, together.options)
+    return theta, pace
 
 
-STEP_OF_SOLVER = {"joint": joint_step, "coordinate": coordinate_step}
+STEP_OF_SOLVER = {"joint": joint_step, "coordinate": relaxed_step}

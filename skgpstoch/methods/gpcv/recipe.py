@@ -17,7 +17,7 @@ from ...data.arrays import Scaling
 from ...data.devices import HOST
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
-from ...kernels import contains, join_white_noise, to_sklearn
+from ...kernels import TiedKernel, contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
 from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel
 from ...recipes.plan import Plan, Sizes
@@ -31,7 +31,7 @@ from .objective import CrossValidationObjective
 
 EVIDENCE_ROWS = 500  # whose marginal likelihood finds where the default kernel starts
 ADMM_ITERATIONS = 100  # of "auto"
-START_RHO = {"joint": 100.0, "coordinate": 5.0}  # of "auto"; the latter is the paper's
+START_RHO = 100.0  # of "auto": one step of λ leaves a fiftieth of its error
 
 OfAllRows = ExactPosterior | IterativePosterior
 
@@ -127,7 +127,7 @@ class CrossValidationRecipe(Recipe):
             make_folds(self.cv, X, rows, seed, 1 if self.scheme == "holdout" else None),
             self.thetas(start, seed),
             torch.from_numpy(start.bounds),
-            START_RHO[self.solver] if self.rho == "auto" else float(self.rho),
+            START_RHO if self.rho == "auto" else float(self.rho),
             options,
             shares=self.scheme == "consensus",
             noise_bounds=self.kernel.noise_bounds if start.calibrates else None,
@@ -246,7 +246,7 @@ def has_free_scale(kernel: sk.Kernel) -> bool:
         return has_free_scale(kernel.k1) and has_free_scale(kernel.k2)
     if isinstance(kernel, sk.Product):
         return has_free_scale(kernel.k1) or has_free_scale(kernel.k2)
-    if isinstance(kernel, sk.Exponentiation):
+    if isinstance(kernel, sk.Exponentiation | TiedKernel):
         return has_free_scale(kernel.kernel)
     return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import scgd
+from . import scgd, solvegp
 from .tables import Table
 
 
@@ -21,5 +21,9 @@ PAPERS = {
         "Shoham and Avron, *Unbiased Stochastic Optimization for Gaussian Processes on Finite "
         "Dimensional RKHS*",
         scgd.TABLES,
+    ),
+    "solvegp": Paper(
+        "Shi, Titsias and Mnih, *Sparse Orthogonal Variational Inference for Gaussian Processes*",
+        solvegp.TABLES,
     ),
 }

@@ -190,7 +190,7 @@ class ExpectedLogLikelihood(Loss):
         return ratio
 
 
-class TighterBound(ExpectedLogLikelihood):
+class Log1pBound(ExpectedLogLikelihood):
     """−E_q[log p(y | f)] with log(1 + r/σ²) for the r/σ² of the residual variance r.
 
     A bound still, for a Gaussian likelihood, and a tighter one.
@@ -449,4 +449,4 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
         return made
     if not isinstance(made, ExpectedLogLikelihood):
         raise ValueError(f"bound='log1p' needs loss='elbo', got {loss!r}.")
-    return TighterBound()
+    return Log1pBound()

@@ -14,7 +14,7 @@ CELL = {"nlml": "-1.399", "nlml_deviation": "0.022", "rmse": "0.10", "rmse_devia
 
 
 @pytest.mark.parametrize(
-    "measure, figure, verdict",
+    ("measure", "figure", "verdict"),
     [
         ("nlml", "-1.356", "reproduced"),
         ("nlml", "-1.354", "missed"),
@@ -27,6 +27,10 @@ CELL = {"nlml": "-1.399", "nlml_deviation": "0.022", "rmse": "0.10", "rmse_devia
 )
 def test_a_figure_is_reproduced_within_two_deviations_or_better(measure, figure, verdict):
     assert TABLE.verdict(CELL, {measure: figure}, measure) == verdict
+
+
+def test_a_figure_that_is_not_printed_is_neither_reproduced_nor_missed():
+    assert TABLE.verdict(CELL | {"nlml": ""}, {"nlml": "1.0"}, "nlml") == "not printed"
 
 
 def test_a_cell_that_is_not_there_is_not_run():

@@ -476,7 +476,7 @@ def test_the_bound_of_dependent_u_and_f(M2, monkeypatch):
     p = make_problem(1, P=2, M2=M2, likelihood=Gaussian(noise))
     expected = appendix_bound(p).detach()
     for block in (2048, 7):
-        monkeypatch.setattr(dependent_bound, "BLOCK", block)
+        monkeypatch.setattr(dependent_bound, "PAIRED_ROWS", block)
         assert_close(
             dependent_bound.dependent_bound(p.model, p.X, p.rows), expected, rtol=0, atol=1e-9
         )

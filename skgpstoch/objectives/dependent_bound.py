@@ -32,7 +32,7 @@ from ..maths.linalg import cholesky
 from ..models.sparse import SparseModel, likelihood_of
 from .optimal_q import weighted_sums
 
-BLOCK = 2048  # rows; of two such blocks there is a covariance matrix at a time
+PAIRED_ROWS = 2048  # of two such blocks there is a covariance matrix at a time
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def residual_gram(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
     with features.frozen():
         phi, scaled = scaled_features(model, X, rows)
         total = torch.zeros_like(scaled.mT @ scaled)
-        for a, b in combinations_with_replacement(list(blocks_of(len(X), BLOCK)), 2):
+        for a, b in combinations_with_replacement(list(blocks_of(len(X), PAIRED_ROWS)), 2):
             both = [a] if a == b else [a, b]
             of_both = (torch.cat([part[c] for c in both]) for part in (X, phi))
             R = cast(Tensor, features.residual_covariance(*of_both))

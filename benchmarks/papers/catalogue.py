@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import scgd, solvegp
+from . import dlm, scgd, solvegp
 from .tables import Table
 
 
@@ -25,5 +25,9 @@ PAPERS = {
     "solvegp": Paper(
         "Shi, Titsias and Mnih, *Sparse Orthogonal Variational Inference for Gaussian Processes*",
         solvegp.TABLES,
+    ),
+    "dlm": Paper(
+        "Wei, Sheth and Khardon, *Direct Loss Minimization for Sparse Gaussian Processes*",
+        dlm.TABLES,
     ),
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from .catalogue import PAPERS, Paper
-from .tables import DEVIATION, HERE, Cell, Table, read
+from .tables import DEVIATION, HERE, Cell, Table, Verdict, read
 
 PAGE = HERE.parents[1] / "doc" / "papers_reproduced.rst"
 EXPLANATIONS = HERE / "misses.csv"  # paper, table, where (COLUMN=A,B or nothing), why
+VERDICTS = get_args(Verdict)
 OPENING = """\
 .. This page is written by ``python -m benchmarks.papers page``: change that, not this.
 
@@ -24,8 +26,9 @@ CSV beside the printed figure, with commit, versions, seed and seconds:
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
 
 A cell is *reproduced* if its figure lies within two published deviations of the printed one, or is
-better; otherwise it is *missed*. Ours are of one split and one seed unless said, the printed ones
-means over splits. ``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
+better; otherwise it is *missed*. Where a paper has curves alone, it is *not printed*. Ours are of
+one split and one seed unless said, the printed ones means over splits. ``benchmarks/papers/`` has
+the settings, ``benchmarks/results/papers/`` the CSVs.
 """
 
 
@@ -39,7 +42,7 @@ def page() -> Iterator[str]:
     """The lines of the page: a line a paper, then all cells."""
     yield OPENING
     yield from list_table(
-        ["paper, table", "measure", "cells", "reproduced", "missed", "not run"],
+        ["paper, table", "measure", "cells", *VERDICTS],
         [line for paper in PAPERS.values() for line in _summary(paper)],
     )
     for paper in PAPERS.values():
@@ -51,7 +54,7 @@ def _summary(paper: Paper) -> Iterator[list[str]]:
         for measure in table.measures:
             verdicts = [_verdict(table, cell, measure) for cell in table.published()]
             found = Counter(verdicts)
-            counts = [str(found[name]) for name in ("reproduced", "missed", "not run")]
+            counts = [str(found[name]) for name in VERDICTS]
             title = f"{paper.citation.split(',')[0]}, {table.title}"
             yield [title, measure, str(len(verdicts)), *counts]
 

@@ -1,17 +1,11 @@
-"""Claims: orthogonal inducing points beat as many ordinary ones in time, and the paper's tables.
+"""Claims: orthogonal inducing points beat as many ordinary ones in time.
 
-Part "kin40k" (split 0, M = b, Matérn-3/2 with ARD, learned points, the same solver for all): SVGP
+kin40k (split 0, M = b, Matérn-3/2 with ARD, learned points, the same solver for all): SVGP
 with M points, SOLVE-GP with M + M and SVGP with 2M, at equal wall time (whole fits, with as many
 epochs as the budget holds) and at equal epochs. The verdict: SOLVE-GP has a lower NLPD than SVGP
 with M at equal wall time, and at most 0.02 more than SVGP with 2M at equal epochs.
 
-Part "paper" (Shi, Titsias and Mnih, tables 2 and 6): 64 % of the rows for training and 20 % for
-testing at random, inputs and target standardised, Matérn-3/2 with a shared length scale, 1,024 and
-1,024 + 1,024 points, batches of 1,024, 100 epochs; test log-likelihood and RMSE of the standardised
-target beside the published ones. The verdict: ours are at least as good as the published means.
-
     python benchmarks/bench_solvegp.py --data DIR --threads 2
-    python benchmarks/bench_solvegp.py --data DIR --parts paper --sets protein --methods SOLVE-GP
 """
 
 from __future__ import annotations
@@ -28,23 +22,18 @@ from _common import (
     Split,
     add_data,
     gaussian_scores,
-    load_random_split,
     load_split,
     parser,
     set_threads,
     write_csv,
 )
-from _published import SOLVEGP_SETS, solvegp_table
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 from skgpstoch import SolveGPRegressor, SVGPRegressor
 
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SVGP": (SVGPRegressor, {}),
-    "ODVGP": (SolveGPRegressor, {"posterior": "odvgp"}),
     "SOLVE-GP": (SolveGPRegressor, {}),
 }
-TRAIN, TEST = 0.64, 0.2  # shares of the rows in the paper
 TOLERANCE = 0.02  # nats per row, of SOLVE-GP above SVGP with as many points at equal epochs
 
 
@@ -89,7 +78,7 @@ def contest(args: argparse.Namespace) -> Iterator[Row]:
         few = Split(*(part[: 4 * M] for part in data))
         PacedFits(of_epochs, few).fit(1)  # warm up
         fits = PacedFits(of_epochs, data)
-        where = {"part": "kin40k", "set": "kin40k", "method": name}
+        where = {"set": "kin40k", "method": name}
         row = scored(*fits.fit(args.equal_epochs), data)
         yield show({**where, "at": f"{args.equal_epochs} epochs", **row})
         if (fitted := fits.fit_within(args.seconds)) is None:
@@ -101,7 +90,7 @@ def contest(args: argparse.Namespace) -> Iterator[Row]:
 def contest_verdict(rows: list[Row], args: argparse.Namespace) -> None:
     """Print whether SOLVE-GP is where it should be."""
     M = args.inducing
-    nlpd = {(r["method"], r["at"]): r["nlpd"] for r in rows if r["part"] == "kin40k"}
+    nlpd = {(r["method"], r["at"]): r["nlpd"] for r in rows}
     time, epochs = f"{args.seconds:g} s", f"{args.equal_epochs} epochs"
     comparisons = ((f"SVGP {M}", time, 0.0), (f"SVGP {2 * M}", epochs, TOLERANCE))
     for rival, at, tolerance in comparisons:
@@ -113,46 +102,6 @@ def contest_verdict(rows: list[Row], args: argparse.Namespace) -> None:
         )
 
 
-# --- the paper's protocol -------------------------------------------------------------------------
-def paper(args: argparse.Namespace) -> Iterator[Row]:
-    """One fit for each set and method, beside the published figures."""
-    M = args.paper_inducing
-    for name in args.sets:
-        data = load_random_split(args.data, name, args.seed, TRAIN, TEST)
-        kernel = ConstantKernel() * Matern(math.sqrt(data.X_train.shape[1]) / 2, nu=1.5)
-        for method in args.methods:
-            model = make(
-                method,
-                M,
-                kernel=kernel,
-                solver=args.solver,
-                batch_size=min(1024, len(data.y_train)),
-                max_iter=args.epochs,
-                random_state=args.seed,
-            )
-            with Clock() as clock:
-                model.fit(data.X_train, data.y_train)
-            row = scored(model, clock, data)
-            points = "1024" if method == "SVGP" else "1024+1024"
-            yield show(
-                {
-                    **{"part": "paper", "set": name, "method": label(method, M)},
-                    **{"at": f"{args.epochs} epochs", "n_inducing": M, **row},
-                    **beside_published(name, method, points, row),
-                }
-            )
-
-
-def beside_published(name: str, method: str, points: str, row: Row) -> Row:
-    """The published figures, and whether ours are at least as good."""
-    columns: Row = {}
-    for measure, ours, sign in (("loglik", -row["nlpd"], 1), ("rmse", row["rmse"], -1)):
-        published = solvegp_table(measure)[name, method, points]
-        columns[f"published_{measure}"], columns[f"published_{measure}_se"] = published
-        columns[f"{measure}_as_good"] = sign * ours >= sign * published.mean
-    return columns
-
-
 def show(row: Row) -> Row:
     """Print one line of the table."""
     line = (
@@ -160,9 +109,6 @@ def show(row: Row) -> Row:
         f"{row['n_iter']:5} epochs {row['wall_s']:8.1f} s  log-lik {-row['nlpd']:7.3f}  "
         f"RMSE {row['rmse']:.4f}  coverage {row['coverage']:.1f}"
     )
-    for measure in ("loglik", "rmse") if row["part"] == "paper" else ():
-        verdict = "pass" if row[f"{measure}_as_good"] else "FAIL"
-        line += f"  published {measure} {row[f'published_{measure}']:.3f} -> {verdict}"
     print(line, flush=True)
     return row
 
@@ -171,24 +117,14 @@ def main() -> None:
     arguments = parser(__doc__, "bench_solvegp.csv")
     add_data(arguments)
     add = arguments.add_argument
-    parts = ("kin40k", "paper")
-    add("--parts", nargs="+", choices=parts, default=parts)
     add("--solver", default="collapsed", help="of every method")
-    add("--inducing", type=int, default=512, help='M of part "kin40k"')
+    add("--inducing", type=int, default=512, help="M")
     add("--seconds", type=float, default=60, help="equal wall time")
     add("--equal-epochs", type=int, default=30)
-    add("--sets", nargs="+", choices=SOLVEGP_SETS, default=SOLVEGP_SETS)
-    add("--methods", nargs="+", choices=[*METHODS], default=[*METHODS])
-    add("--paper-inducing", type=int, default=1024, help='M of part "paper"')
-    add("--epochs", type=int, default=100, help='of part "paper"')
     args = arguments.parse_args()
     set_threads(args.threads)
-    rows: list[Row] = []
-    if "kin40k" in args.parts:
-        rows += contest(args)
-        contest_verdict(rows, args)
-    if "paper" in args.parts:
-        rows += paper(args)
+    rows = list(contest(args))
+    contest_verdict(rows, args)
     write_csv(args.output, rows, seed=args.seed)
 
 

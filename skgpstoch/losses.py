@@ -127,6 +127,10 @@ class Loss(BaseEstimator):
         """Whether derivatives are estimates from draws."""
         return False
 
+    def at_step(self, step: int) -> Loss:
+        """What is minimised at a step of training: the loss itself, unless draws become more."""
+        return self
+
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         """κ, and twice the loss without κ((y − μ)² + explained variance), (N, P or 1).
 
@@ -190,7 +194,7 @@ class ExpectedLogLikelihood(Loss):
         return ratio
 
 
-class TighterBound(ExpectedLogLikelihood):
+class Log1pBound(ExpectedLogLikelihood):
     """−E_q[log p(y | f)] with log(1 + r/σ²) for the r/σ² of the residual variance r.
 
     A bound still, for a Gaussian likelihood, and a tighter one.
@@ -270,6 +274,12 @@ class LogLoss(Loss):
         Draws for each row and step, S.
     jitter : float, default=1e-4
         For "smoothed".
+    growth : float, default=0.0
+        Draws grow with the steps t = 0, 1, …, to S(1 + t)^growth, rounded up: "biased" then
+        converges to what "exact" finds.
+    proposal : {"envelope", "normal"}, default="envelope"
+        Where "product" draws from before it accepts or rejects: close envelopes, or normal
+        distributions up to ten times as wide as q(f), which are the paper's.
 
     References
     ----------
@@ -287,12 +297,23 @@ class LogLoss(Loss):
         "gradient": [StrOptions({"exact", "biased", "smoothed", "product"})],
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "jitter": [Interval(Real, 0, None, closed="neither")],
+        "growth": [Interval(Real, 0, None, closed="left")],
+        "proposal": [StrOptions({"envelope", "normal"})],
     }
 
-    def __init__(self, gradient: str = "exact", n_samples: int = 10, jitter: float = 1e-4) -> None:
+    def __init__(
+        self,
+        gradient: str = "exact",
+        n_samples: int = 10,
+        jitter: float = 1e-4,
+        growth: float = 0.0,
+        proposal: str = "envelope",
+    ) -> None:
         self.gradient = gradient
         self.n_samples = n_samples
         self.jitter = jitter
+        self.growth = growth
+        self.proposal = proposal
 
     def expected_score(
         self,
@@ -305,7 +326,9 @@ class LogLoss(Loss):
         if generator is None or self.gradient == "exact":
             value, mean, var = likelihood.predictive_gradients(y, q)
         elif self.gradient == "product":
-            value, mean, var = product_gradients(y, likelihood, q, self.n_samples, generator)
+            value, mean, var = product_gradients(
+                y, likelihood, q, self.n_samples, generator, self.proposal
+            )
         else:
             jitter = self.jitter if self.gradient == "smoothed" else 0.0
             value, mean, var = monte_carlo_gradients(
@@ -329,12 +352,24 @@ class LogLoss(Loss):
     def is_noisy(self) -> bool:
         return self.gradient != "exact"
 
+    def at_step(self, step: int) -> LogLoss:
+        if not (self.growth and self.is_noisy()):
+            return self
+        n_samples = math.ceil(self.n_samples * (1.0 + step) ** self.growth)
+        return LogLoss(self.gradient, n_samples, self.jitter, proposal=self.proposal)
+
     def check(self, likelihood: Likelihood) -> None:
         super().check(likelihood)
         if self.is_noisy() and not likelihood.differentiable:
             raise ValueError(
                 f"gradient={self.gradient!r} needs a likelihood that can be differentiated by f, "
                 f"which that of {likelihood!r} cannot; use gradient='exact'."
+            )
+        draws_normal = self.gradient == "product" and self.proposal == "normal"
+        if draws_normal and (likelihood.n_latents(1) > 1 or not likelihood.log_concave):
+            raise ValueError(
+                "proposal='normal' needs a likelihood of one function whose logarithm is concave, "
+                f"which that of {likelihood!r} is not; use proposal='envelope'."
             )
 
 
@@ -449,4 +484,4 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
         return made
     if not isinstance(made, ExpectedLogLikelihood):
         raise ValueError(f"bound='log1p' needs loss='elbo', got {loss!r}.")
-    return TighterBound()
+    return Log1pBound()

@@ -730,6 +730,33 @@ def test_ctrl_c_in_a_fit_leaves_a_usable_model(quick_direct, sine):
     assert np.isfinite(results(model)).all()
 
 
+def test_where_q_starts_and_when_it_ends(sine):
+    """q from the prior has further to go; losses that stay within tol end it."""
+    X, y = sine
+    params = {"hyperparameters": "fixed", "solver": "adam", "max_iter": 1, "random_state": 0}
+    losses = {
+        start: quick(**{**params, "batch_size": len(X), "q_start": start}).fit(X, y).loss_curve_[0]
+        for start in ("elbo", "prior")
+    }
+    assert losses["prior"] > losses["elbo"] + 0.1
+    params |= {"max_iter": 30, "stopping": "level", "n_iter_no_change": 5, "q_start": "prior"}
+    for tol in (1e3, 0.3, 0.0):
+        model = quick(**params, tol=tol).fit(X, y)
+        curve = np.array(model.loss_curve_)
+        level = [n for n in range(5, len(curve) + 1) if np.ptp(curve[n - 5 : n]) <= tol]
+        assert len(curve) == min([30, *level])
+        assert len(curve) == {1e3: 5, 0.3: len(curve), 0.0: 30}[tol]
+
+
+def test_draws_that_become_more_train(sine):
+    """The fitted loss is the user's, and checkpoints of it are."""
+    loss = LogLoss("biased", n_samples=2, growth=0.5)
+    model = quick(loss=loss, max_iter=3, random_state=0).fit(*sine)
+    other = quick(loss=LogLoss("biased", n_samples=2), max_iter=3, random_state=0).fit(*sine)
+    assert model.loss is loss
+    assert not np.array_equal(model.predict(GRID), other.predict(GRID))
+
+
 @pytest.mark.parametrize("batch", [4, 10, 15])
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 def test_ctrl_c_ends_a_choice(sine, batch, hyperparameters):

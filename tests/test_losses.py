@@ -37,6 +37,7 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
+from skgpstoch.likelihoods.normal_proposals import widest
 from skgpstoch.likelihoods.rejection import accept_reject
 from skgpstoch.losses import (
     ExpectedLogLikelihood,
@@ -450,6 +451,48 @@ def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
             ends = [product(name, *case, parameters=at).log_z for at in (up, down)]
             tolerance = 1e-4 * (1.0 + abs(ends[0]))
             assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "logit", "probit", "exp"])
+def test_the_papers_proposals_are_unbiased(name):
+    """α and δ within 4 standard errors, where y is not far from what q expects."""
+    y_, means = (
+        ((0.0, 1.0), (-0.5, 1.0)) if name in ("logit", "probit") else ((1.0, 2.0), (0.2, 1.5))
+    )
+    found = list(itertools.product(y_, means, (0.05, 1.0)))
+    y, q = as_rows(found)
+    all_, _, alpha, delta = products(name, found)
+    _, mean, var = product_gradients(y, SCALARS[name](), q, N_DRAWS, generator(3), "normal")
+    error = np.array([p.std for p in all_]) / math.sqrt(N_DRAWS)
+    z = (np.stack([mean[:, 0], var[:, 0]], 1) - np.stack([alpha, delta], 1)) / error
+    assert 0.1 < np.abs(z).max() < 4.0, z
+
+
+def test_the_papers_proposals_are_as_wide_as_their_bound_holds():
+    """In closed form for y of unit noise at distance d: d²/2 − log(√k) ≥ the reach inside."""
+    y = torch.tensor([[0.0], [3.0], [30.0]], dtype=F64)
+    mean, var = torch.zeros_like(y), torch.ones_like(y)
+    k = widest(lambda f: -0.5 * (y - f).square(), mean, var, y)
+    for row, distance in enumerate((0.0, 3.0, 30.0)):
+
+        def holds(k, distance=distance):
+            short = max(distance - math.sqrt(k * math.log(k) / (k - 1.0)), 0.0)
+            return 0.5 * short**2 >= 0.5 * math.log(k)
+
+        assert float(k[row]) == max([1, *(k for k in range(2, 11) if holds(k))])
+    assert [float(a) for a in k] == [1.0, 8.0, 10.0]
+
+
+def test_what_the_papers_proposals_are_not_for():
+    for likelihood in (StudentT(0.3, 4.0), Categorical(3)):
+        with pytest.raises(ValueError, match="proposal='normal' needs a likelihood of one"):
+            LogLoss("product", proposal="normal").check(likelihood)
+
+
+def test_draws_become_more_with_the_steps():
+    loss = LogLoss("biased", n_samples=4, growth=0.5)
+    assert [loss.at_step(t).n_samples for t in (0, 1, 8, 99)] == [4, 6, 12, 40]
+    assert all(other.at_step(9) is other for other in (LogLoss("biased"), LogLoss(growth=1.0)))
 
 
 @scalars

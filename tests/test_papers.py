@@ -36,6 +36,10 @@ def test_an_estimate_is_reproduced_within_two_deviations_of_the_truth(figure, ve
     assert table.verdict(cell, {"l": figure}, "l") == verdict
 
 
+def test_a_figure_that_is_not_printed_is_neither_reproduced_nor_missed():
+    assert TABLE.verdict(CELL | {"nlml": ""}, {"nlml": "1.0"}, "nlml") == "not printed"
+
+
 def test_a_cell_that_is_not_there_is_not_run():
     assert TABLE.verdict(CELL, None, "nlml") == "not run"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import gpcv, scgd
+from . import dlm, gpcv, scgd, solvegp
 from .tables import Table
 
 
@@ -26,5 +26,13 @@ PAPERS = {
         "Xu, Yin, Zhang, Luo and Cui, *A General O(n²) Hyper-Parameter Optimization for Gaussian "
         "Process Regression with Cross-Validation and Non-linearly Constrained ADMM*",
         gpcv.TABLES,
+    ),
+    "solvegp": Paper(
+        "Shi, Titsias and Mnih, *Sparse Orthogonal Variational Inference for Gaussian Processes*",
+        solvegp.TABLES,
+    ),
+    "dlm": Paper(
+        "Wei, Sheth and Khardon, *Direct Loss Minimization for Sparse Gaussian Processes*",
+        dlm.TABLES,
     ),
 }

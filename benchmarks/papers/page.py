@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from .catalogue import PAPERS, Paper
-from .tables import DEVIATION, HERE, Cell, Table, read
+from .tables import DEVIATION, HERE, Cell, Table, Verdict, read
 
 PAGE = HERE.parents[1] / "doc" / "papers_reproduced.rst"
 EXPLANATIONS = HERE / "misses.csv"  # paper, table, where (COLUMN=A,B or nothing), why
+VERDICTS = get_args(Verdict)
 OPENING = """\
 .. This page is written by ``python -m benchmarks.papers page``: change that, not this.
 
@@ -25,8 +27,9 @@ CSV beside the printed figure, with commit, versions, seed and seconds:
 
 A cell is *reproduced* if its figure lies within two published deviations of the printed one, or is
 better; an estimate of what is known, if it lies within two of the truth. Otherwise it is *missed*.
-Ours are of one split and one seed unless said, the printed ones means over splits.
-``benchmarks/papers/`` has the settings, ``benchmarks/results/papers/`` the CSVs.
+Where a paper has curves alone, it is *not printed*. Ours are of one split and one seed unless said,
+the printed ones means over splits. ``benchmarks/papers/`` has the settings,
+``benchmarks/results/papers/`` the CSVs.
 """
 
 
@@ -40,7 +43,7 @@ def page() -> Iterator[str]:
     """The lines of the page: a line a paper, then all cells."""
     yield OPENING
     yield from list_table(
-        ["paper, table", "measure", "cells", "reproduced", "missed", "not run"],
+        ["paper, table", "measure", "cells", *VERDICTS],
         [line for paper in PAPERS.values() for line in _summary(paper)],
     )
     for paper in PAPERS.values():
@@ -50,12 +53,17 @@ def page() -> Iterator[str]:
 def _summary(paper: Paper) -> Iterator[list[str]]:
     for table in paper.tables.values():
         for measure in table.measures:
-            cells = [cell for cell in table.published() if cell[measure]]
+            cells = [cell for cell in table.published() if _has(table, cell, measure)]
             verdicts = [_verdict(table, cell, measure) for cell in cells]
             found = Counter(verdicts)
-            counts = [str(found[name]) for name in ("reproduced", "missed", "not run")]
+            counts = [str(found[name]) for name in VERDICTS]
             title = f"{paper.citation.split(',')[0]}, {table.title}"
             yield [title, measure, str(len(verdicts)), *counts]
+
+
+def _has(table: Table, cell: Cell, measure: str) -> bool:
+    """Whether a cell has a measure, printed or measured here."""
+    return bool(cell[measure] or table.measured().get(table.key(cell), {}).get(measure))
 
 
 def _in_full(paper: Paper) -> Iterator[str]:

@@ -51,12 +51,14 @@ def _rounded(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def _shown(table: Table, row: Cell) -> list[str]:
-    return [
-        f"{m} {float(row[m]):.4g} (published {row['published_' + m]}"
-        f"±{row[f'published_{m}{DEVIATION}']})"
-        for m in table.measures
-        if row.get(m) not in (None, "")
-    ]
+    shown = []
+    for m in table.measures:
+        if row.get(m) in (None, ""):
+            continue
+        printed, deviation = row["published_" + m], row[f"published_{m}{DEVIATION}"]
+        beside = f" (published {printed}±{deviation})" if printed else ""
+        shown.append(f"{m} {float(row[m]):.4g}{beside}")
+    return shown
 
 
 def commit() -> str:

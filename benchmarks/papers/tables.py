@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 Cell = dict[str, str]  # a row of a table: column → text
 Figures = dict[str, Any]
-Verdict = Literal["reproduced", "missed", "not run"]
+Verdict = Literal["reproduced", "missed", "not run", "not printed"]
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"
@@ -35,10 +35,12 @@ class Table:
     """How cells are run here, in a sentence or two."""
     lacking: Mapping[str, str] = field(default_factory=dict)
     """Text of a cell → why cells that have it are not run."""
+    prints: str = ""
+    """The table whose printed figures these are; empty: the one of this name."""
 
     @property
     def published_path(self) -> Path:
-        return HERE / "published" / f"{self.paper}_{self.name}.csv"
+        return HERE / "published" / f"{self.paper}_{self.prints or self.name}.csv"
 
     @property
     def results_path(self) -> Path:
@@ -76,6 +78,8 @@ class Table:
         """
         if measured is None or not measured.get(measure):
             return "not run"
+        if not cell[measure]:
+            return "not printed"
         if (good := self.measures[measure]) == "true":
             worse = abs(float(measured[measure]) - float(cell[measure + TRUTH]))
         else:

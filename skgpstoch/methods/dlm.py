@@ -45,7 +45,7 @@ from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
 from ..recipes.kernel_choice import KernelChoice
-from ..recipes.plan import Plan
+from ..recipes.plan import Plan, Sizes
 from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
 from ..recipes.warm_start import Start
@@ -73,11 +73,14 @@ class DLMRecipe(VariationalRecipe):
         What is trained for the loss.
     calibrates : bool or "auto"
         Whether the predictive distribution is recalibrated on held-out rows.
+    stopping : {"improvement", "level"}
+        When training ends before its last epoch.
     """
 
     betas: Any
     hyperparameters: str
     calibrates: bool | str
+    stopping: str
 
     @property
     def holds_out(self) -> bool:
@@ -87,6 +90,9 @@ class DLMRecipe(VariationalRecipe):
     def sums_rows(self, plan: Plan) -> bool:
         is_one_fit = not self.holds_out and self.hyperparameters == "joint"
         return is_one_fit and super().sums_rows(plan)
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        return replace(super().plan(sizes, start), stops_when_level=self.stopping == "level")
 
     def check_streams(self) -> None:
         super().check_streams()
@@ -273,7 +279,8 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     if elbo is None:
         return model._train_recipe(recipe, data, model._start())
     model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
-    return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True))
+    keeps_q = model.q_start == "elbo"
+    return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True, keeps_q=keeps_q))
 
 
 def unfitted(model: Any, **params: Any) -> Any:
@@ -353,6 +360,12 @@ class DLMParameters(
     hyperparameters : {"joint", "fixed"}, default="joint"
         Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
         beforehand, and q alone for the loss.
+    q_start : {"elbo", "prior"}, default="elbo"
+        Where q starts with hyperparameters="fixed": as it is in that fit, or at the prior, as in
+        the paper.
+    stopping : {"improvement", "level"}, default="improvement"
+        What `n_iter_no_change` epochs must show for training to end: no improvement by `tol`; or
+        losses that differ by `tol` at most, as in the paper.
     calibrate : bool or "auto", default="auto"
         Whether to recalibrate the predictive distribution on held-out rows after training: the
         scale and the tails of deviations and noise. "auto": if rows are held out in any case, to
@@ -376,6 +389,8 @@ class DLMParameters(
     loss: str | Loss = "log"
     beta: Any = 1.0
     hyperparameters: str = "joint"
+    q_start: str = "elbo"
+    stopping: str = "improvement"
     calibrate: bool | str = "auto"
     refit: bool = True
     n_jobs: int | None = None
@@ -383,6 +398,8 @@ class DLMParameters(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "beta": [groups.POSITIVE, StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],
+        "q_start": [StrOptions({"elbo", "prior"})],
+        "stopping": [StrOptions({"improvement", "level"})],
         "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
         "n_jobs": groups.N_JOBS,

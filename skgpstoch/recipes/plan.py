@@ -75,6 +75,7 @@ class Plan:
     schedule: Schedule = constant
     patience: float = math.inf  # epochs without an improvement after which to stop
     tol: float = 0.0  # what counts as one, nats per row
+    stops_when_level: bool = False  # or when losses of `patience` epochs differ by `tol` at most
     holds_out: bool = False
     evaluates: bool = False  # whether iterates are scored; without scores the last one is kept
     folds: Folds = field(default=Folds())

@@ -271,7 +271,8 @@ class VariationalRecipe(Recipe):
         objective = self.solve(model.to(X.device), problem)
         if problem.plan.start_rows:
             start_at_exact_optimum(objective, problem, self.features)
-        if start is not None and start.is_fixed and not objective.is_closed():
+        keeps_q = start is not None and start.is_fixed and start.keeps_q
+        if start is not None and keeps_q and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
 

@@ -23,11 +23,14 @@ class Start(NamedTuple):
         such as "n_inducing=20 (before: 10)".
     is_fixed : bool, default=False
         Whether kernel, likelihood and points stay as they are there.
+    keeps_q : bool, default=True
+        Whether q(w) begins as it is there, if these stay; otherwise as the prior.
     """
 
     posterior: Any
     changed: Mapping[str, str] = {}
     is_fixed: bool = False
+    keeps_q: bool = True
 
     def describe_changes(self) -> str:
         """Return what has changed, for an error message."""

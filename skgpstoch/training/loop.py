@@ -54,6 +54,7 @@ class Trainer:
     evaluate_every: int = 1
     n_iter_no_change: float = math.inf
     tol: float = 0.0
+    stops_when_level: bool = False
     on_epoch: Callable[[History], bool] | None = None
     checkpoint: AnyCheckpoint | None = None
     allowance: Allowance | None = None
@@ -341,10 +342,16 @@ class Trainer:
         self.objective.eval()
 
     def should_stop(self) -> bool:
-        """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs."""
+        """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs.
+
+        Or else that many losses that differ by `tol` at most.
+        """
         h = self.history
         if math.isinf(self.n_iter_no_change):
             return False
+        if self.stops_when_level:
+            last = h.loss_curve[-int(self.n_iter_no_change) :]
+            return len(last) == self.n_iter_no_change and max(last) - min(last) <= self.tol
         if self.evaluate is not None:
             if not h.scores:
                 return False
@@ -482,7 +489,7 @@ def train(
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
-        `on_epoch`, `on_step`, `verbose`.
+        `stops_when_level`, `on_epoch`, `on_step`, `verbose`.
 
     Returns
     -------

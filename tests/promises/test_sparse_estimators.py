@@ -575,6 +575,23 @@ def test_more_points_cannot_lower_the_bound(quick_sparse, sine):
     assert bounds == sorted(bounds)
 
 
+def test_the_bound_of_dependent_u_and_f_is_above_titsias(quick_sparse, sine, counts):
+    """In the units of y."""
+    X, y = sine
+    Y = np.column_stack([8.0 * y, X[:, 1]])
+    model = quick_sparse(random_state=0).fit(X, Y)
+    bound = model.dependent_bound(X, Y)
+    assert model.log_marginal_likelihood(X, Y) <= bound
+    other = clone(model).fit(X, 8.0 * Y)
+    assert other.dependent_bound(X, 8.0 * Y) == pytest.approx(
+        bound - Y.size * np.log(8.0), rel=1e-8
+    )
+    X, y, _ = counts
+    model = quick_sparse(likelihood="poisson", solver="natural").fit(X, y)
+    with pytest.raises(ValueError, match="likelihood='gaussian' and one layer, got Poisson"):
+        model.dependent_bound(X, y)
+
+
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
 def test_units_of_y(quick_sparse, sine, likelihood):
     """With c·y means scale by c, variances by c², densities by 1/c, for each output."""

@@ -67,7 +67,7 @@ from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
-from skgpstoch.losses import FullyIndependent, TighterBound, make_loss
+from skgpstoch.losses import FullyIndependent, Log1pBound, make_loss
 from skgpstoch.maths.linear_regression import (
     batch_statistics,
     exact_statistics,
@@ -583,7 +583,7 @@ TERMS = [
     *((kind, "square", "profiled adam") for kind in OTHERS),
 ]
 OBJECTIVES = [(kind, loss, solver) for kind, loss, all_ in TERMS for solver in all_.split()]
-LOSSES = {"log1p": TighterBound, "fitc": FullyIndependent}
+LOSSES = {"log1p": Log1pBound, "fitc": FullyIndependent}
 
 
 def loss_called(name):

@@ -1,0 +1,79 @@
+"""Draws from q̃(f) ∝ q(f) p(y | f) by the sampler of the paper of direct loss minimisation.
+
+Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021,
+appendix A: with q(f) = N(μ, v), proposals are from N(μ, kv). Its density is below q's between the
+two points a(k), b(k) = μ ± √(v k log k/(k − 1)), by √k at most, and above it beyond them, so that
+
+    q(f) p(y | f) ≤ max_f p(y | f) · N(f | μ, kv)    if  √k max_[a, b] p(y | f) ≤ max_f p(y | f);
+
+k is the largest one up to 10 with that. Few proposals are accepted where y is far from what q
+expects, which the envelopes of :mod:`skgpstoch.likelihoods.rejection` mend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..maths.gaussian import Marginals, standard_normal
+from .base import Likelihood
+from .rejection import Draws, accept_reject
+
+WIDEST = 10  # times the variance
+N_DOUBLINGS = 20  # of an interval that a maximum is looked for in
+N_SECTIONS = 90  # which leave 1e-19 of an interval
+GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+
+
+def normal_product_samples(
+    y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
+) -> Draws:
+    """Exact draws, as those of :meth:`Likelihood.product_samples`, from proposals N(μ, kv)."""
+    mean, var = (a[0] for a in q.resolved())
+
+    def log_p(f: Tensor) -> Tensor:
+        return likelihood.log_prob(y, f)
+
+    with torch.no_grad():
+        best = peak(log_p, 1.0 + y.abs()).expand_as(mean)
+        width, height = widest(log_p, mean, var, best), log_p(best)
+
+        def propose(rows: Tensor) -> tuple[Tensor, Tensor]:
+            k, v = width[rows], var[rows]
+            z = standard_normal(v.shape, v, generator)
+            f = mean[rows] + (k * v).sqrt() * z
+            log_ratio = 0.5 * k.log() - 0.5 * (k - 1.0) * z.square()  # q(f)/N(f | μ, kv)
+            return f, likelihood.at_rows(rows).log_prob(y[rows], f) - height[rows] + log_ratio
+
+        return accept_reject(propose, n_samples, mean, generator)
+
+
+def widest(log_p: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, best: Tensor) -> Tensor:
+    """Return k of every row, (N, P), given where the likelihood is largest."""
+    height, width = log_p(best), torch.ones_like(mean)
+    for k in range(2, WIDEST + 1):
+        reach = (var * (k * math.log(k) / (k - 1.0))).sqrt()
+        inside = log_p(torch.minimum(torch.maximum(best, mean - reach), mean + reach))
+        width = torch.where(0.5 * math.log(k) + inside <= height, k, width)
+    return width
+
+
+def peak(log_p: Callable[[Tensor], Tensor], reach: Tensor) -> Tensor:
+    """Return where a concave function is largest, elementwise, by sections of an interval.
+
+    That is doubled from ±reach on; a function without a maximum is level long before its ends.
+    """
+    low, high = -reach, reach
+    for _ in range(N_DOUBLINGS):
+        low = torch.where(log_p(2.0 * low) > log_p(low), 2.0 * low, low)
+        high = torch.where(log_p(2.0 * high) > log_p(high), 2.0 * high, high)
+    low, high = 2.0 * low, 2.0 * high
+    for _ in range(N_SECTIONS):
+        step = GOLDEN * (high - low)
+        left, right = high - step, low + step
+        rises = log_p(left) < log_p(right)
+        low, high = torch.where(rises, left, low), torch.where(rises, high, right)
+    return 0.5 * (low + high)

@@ -467,6 +467,8 @@ def test_projection_is_the_nearest_matrix_above_the_floor(seed):
     exactly(projected, projected.mT, 1e-14)
     assert (torch.linalg.eigvalsh(projected) >= floor[..., None] - 1e-12).all()
     exactly(project_above(projected + 1e-9 * eye(5), floor), projected)
+    least = floor[..., None, None] * eye(5)
+    exactly(project_above(0.9 * least, floor), least)
     # ⟨A − proj(A), M − proj(A)⟩ ≤ 0 for every M of the convex set
     for _ in range(20):
         root = torch.randn(A.shape, generator=generator, dtype=torch.float64)

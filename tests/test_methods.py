@@ -9,6 +9,7 @@ import torch
 from families import by_default
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal, norm
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -34,12 +35,14 @@ from skgpstoch.maths.linear_regression import (
     negative_log_evidence,
     spectrum,
 )
+from skgpstoch.methods import bsgd
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
 from skgpstoch.methods.minimax import MinimaxObjective, project_above
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.objectives import evidence
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.posteriors.exact import ExactPosterior
+from skgpstoch.posteriors.iterative import IterativePosterior
 
 ESTIMATORS = [
     SCGDGaussianProcessRegressor,
@@ -323,6 +326,30 @@ def test_scgd_gradient_with_learned_weights(problem, at_optimum):
         assert_same_gradients(loss, exact, objective)
 
 
+def test_scgd_in_the_order_of_the_paper():
+    """Sec. 3.2: the gradient has F̃_t of the steps before, to which F_i(θ_t) are added after it."""
+    p, b, rate = make_problem(5), 8, 0.3
+    options = {"averaging": rate, "weights": "learned", "order": "step-first"}
+    objective = make_objective(SCGDObjective, p, **options)
+    objective.ridge_average.copy_(p.noise)
+    objective.w.data.normal_(generator=p.generator)
+    n, w, F = len(p.y), objective.w[0], None
+    for t in range(4):
+        with torch.no_grad():  # as steps would
+            objective.log_noise += 0.3
+            p.features.network[0].weight *= 1.2
+        some = slice(b * t, b * (t + 1))
+        loss = objective(p.X[some], p.rows[some], p.generator)
+        Z, noise = p.features.members(p.X[some])[0], objective.log_noise.exp()
+        sums = n / b * Z.T @ Z + noise[:, None, None] * eye(Z.shape[1])  # n/|S| Σ F_i, (P, D, D)
+        F = sums.detach() if F is None else F
+        g = n / b * (Z @ w - p.y[some]).square().sum(0) / noise + w.square().sum(0)
+        g = g + (n - Z.shape[1]) * noise.log() + (torch.linalg.inv(F) * sums).sum((1, 2))
+        assert_same_gradients(loss, g.sum() / (2 * n), objective)
+        # The first minibatch is all of F̃_1 and F̃_2, as averages begin with those of what was seen.
+        F = torch.lerp(F, sums.detach(), max(rate, 1 / (t + 1)))
+
+
 @pytest.mark.parametrize("name", ["network", "skip"])
 @pytest.mark.parametrize("cls", [SCGDObjective, BSGDObjective])
 def test_gradient_of_an_ensemble_is_that_of_members_blind_to_their_fold(cls, name):
@@ -440,6 +467,8 @@ def test_projection_is_the_nearest_matrix_above_the_floor(seed):
     exactly(projected, projected.mT, 1e-14)
     assert (torch.linalg.eigvalsh(projected) >= floor[..., None] - 1e-12).all()
     exactly(project_above(projected + 1e-9 * eye(5), floor), projected)
+    least = floor[..., None, None] * eye(5)
+    exactly(project_above(0.9 * least, floor), least)
     # ⟨A − proj(A), M − proj(A)⟩ ≤ 0 for every M of the convex set
     for _ in range(20):
         root = torch.randn(A.shape, generator=generator, dtype=torch.float64)
@@ -780,6 +809,28 @@ def test_general_kernel_equals_sklearn(kernel, normalize_y, data):
     model = fit(BSGDGaussianProcessRegressor, data, batch_size=16, **options)
     assert model.kernel_ != kernel
     assert_same_model(model, data)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_general_kernel_of_many_rows_is_solved_by_iterations(is_weighted, data, monkeypatch):
+    X, y, X_new = data
+    weight = np.arange(len(y)) % 3.0 if is_weighted else None
+    options = {"n_components": None, "max_iter": 3, "hidden_layer_sizes": (8,), "random_state": 0}
+    model = BSGDGaussianProcessRegressor(sk.RBF(), **options)
+    exact = clone(model).fit(X, y, sample_weight=weight)
+    monkeypatch.setattr(bsgd, "MAX_EXACT_ROWS", 20)
+    model.fit(X, y, sample_weight=weight)
+    assert isinstance(model.posterior_, IterativePosterior)
+    assert math.isnan(model.log_marginal_likelihood_value_)
+    assert model.kernel_ == exact.kernel_
+    for actual, expected in zip(
+        model.predict(X_new, return_cov=True), exact.predict(X_new, return_cov=True), strict=True
+    ):
+        assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
+    std, expected = (m.predict(X_new, return_std=True)[1] for m in (model, exact))
+    assert_allclose(std, expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"y has 2 columns and X .* more than 20 rows"):
+        model.fit(X, np.stack([y, y], 1))
 
 
 FIXED = [0.05, 20.0]  # less and more than there is

@@ -80,7 +80,6 @@ REFUSED = [
     (SCGD, {"n_estimators": 2, **USER}, 200, "n_estimators=2 needs networks to be joined"),
     (SCGD, {"n_estimators": 2, "hidden_layer_sizes": ()}, 200, "needs networks to be joined"),
     (BSGD, {"n_estimators": 2, **PERIODIC}, 200, "n_estimators must be 1 for this kernel, got 2"),
-    (BSGD, PERIODIC, 10_001, "X has 10001 rows, but kernel=.* limited to 10000 rows"),
 ]
 
 

@@ -1,9 +1,15 @@
 """Shoham and Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
 RKHS", tables 2 and 4 (linear kernel), 3 and 5 (Gaussian kernel).
 
-Two ReLU layers of 128 before the kernel, AdaDelta, 100 epochs, b_t = 0.9, μ = 1, the learning rate
-of least NLML, the iterate of least NLML. NLML in nats per row, in the units of the file. SVGP has
-as many inducing points as rows in a batch.
+As in the paper: two ReLU layers of 128 before the kernel, 100 epochs, the iterate of least exact
+NLML, μ = 1, random Fourier features of dimension 1,000, as many inducing points as rows in a batch;
+NLML in nats per row, in the units of the file. Of SVGP it is the bound, of the last iterate.
+
+Not as in the paper: Adam with one cycle up to 0.01 for networks in place of AdaDelta with the best
+learning rate of a grid, one fit a cell; noise and signal variance of the three finite methods from
+the marginal likelihood, in place of gradient steps; SCGD with running averages over 20 rows a
+feature, and with weights from these, in place of b_t = 0.9. Chosen by NLML on bike and elevators at
+b = 128.
 """
 
 from __future__ import annotations
@@ -11,65 +17,96 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+from torch import nn
 
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
+    SVGPRegressor,
 )
+from skgpstoch.data.rows import Rows
+from skgpstoch.posteriors.exact import ExactPosterior
+from skgpstoch.posteriors.iterative import IterativePosterior
 
 from .._common import Split, gaussian_scores, load_split
 from .tables import Cell, Figures, Table
 
 EPOCHS = 100
-LEARNING_RATES = (0.3, 1.0, 3.0)
-TRAINING = {"solver": "adadelta", "learning_rate": "constant", "noise": "learned"}
+LEARNING_RATE = 0.01
+MOST_EXACT_ROWS = 20_000  # for which this machine has memory for a matrix and its factor
+FINITE = {"learning_rate_init": LEARNING_RATE, "noise": "profiled"}
 ESTIMATORS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "MINIMAX": (MinimaxGaussianProcessRegressor, {"penalty": 1.0}),
-    "SCGD": (SCGDGaussianProcessRegressor, {"averaging": 0.9, "weights": "learned"}),
-    "BSGD": (BSGDGaussianProcessRegressor, {}),
+    "MINIMAX": (MinimaxGaussianProcessRegressor, FINITE),
+    "SCGD": (SCGDGaussianProcessRegressor, FINITE),
+    "BSGD": (BSGDGaussianProcessRegressor, FINITE),
+    "SVGP": (SVGPRegressor, {"mean": "zero", "learning_rate_init": 10 * LEARNING_RATE}),
 }
 KERNELS = {
     "2": DotProduct(sigma_0=0, sigma_0_bounds="fixed"),
     "3": ConstantKernel() * RBF(),
 }
+RANDOM_FEATURES = 1000
+SETTINGS = (
+    f"Adam with one cycle up to {LEARNING_RATE} for networks, {EPOCHS} epochs, split 0, one fit a "
+    "cell; noise profiled, and SCGD's weights from running averages. The paper has AdaDelta with "
+    "the best of a grid of learning rates, gradient steps for both, and b_t = 0.9. Chosen on bike "
+    "and elevators, b = 128."
+)
 
 
 def run(table: str, cell: Cell, data: Path, seed: int) -> Figures:
-    """The fit of least NLML over the learning rates."""
+    """One fit."""
     split = load_split(data, cell["set"], 0, standardize_y=False)
-    estimator, own = ESTIMATORS[cell["method"]]
-    fits = [
-        fit(
-            estimator(
-                kernel=KERNELS[table],
-                batch_size=int(cell["batch_size"]),
-                max_iter=EPOCHS,
-                learning_rate_init=rate,
-                early_stopping=False,
-                weight_decay=0,
-                random_state=seed,
-                **TRAINING,
-                **own,
-            ),
-            split,
-        )
-        for rate in LEARNING_RATES
-    ]
-    return min(fits, key=lambda figures: figures["nlml"])
+    return fit(make_model(table, cell["method"], int(cell["batch_size"]), seed), split)
+
+
+def make_model(table: str, method: str, b: int, seed: int) -> Any:
+    """What the cell of a table is a fit of."""
+    estimator, own = ESTIMATORS[method]
+    if method == "SVGP":
+        own = {**own, "n_inducing": b}
+    elif table == "3":
+        own = {**own, "n_components": None if method == "BSGD" else RANDOM_FEATURES}
+    return estimator(
+        kernel=KERNELS[table],
+        hidden_layer_sizes=(128, 128),
+        solver="adam",
+        batch_size=b,
+        max_iter=EPOCHS,
+        early_stopping=False,
+        weight_decay=0,
+        random_state=seed,
+        **own,
+    )
 
 
 def fit(model: Any, split: Split) -> Figures:
-    """Exact NLML on the training rows and RMSE on the test rows after one fit."""
+    """NLML on the training rows and RMSE on the test rows after one fit."""
     model.fit(split.X_train, split.y_train)
-    mean, std = model.predict(split.X_test, return_std=True)
-    return {
-        "nlml": -model.log_marginal_likelihood_value_ / len(split.y_train),
-        **gaussian_scores(split.y_test, mean, std)._asdict(),
-        "learning_rate": model.learning_rate_init,
-        "epochs": EPOCHS,
-    }
+    if isinstance(model.posterior_, IterativePosterior):  # whose deviations take hours
+        error = split.y_test - model.predict(split.X_test)
+        scores = {"rmse": float((error**2).mean() ** 0.5), "nlpd": "", "coverage": ""}
+    else:
+        mean, std = model.predict(split.X_test, return_std=True)
+        scores = gaussian_scores(split.y_test, mean, std)._asdict()
+    nlml = negative_log_evidence(model, split)
+    return {"nlml": nlml, **scores, "learning_rate": model.learning_rate_init, "epochs": EPOCHS}
+
+
+def negative_log_evidence(model: Any, split: Split) -> float | str:
+    """NLML per row; empty where no factor of the covariance of all rows can be had."""
+    p, n = model.posterior_, len(split.y_train)
+    if not isinstance(p, IterativePosterior):
+        return -model.log_marginal_likelihood_value_ / n
+    if n > MOST_EXACT_ROWS:
+        return ""
+    y = torch.as_tensor(split.y_train, dtype=torch.float64)[:, None]
+    scale = y.std(correction=0)
+    exact = ExactPosterior(p.kernel, nn.Identity(), p.likelihood, p.X, Rows((y - y.mean()) / scale))
+    return float(scale.log() - exact.log_evidence().sum() / n)
 
 
 def _table(name: str, title: str) -> Table:
@@ -79,9 +116,8 @@ def _table(name: str, title: str) -> Table:
         title,
         {"nlml": "low", "rmse": "low"},
         lambda cell, data, seed: run(name, cell, data, seed),
-        settings=f"AdaDelta with the best of the learning rates {LEARNING_RATES}, {EPOCHS} epochs, "
-        "split 0.",
-        lacking={"slice": "its data cannot be had here", "SVGP": "needs AdaDelta for SVGP"},
+        settings=SETTINGS,
+        lacking={"slice": "its data cannot be had here"},
     )
 
 

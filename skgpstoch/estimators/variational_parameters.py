@@ -48,16 +48,17 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
-        Whether solver="adam" learns q in whitened coordinates.
+        Whether solver="adam" or "adadelta" learns q in whitened coordinates.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network below the kernel; none by default.
-    solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
+    solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
-        "lbfgs": all rows at each step; "adam": q is learned like all else. "auto" is "lbfgs" up to
-        1,000 rows for the loss "elbo" of a log-concave likelihood, up to 2,000 of a Gaussian one
-        without a network; it ends where the bound has converged. Otherwise it is "collapsed" where
-        it can be, "adam" where gradients are sampled, else "natural"; `solver_` says which.
+        "lbfgs": all rows at each step; "adam" and "adadelta", whose learning rate is about 1: q is
+        learned like all else. "auto" is "lbfgs" up to 1,000 rows for the loss "elbo" of a
+        log-concave likelihood, up to 2,000 of a Gaussian one without a network; it ends where the
+        bound has converged. Otherwise it is "collapsed" where it can be, "adam" where gradients are
+        sampled, else "natural"; `solver_` says which.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
         each inducing point, 2,500 at least.
@@ -100,7 +101,7 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "learn_inducing_points": ["boolean"],
         "mean": [StrOptions({"zero", "constant"})],
         "whiten": ["boolean"],
-        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam"})],
+        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"})],
         "averaging": [SHARE, AUTO],
         "early_stopping": ["boolean", AUTO],
     }
@@ -118,9 +119,10 @@ class OrthogonalParameters:
         covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
         the latter two.
     whiten : bool, default=True
-        Whether solver="adam" learns q in whitened coordinates. Where the orthogonal points keep the
-        prior's covariance, False has the mean learned by coefficients of kernel functions, from
-        some columns of the covariance matrix at each step, so that M₂ may be much larger than M.
+        Whether solver="adam" or "adadelta" learns q in whitened coordinates. Where the orthogonal
+        points keep the prior's covariance, False has the mean learned by coefficients of kernel
+        functions, from some columns of the covariance matrix at each step, so that M₂ may be much
+        larger than M.
     n_orthogonal : int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
     orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None

@@ -11,14 +11,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from .. import kernels
-from ..data.rows import Rows
+from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
 from ..estimators.finite_parameters import FiniteParameters
 from ..estimators.parameters import AUTO, POSITIVE_INTEGER
@@ -31,15 +31,18 @@ from ..maths.linalg import cholesky, log_det
 from ..objectives.base import Objective, surrogate
 from ..objectives.evidence import AsMean, FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
+from ..posteriors.iterative import IterativePosterior
 from ..recipes.evidence import EvidenceRecipe, ExactRecipe
 from ..recipes.kernel_choice import KernelChoice
 from ..recipes.networks import build_network
-from ..recipes.plan import Plan, Sizes
-from ..recipes.recipe import Problem
+from ..recipes.recipe import Problem, check_shared_noise
 from ..recipes.warm_start import Start, load_fitted
 
-MAX_EXACT_ROWS = 10_000  # for a kernel without finite features: its predictor is exact, O(n³)
+MAX_EXACT_ROWS = 10_000
+"""Up to which a kernel without finite features has a factor of its matrix, of O(n²) memory."""
 EXACT_EVALUATION_ROWS = 2_000  # of training, for a held-out score whose posterior costs O(n³)
+
+OfAllRows = ExactPosterior | IterativePosterior
 
 
 class BSGDObjective(FiniteObjective):
@@ -139,7 +142,7 @@ class KernelBSGDObjective(Objective):
         """Held-out NLPD, or NLML without validation rows, from a subset of the training rows."""
         n_held_out = rows.n_held_out
         some = slice(n_held_out, n_held_out + EXACT_EVALUATION_ROWS)
-        posterior = self.solution(X[some], rows[some])
+        posterior = self.exact(X[some], rows[some])
         if not n_held_out:
             return -float(posterior.log_evidence().sum()) / posterior.n_rows
         held_out = rows[:n_held_out]
@@ -147,10 +150,20 @@ class KernelBSGDObjective(Objective):
         losses = -posterior.likelihood.log_predictive(held_out.y, q)
         return float(held_out.weighted(losses).sum()) / held_out.n_effective
 
-    def solution(self, X: Tensor, rows: Rows) -> ExactPosterior:
+    def exact(self, X: Tensor, rows: Rows) -> ExactPosterior:
+        """The posterior by a factor of the matrix of these rows."""
         fitted = copy.deepcopy(self).double().eval()
         X, rows = X.double(), rows.to(torch.float64)
         return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X, rows)
+
+    def solution(self, X: Tensor, rows: Rows) -> OfAllRows:
+        if len(X) <= MAX_EXACT_ROWS:
+            return self.exact(X, rows)
+        if rows.weight is not None:  # the noise σ²/0 of a row that is none is no number
+            X, rows = X[rows.weight > 0], rows[rows.weight > 0]
+        fitted = copy.deepcopy(self).double().eval()
+        X, rows = X.double(), rows.to(torch.float64)
+        return IterativePosterior(fitted.kernel, fitted.likelihood, X, rows, fitted.network)
 
 
 # ---- a kernel that is taken as it is -------------------------------------------------------------
@@ -172,15 +185,14 @@ class KernelBSGDRecipe(ExactRecipe):
             raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
         return 1
 
-    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
-        if sizes.n_rows > MAX_EXACT_ROWS:
+    def check(self, data: Data) -> None:
+        super().check(data)
+        if data.size > MAX_EXACT_ROWS and data.y.shape[1] > 1:
             raise ValueError(
-                f"X has {sizes.n_rows} rows, but kernel={self.kernel.expression} has no finite "
-                "features here, and the exact predictor that it needs is limited to "
-                f"{MAX_EXACT_ROWS} rows. Use n_components with a sum of products of RBF, Matern "
-                "and constants, or fewer rows."
+                f"y has {data.y.shape[1]} columns and X {data.size} rows, but more than "
+                f"{MAX_EXACT_ROWS} rows of a kernel that is taken as it is are solved by conjugate "
+                "gradients, for one noise variance and so for one column. Fit a model for each."
             )
-        return super().plan(sizes, start)
 
     def objective(self, problem: Problem) -> KernelBSGDObjective:
         rows = problem.rows
@@ -209,7 +221,18 @@ class KernelBSGDRecipe(ExactRecipe):
             f"kernel={self.kernel.expression}, or n_components=None, which takes any as it is."
         )
 
-    def fitted_kernel(self, posterior: ExactPosterior) -> sk.Kernel:
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        if len(X) > MAX_EXACT_ROWS:
+            raise ValueError(
+                f"The marginal likelihood of {len(X)} rows needs a factor of their covariance, "
+                f"which is not computed for more than {MAX_EXACT_ROWS}."
+            )
+        check_shared_noise(posterior, rows)
+        p = posterior
+        exact = ExactPosterior(p.kernel, p.network, p.likelihood, X, rows)
+        return float(exact.log_evidence().sum())
+
+    def fitted_kernel(self, posterior: OfAllRows) -> sk.Kernel:
         noise = float(posterior.likelihood.noise_variance.detach().mean())
         fitted = kernels.to_sklearn(posterior.kernel)
         return kernels.join_white_noise(fitted, noise, self.kernel.white)
@@ -225,8 +248,9 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
 
     With a kernel that has finite or random Fourier features the model is that of
     :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
-    ``n_components=None``, is learned from minibatches as it is; its final predictor is exact, and
-    so limited to 10,000 rows.
+    ``n_components=None``, is learned from minibatches as it is. Its predictions are exact: above
+    10,000 rows by conjugate gradients, in O(n) memory, which means take little of and standard
+    deviations much, and then its `log_marginal_likelihood_value_` is not known.
 
     Parameters
     ----------
@@ -255,6 +279,9 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     ----------
     posterior_ : torch.nn.Module
         Features and weights' posterior, or kernel and rows, in float64 on the CPU.
+    log_marginal_likelihood_value_ : float
+        Exact log p(y | X) of all rows, in nats, for y in its own units; NaN for more than 10,000
+        rows of a kernel that is taken as it is.
 
     See Also
     --------

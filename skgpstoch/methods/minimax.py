@@ -31,6 +31,8 @@ from ..objectives.evidence import RIDGE_JITTER, AsMean, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 from ..recipes.kernel_choice import KernelChoice
 
+PROJECTION_TOL = 1e-6
+"""Of σ², by which A may be below it."""
 MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
 
 
@@ -42,6 +44,12 @@ class MinimaxObjective(FiniteObjective):
     and n·log 2π, which the loss has too. A descent step on one minibatch alternates with a
     projected ascent step in B on an independent one. A and F are kept per row, divided by n, which
     leaves the last ratio as it is.
+
+    Of the paper's Ω₁ there are A ⪰ σ²I and σ ≥ σ_min, and an upper bound of σ², but none of all
+    other parameters, ζ ⪯ ζ_max: nothing drives them there, and an epoch that ends in numbers that
+    are not finite is undone. *Measured* on elevators, 20 epochs: with Adam at 0.01 no entry of w,
+    of the network or of log σ² was ever beyond 2.3, of A (per row) 54; with AdaDelta at 1.0, 2.3
+    and 640. A is projected at nearly every step (2,337 of 2,340).
 
     Parameters
     ----------
@@ -156,11 +164,11 @@ def _norm(A: Tensor) -> Tensor:
 def project_above(A: Tensor, floor: Tensor) -> Tensor:
     """The nearest symmetric A ⪰ floor·I, in the Frobenius norm: A (..., D, D), floor (...).
 
-    As long as A ⪰ ½·floor·I, which a Cholesky factorisation tells for a tenth of an
-    eigendecomposition's time, A is left as it is.
+    Where a Cholesky factorisation, a tenth of an eigendecomposition's time, says that A is one of
+    these, to 1e-6 of the floor, it is left as it is.
     """
     A = 0.5 * (A + A.mT)
-    _, info = torch.linalg.cholesky_ex(add_diagonal(A, -0.5 * floor))
+    _, info = torch.linalg.cholesky_ex(add_diagonal(A, -(1.0 - PROJECTION_TOL) * floor))
     if not bool(info.any()):
         return A
     values, U = eigh(A)

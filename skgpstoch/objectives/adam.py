@@ -1,4 +1,4 @@
-"""solver="adam": m and the roots of S are parameters like the others."""
+"""solver="adam" and "adadelta": m and the roots of S are parameters like the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..posteriors.blocks import (
 )
 from ..posteriors.sites import Sites
 from .elbo import expected_score_at
-from .variational import VariationalObjective
+from .variational import NETWORK_RATE, VariationalObjective
 
 Factors = tuple[tuple[Tensor, Tensor], ...]
 
@@ -28,13 +28,18 @@ Factors = tuple[tuple[Tensor, Tensor], ...]
 class GradientObjective(VariationalObjective):
     """m and R_b, S_b = R_b R_bᵀ, as parameters, in the coordinates of w or (whiten=False) of u.
 
+    AdaDelta's steps have the units of each parameter, so that networks need no rate of their own.
+
     Without whitening u = L w has the mean Lm and the root LR, so that w's come from those of u as
     features come from covariances.
     """
 
-    def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, whiten: bool = True, network_rate: float = NETWORK_RATE, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.whiten = whiten
+        self.network_rate = network_rate
         model, P = self.model, len(self.model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.ParameterList(like.new_zeros(size, P) for size in model.features.blocks)

@@ -8,7 +8,7 @@ They differ in where q(w) comes from:
 "natural", other losses  where S has no closed form: m as above, by Newton's steps, and the roots of
                          S as parameters
 "lbfgs"                  :mod:`.lbfgs`: the best q of all rows, at every evaluation of the bound
-"adam"                   :mod:`.adam`: m and the roots of S are parameters like the others
+"adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters like the others
 ======================== ===========================================================================
 
 Everything else, points, kernel, network, noise, follows gradients: Adam's steps on minibatches, or

@@ -74,7 +74,7 @@ class VariationalRecipe(Recipe):
     averaging : float or "auto", default="auto"
         Weight of a minibatch in running averages.
     whiten : bool, default=True
-        Whether solver="adam" learns q in whitened coordinates.
+        Whether solver="adam" or "adadelta" learns q in whitened coordinates.
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f.
     beta : float, default=1.0
@@ -325,6 +325,9 @@ class VariationalRecipe(Recipe):
         elif solver == "lbfgs":
             objective = FullBatchObjective(model, n_rows, **options)
         elif solver == "adam":
+            objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
+        elif solver == "adadelta":
+            options["network_rate"] = 1.0
             objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
         elif self.covariance == "gradient":
             objective = ProfiledObjective(model, n_rows, averaging=self.averaging, **options)

@@ -20,8 +20,8 @@ from ...likelihoods.real import Gaussian
 from ...maths.linalg import NotPositiveDefiniteError
 from ...objectives.base import Objective
 from ...posteriors.exact import ExactPosterior
+from ...posteriors.iterative import IterativePosterior
 from .fold_loss import Fold, FoldLoss, at_theta
-from .iterative import IterativePosterior
 from .multipliers import RECORDED, Failure, MultiplierSearch, Options, begin, iterate
 
 CALIBRATION_ROWS = 512  # held out, of all folds, from which the scale of variances is found

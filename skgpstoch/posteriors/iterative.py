@@ -14,18 +14,18 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...data.rows import Rows
-from ...kernels import Kernel, scaled
-from ...kernels.products import KernelRows, low_rank
-from ...likelihoods.real import Gaussian
-from ...maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
-from ...maths.gaussian import Marginals, standard_normal
-from ...maths.linalg import NotPositiveDefiniteError, cholesky
-from ...maths.pivoted_cholesky import LowRankInverse
-from ...posteriors.base import Posterior
-from ...posteriors.functions import Functions, prior_functions, updated_functions
+from ..data.rows import Rows
+from ..kernels import Kernel, scaled
+from ..kernels.products import KernelRows, low_rank
+from ..likelihoods.real import Gaussian
+from ..maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
+from ..maths.gaussian import Marginals, standard_normal
+from ..maths.linalg import NotPositiveDefiniteError, cholesky
+from ..maths.pivoted_cholesky import LowRankInverse
+from .base import Posterior
+from .functions import Functions, prior_functions, updated_functions
 
 POSTERIOR_RANK = 500  # of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
@@ -43,6 +43,8 @@ class IterativePosterior(Posterior):
         σ², the same for all outputs.
     X, rows : Tensor of shape (N, d) and Rows
         The data, in float64; X in the type that covariances are to have.
+    network : nn.Module
+        g: (N, d) → (N, D) below the kernel, k(g(x), g(x')); the identity unless it is given.
     """
 
     likelihood: Gaussian
@@ -52,11 +54,20 @@ class IterativePosterior(Posterior):
     alpha: Tensor
     factor: Tensor
 
-    def __init__(self, kernel: Kernel, likelihood: Gaussian, X: Tensor, rows: Rows) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Gaussian,
+        X: Tensor,
+        rows: Rows,
+        network: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.likelihood = likelihood
+        self.network = nn.Sequential() if network is None else network
         with torch.no_grad():
+            X = self.network(X)  # of rows that are known: what the kernel sees of them
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
             weight = (
                 torch.ones(len(X), 1, device=X.device).to(variance)
@@ -69,6 +80,10 @@ class IterativePosterior(Posterior):
             self.register_buffer(name, value)
         self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)
         self._n_rows = rows.n_effective
+
+    def log_evidence(self) -> Tensor:
+        """NaN: a determinant needs the factor that there is no memory for."""
+        return torch.full_like(self.alpha[0], torch.nan)
 
     @torch.no_grad()
     def product(self, V: Tensor) -> Tensor:
@@ -111,7 +126,7 @@ class IterativePosterior(Posterior):
 
     def cross(self, X: Tensor) -> Tensor:
         """Return k(X*, X), (N*, N), float64."""
-        return self.kernel(X.to(self.X), self.X).double()
+        return self.kernel(self.network(X.to(self.X)), self.X).double()
 
     def mean(self, X: Tensor) -> Tensor:
         mean = X.new_empty(len(X), self.alpha.shape[1])
@@ -128,7 +143,7 @@ class IterativePosterior(Posterior):
             half = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE, inverse)).sum(0)
             # The solution has no graph, and is half of the slope of k*C⁻¹k*ᵀ.
             explained = 2.0 * half - half.detach()
-            var[block, 0] = (self.kernel.diag(X[block]) - explained).clamp_min(0.0)
+            var[block, 0] = (self.kernel.diag(self.network(X[block])) - explained).clamp_min(0.0)
         return Marginals(mean[None], var.expand_as(mean)[None])
 
     def covariance(self, X: Tensor) -> Tensor:
@@ -139,7 +154,7 @@ class IterativePosterior(Posterior):
         S = torch.cat([self.solve(part.mT, TOL_VARIANCE, inverse) for part in parts], 1)
         KS = K_star @ S
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
-        K = self.kernel(X) - KS - KS.mT + S.mT @ self.product(S)
+        K = self.kernel(self.network(X)) - KS - KS.mT + S.mT @ self.product(S)
         return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
 
     @torch.no_grad()
@@ -150,7 +165,12 @@ class IterativePosterior(Posterior):
         y = self.product(self.alpha)
         error = y - f(X) - self.noise.sqrt() * z  # (S, N, P)
         V = self.solve(error.transpose(0, 1).flatten(1), TOL_MEAN)
-        return updated_functions(f, self.kernel, X, V.unflatten(1, (-1, P)).transpose(0, 1))
+        of_outputs = updated_functions(f, self.kernel, X, V.unflatten(1, (-1, P)).transpose(0, 1))
+
+        def values(X: Tensor) -> Tensor:
+            return of_outputs(self.network(X))
+
+        return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.cross(X) @ self.alpha  # (N, P)

@@ -27,6 +27,7 @@ from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.objectives.quadruply import (
+    BestCoefficient,
     StochasticObjective,
     controlled_squares,
     prior_squares,
@@ -119,7 +120,7 @@ def bound_by_parts(model, X, rows, W=None):
 
 def stochastic(model, X, rows, n_control=0, batch_size=2, **options):
     defaults = {"learns_kernel": False, "learns_noise": False, "warm_up": 0}
-    return StochasticObjective(
+    objective = StochasticObjective(
         model,
         X,
         rows,
@@ -129,6 +130,8 @@ def stochastic(model, X, rows, n_control=0, batch_size=2, **options):
         generator=generator(11),
         **{**defaults, **options},
     )
+    objective.coefficient.products.fill_(1.0)  # β = 1, before a step of the test's own
+    return objective
 
 
 def index_sets(total, size):
@@ -345,6 +348,44 @@ def test_variance_falls_with_the_rows_of_the_control_variate():
     for variance, factor in ((of_value, 8.0), (of_gradient, 3.0)):
         assert variance[0] > variance[1] > variance[2]
         assert variance[0] > factor * variance[2]
+
+
+def test_any_coefficient_leaves_the_control_variate_unbiased():
+    model, (X, rows) = make_model("fourier", 4, c=1), make_rows()
+    objective = stochastic(model, X, rows, 2)
+    objective.coefficient.products[0] *= torch.tensor([0.3, 0.8])
+    truth = bound_by_parts(model, X, rows)
+    assert_close(mean_of_estimates(objective, 1, 1), truth, rtol=1e-10, atol=1e-10)
+
+
+def test_best_coefficient_is_the_one_of_least_variance():
+    """Of pairs with a known mean of the second; and no more than 1."""
+    c = normal(500, 1, 2, seed=1)
+    a = torch.tensor([0.4, 3.0]).double() * c + normal(500, 1, 2, seed=2)
+    best = BestCoefficient(torch.zeros(1, 2))
+    assert_close(best.value(), torch.zeros(1, 2).double())
+    for pair in zip(a + 5.0, c + 5.0, strict=True):
+        best.see(*pair, torch.tensor(5.0).double())
+    assert_close(best.value(), torch.tensor([[0.4, 1.0]]).double(), rtol=0.0, atol=0.15)
+
+
+def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
+    """As β = 1 does, four times; what it has learned is the objective's, steps later."""
+    n, of_value = 2000, []
+    for p, learns in ((0, False), (3, False), (3, True)):
+        model, (X, rows) = make_model("fourier", 40, c=0), make_rows(n)
+        model.columns[..., 0].mul_(8.0)
+        objective, random = stochastic(model, X, rows, p, batch_size=n), generator(1)
+        std, values = model.std.clone(), []
+        for _ in range(400):
+            with torch.no_grad():
+                values.append(objective(torch.randperm(20, generator=random)[:4], rows, random))
+            model.std.copy_(std)
+            if learns:
+                objective.step_end()
+        of_value.append(float(torch.stack(values[100:]).var()))
+    assert of_value[1] > 1.3 * of_value[0]
+    assert of_value[2] < 1.02 * of_value[0]
 
 
 @pytest.mark.parametrize("kind", BASES)

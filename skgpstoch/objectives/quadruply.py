@@ -14,7 +14,8 @@ From index sets I, J of basis functions, independent of one another, and K of ro
 
 and the same of every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
 (D4; :meth:`StochasticObjective.neg_log_prior`). The control variate (:func:`controlled_squares`)
-has rows P that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3).
+has rows P that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3); its
+coefficient is the best that the steps before know (:class:`BestCoefficient`).
 Other log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
 
 The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
@@ -32,12 +33,14 @@ from torch.nn import functional as F
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
+from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel, scales
-from .blockwise import BasisObjective
+from .blockwise import TINY, BasisObjective
 
 LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
+MEMORY = 0.99  # of moments of a control variate, from step to step
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
 
@@ -52,13 +55,46 @@ def squares(f_I: Tensor, f_J: Tensor) -> Tensor:
 
 
 def controlled_squares(
-    of_batch: Tensor, of_control: Tensor, h: Tensor, share: float, control_share: float
+    of_batch: Tensor,
+    of_control: Tensor,
+    h: Tensor,
+    share: float,
+    control_share: float,
+    coefficient: Tensor | float = 1.0,
 ) -> Tensor:
     """‖ΦW‖² of all n rows, (P, C), from :func:`squares` of rows K and P and from h = Φ_P W.
 
-    (n/|K|) f_Iᵀf_J |_K − (n/p) f_Iᵀf_J |_P + (n/p) ‖Φ_P W‖², the last two of mean zero (eq. 3).
+    (n/|K|) f_Iᵀf_J |_K − β[(n/p) f_Iᵀf_J |_P − (n/p) ‖Φ_P W‖²], the bracket of mean zero (eq. 3).
     """
-    return share * of_batch - control_share * of_control + control_share * h.square().sum(1)
+    control = control_share * (of_control - h.square().sum(1))
+    return share * of_batch - coefficient * control
+
+
+class BestCoefficient(Module):
+    """β of a control variate, from the steps before, so that the estimate has no bias.
+
+    The variance of a − β(c − E c) is least at β = cov(a, c)/var c. Moments are those about E c,
+    which is known and not far from E a, and forget the weights of old as these change. β is 0 until
+    a step was seen, and at most 1: control variates of few rows are worse than none.
+    """
+
+    products: Tensor  # of a − E c by c − E c, and the squares of c − E c: (2, P, C)
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("products", like.new_zeros(2, *like.shape, dtype=torch.float64))
+
+    def value(self) -> Tensor:
+        """β of every column, (P, C)."""
+        both, control = self.products
+        return (both / control.clamp_min(TINY)).clamp(0.0, 1.0)
+
+    @torch.no_grad()
+    def see(self, estimate: Tensor, control: Tensor, mean: Tensor) -> None:
+        """Learn from what a step estimated, and its control variate, whose mean is known."""
+        deviation = (control - mean).double()
+        seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
+        self.products.mul_(MEMORY).add_(seen_now)
 
 
 def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
@@ -123,7 +159,9 @@ class StochasticObjective(BasisObjective):
         self.control_basis = copy.deepcopy(model.basis).requires_grad_(False)
         self.register_buffer("h", self.project(self.control_X)[0])
         model.flat.requires_grad_(True)
+        self.coefficient = BestCoefficient(self.h[:, 0])
         self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
+        self.seen_now: tuple[Tensor, ...] | None = None  # a, c and E c of the present step
 
     def param_groups(self) -> list[dict[str, Any]]:
         hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
@@ -139,6 +177,9 @@ class StochasticObjective(BasisObjective):
         model.basis.kernel.clamp_()
         if isinstance(model.likelihood, AdditiveNoise):
             model.likelihood.set_noise_(model.likelihood.noise_variance.clamp(low, high))
+        if self.seen_now is not None:
+            self.coefficient.see(*self.seen_now)
+            self.seen_now = None
         if self.touched is None:
             return
         groups, before = self.touched
@@ -188,7 +229,11 @@ class StochasticObjective(BasisObjective):
             # In value h, in slope m/|I| times that by the sampled weights (F.1).
             h = h + seen(on_P[0], W_I - W_I.detach(), m_I)
             of_control = squares(seen(on_P[0], W_I, m_I), seen(on_P[1], W_J, m_J))
-            square = controlled_squares(squares(f_I, f_J), of_control, h, share, control_share)
+            known = control_share * h.square().sum(1)
+            self.seen_now = square.detach(), control_share * of_control.detach(), known.detach()
+            square = controlled_squares(
+                squares(f_I, f_J), of_control, h, share, control_share, self.coefficient.value()
+            )
         mean = square[:, 0] - 2.0 * share * (y * f_I[..., 0]).sum(1) + share * y.square().sum(1)
         data = (mean + square[:, 1:].sum(1)) / noise + n * (LOG_2PI + noise.log())
         curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)

@@ -77,7 +77,11 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         How `learning_rate_init` falls from sweep to sweep, where these have other rows; otherwise
         it stays. "auto" is "theory", t^(−3/4).
     n_control : int or "auto", default="auto"
-        Rows p of the control variate of "adagrad"; 0 is none, "auto" is 1,024.
+        Rows p of the control variate of "adagrad", whose coefficient is the best one; 0 is none,
+        "auto" is 1,024. With basis="inducing" there is one of the prior as well, from 256 points.
+    column_batch_size : int or "auto", default="auto"
+        Dense columns that a step of "adagrad" draws, with replacement, by their share of the
+        variance; "auto" is all of them. A likelihood that is not Gaussian has all.
     augment : bool, default=False
         Whether predictive variances are those with one more function centred on each row, so that
         they return to the prior's far from the data; for basis="inducing".
@@ -92,6 +96,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     solver: str = "newton"
     learning_rate: str = "auto"
     n_control: int | str = "auto"
+    column_batch_size: int | str = "auto"
     augment: bool = False
     learn_kernel: bool = False
 
@@ -102,6 +107,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "solver": [StrOptions({"newton", "adagrad"})],
         "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
+        "column_batch_size": [POSITIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],
     }
@@ -113,6 +119,7 @@ class StochasticRecipe(BasisRecipe):
     """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
     n_control: int | str = "auto"  # rows of the control variate
+    column_batch_size: int | str = "auto"  # dense columns of a step
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)
@@ -127,7 +134,7 @@ class StochasticRecipe(BasisRecipe):
         )
 
     def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
-        asked = self.training.batch_size
+        asked, columns = self.training.batch_size, self.column_batch_size
         return StochasticObjective(
             model,
             problem.X,
@@ -135,6 +142,7 @@ class StochasticRecipe(BasisRecipe):
             batch_size=ADAGRAD_ROWS if asked == "auto" else int(asked),
             n_control=CONTROL if self.n_control == "auto" else int(self.n_control),
             generator=problem.generator,
+            n_columns=None if columns == "auto" else int(columns),
             **self.learning(model, problem),
         )
 

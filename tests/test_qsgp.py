@@ -436,8 +436,8 @@ def test_columns_are_drawn_by_their_size_without_bias():
     value, random = torch.tensor([1.0, 2.0, 8.0, 33.0]).double(), generator(3)
     for _ in range(400):
         columns = draw_columns(size, 3, random)
-        assert (int(columns.index[0]), float(columns.times[0])) == (0, 1.0)  # μ
-        sums.append(float((columns.times[1:] * value[columns.index[1:] - 1]).sum()))
+        assert (int(columns.which[0]), float(columns.times[0])) == (0, 1.0)  # μ
+        sums.append(float((columns.times[1:] * value[columns.which[1:] - 1]).sum()))
     assert abs(np.mean(sums) - 44.0) < 4.0 * np.std(sums) / 20.0
     uniform = [float((draw_columns(0.0 * size, 3, random).times[1:]).sum()) for _ in range(3)]
     assert_allclose(uniform, 4.0)

@@ -38,11 +38,12 @@ from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import cholesky, tri_solve
 from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel, scales
-from .blockwise import TINY, BasisObjective
+from .blockwise import TINY, BasisObjective, weighted_gram
 
 LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
+CURVATURE_RATE = 0.5  # c_rr ← ½(c_rr + 1/(h c_rr)), Heron's steps to h^(−1/2)
 MEMORY = 0.99  # of moments of a control variate, from step to step
 MOST_SUPPORT = 256  # points of Nyström's approximation
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
@@ -75,7 +76,7 @@ def controlled(
 class Columns(NamedTuple):
     """Columns of W that a step sees, the mean's first, and how many each of them stands for."""
 
-    index: Tensor  # (C',)
+    which: Tensor  # (C',)
     times: Tensor  # (C',)
 
 
@@ -161,6 +162,8 @@ class StochasticObjective(BasisObjective):
     n_columns : int or None
         Dense columns of C that a step draws, with replacement; None: it has all. For a Gaussian
         likelihood.
+    follows_curvature : bool
+        Whether gradients are times the inverse curvature of the block on the rows of the step.
     generator : torch.Generator
         Draws the rows of the control variate, once.
     model, X, rows, **learning
@@ -183,6 +186,7 @@ class StochasticObjective(BasisObjective):
         n_control: int,
         generator: torch.Generator,
         n_columns: int | None = None,
+        follows_curvature: bool = False,
         **learning: Any,
     ) -> None:
         super().__init__(model, X, rows, **learning)
@@ -198,6 +202,9 @@ class StochasticObjective(BasisObjective):
         self.register_buffer("h", self.project(self.control_X)[0])
         model.flat.requires_grad_(True)
         self.coefficient = BestCoefficient(self.h[:, 0])
+        if len(self.control_X) == len(self.X):
+            self.coefficient.products.fill_(1.0)  # the best β where batches are all rows too
+        self.follows_curvature = follows_curvature
         self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
         # What coefficients are to learn from the present step: columns, a, c and E c.
         self.seen_now: list[tuple[BestCoefficient, tuple[Tensor, ...]]] = []
@@ -208,9 +215,10 @@ class StochasticObjective(BasisObjective):
 
     def param_groups(self) -> list[dict[str, Any]]:
         hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
+        rate = CURVATURE_RATE if self.follows_curvature else ADAGRAD_RATE
         return [
-            {"params": [self.model.flat], "rate": ADAGRAD_RATE},
-            {"params": hyper, "rate": ADAGRAD_RATE * HYPER_RATE},
+            {"params": [self.model.flat], "rate": rate},
+            {"params": hyper, "rate": rate * HYPER_RATE},
         ]
 
     def step_end(self) -> None:
@@ -294,15 +302,17 @@ class StochasticObjective(BasisObjective):
         model, n = self.model, self.rows.n_effective
         noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
-        V_I, V_J = W_I[..., columns.index], W_J[..., columns.index]
+        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
         share = len(self.X) / len(X)
         phi_I, phi_J = (self.rooted(model.basis.columns(X, g), rows) for g in (groups_i, groups_j))
         y = self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
         f_I = seen(phi_I, V_I, self.count(groups_i, phi_I))
         f_J = seen(phi_J, V_J, self.count(groups_j, phi_J))
         fit = share * of_fit(f_I, f_J, y)
+        self.precondition(groups_i, W_I, phi_I, share / noise[:, None])
+        self.precondition(groups_j, W_J, phi_J, share / noise[:, None])
         if self.controls:
-            fit = self.controlled_fit(fit, groups_i, groups_j, V_I, V_J, columns.index)
+            fit = self.controlled_fit(fit, groups_i, groups_j, V_I, V_J, columns.which)
         of_columns = (fit * columns.times.to(fit)).sum(1) + share * y.square().sum(1)
         data = of_columns / noise + n * (LOG_2PI + noise.log())
         curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)
@@ -369,7 +379,10 @@ class StochasticObjective(BasisObjective):
         of_rows = model.likelihood.expected_log_prob(rows.y, q)
         with torch.no_grad():
             _, _, d_var = model.likelihood.expected_gradients(rows.y, q)
-            curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
+            lam = share * rows.weighted(-2.0 * d_var)
+            curvature = phi_I.square().mT @ lam  # (|I|, P)
+        self.precondition(groups_i, W_I, phi_I, lam.mT)
+        self.precondition(groups_j, W_J, phi_J, lam.mT)
         neg_log_prior = self.neg_log_prior(
             groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature), self.all_columns()
         )
@@ -399,14 +412,31 @@ class StochasticObjective(BasisObjective):
         of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
         model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
         m = share * len(members)  # that the sample is of, where not all groups are of one size
-        V_I, V_J = W_I[..., columns.index], W_J[..., columns.index]
+        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
         of_columns = prior_squares(S, V_I, V_J, m)
         if self.approximates:
             of_columns = self.controlled_prior(
-                of_columns, groups_i, groups_j, V_I, V_J, columns.index
+                of_columns, groups_i, groups_j, V_I, V_J, columns.which
             )
         squares_of_all = (of_columns * columns.times.to(of_columns)).sum()
         return 0.5 * (squares_of_all + share * of_members.sum())
+
+    def precondition(self, groups: Tensor, W: Tensor, phi: Tensor, lam: Tensor) -> None:
+        """Have the gradient of W times n|I|/m H⁻¹, H = Φ_KIᵀ diag(λ) Φ_KI + S_II, λ (P, ñ or 1).
+
+        |I|/m, as gradients that are sampled stand for those of all functions.
+        """
+        if not (self.follows_curvature and W.requires_grad):
+            return
+        with torch.no_grad():
+            S = self.model.precision(groups, self.model.basis.members(groups))
+            L = cholesky(weighted_gram(phi, lam) + S, "curvature of a block of weights")
+        scale = self.rows.n_effective * len(groups) / self.model.basis.n_groups
+
+        def times_inverse(gradient: Tensor) -> Tensor:
+            return scale * torch.cholesky_solve(gradient.double(), L).to(gradient)
+
+        W.register_hook(times_inverse)
 
     def count(self, groups: Tensor, phi: Tensor) -> float:
         """m, for which m/|I| is the inverse of the share of the groups that are sampled."""

@@ -71,6 +71,24 @@ class SparseAdagrad(LightOptimizer):
         return loss
 
 
+class Descent(LightOptimizer):
+    """Gradient descent, of gradients that may be sparse."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step, of the parameters that have gradients."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-group["lr"])
+        return loss
+
+
 class Adam(LightOptimizer, AdamW):
     """torch's."""
 
@@ -128,6 +146,8 @@ def make_optimizer(
         group["initial_lr"] = group["lr"]
     if solver == "adagrad":
         return SparseAdagrad(groups)
+    if solver == "descent":
+        return Descent(groups)
     if solver == "adadelta":
         return Adadelta(groups)
     return Adam(groups, weight_decay=0.0, fused=True)

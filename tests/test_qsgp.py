@@ -417,6 +417,19 @@ def test_drawn_columns_give_the_bound_without_bias(kind, n_control):
     assert_close(model.flat.grad.to_dense().view_as(W), slope, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Training ended after max_iter")
+@pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
+def test_gradients_along_the_curvature_learn_as_newton_does(basis, size):
+    """Of blocks that are drawn; at the same number of sweeps."""
+    X = 1.5 * normal(120, 2).numpy()
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.1 * normal(120, seed=1).numpy()
+    settings = {"basis": basis, "n_components": 60, "n_dense": 8, "basis_batch_size": size}
+    settings |= {"n_subset": 60, "max_iter": 20, "random_state": 0}
+    truth = QSGPRegressor(solver="newton", **settings).fit(X, y).predict(X)
+    found = QSGPRegressor(solver="natural", **settings).fit(X, y).predict(X)
+    assert np.sqrt(np.mean((found - truth) ** 2)) < 0.1 * np.sqrt(np.mean((truth - y) ** 2)) + 0.01
+
+
 def test_a_step_of_the_estimator_draws_columns():
     """Gradients are those of the columns drawn, and of the scales of the others."""
     X = normal(40, 2).numpy()

@@ -38,7 +38,7 @@ from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import cholesky, tri_solve
 from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel, scales
-from .blockwise import TINY, BasisObjective, weighted_gram
+from .blockwise import TINY, BasisObjective, tail_solver, weighted_gram
 
 LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
@@ -215,10 +215,11 @@ class StochasticObjective(BasisObjective):
 
     def param_groups(self) -> list[dict[str, Any]]:
         hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
-        rate = CURVATURE_RATE if self.follows_curvature else ADAGRAD_RATE
+        follows = self.follows_curvature
+        rate = CURVATURE_RATE if follows else ADAGRAD_RATE
         return [
-            {"params": [self.model.flat], "rate": rate},
-            {"params": hyper, "rate": rate * HYPER_RATE},
+            {"params": [self.model.flat], "rate": rate, "adapts": not follows},
+            {"params": hyper, "rate": ADAGRAD_RATE * HYPER_RATE},
         ]
 
     def step_end(self) -> None:
@@ -428,13 +429,14 @@ class StochasticObjective(BasisObjective):
         """
         if not (self.follows_curvature and W.requires_grad):
             return
+        model, members = self.model, self.model.basis.members(groups)
         with torch.no_grad():
-            S = self.model.precision(groups, self.model.basis.members(groups))
-            L = cholesky(weighted_gram(phi, lam) + S, "curvature of a block of weights")
-        scale = self.rows.n_effective * len(groups) / self.model.basis.n_groups
+            H = weighted_gram(phi, lam) + model.precision(groups, members)
+            solve, below = tail_solver(H, members, model.n_dense)
+        scale = self.rows.n_effective * len(groups) / model.basis.n_groups
 
         def times_inverse(gradient: Tensor) -> Tensor:
-            return scale * torch.cholesky_solve(gradient.double(), L).to(gradient)
+            return scale * solve(gradient.double(), below).to(gradient)
 
         W.register_hook(times_inverse)
 

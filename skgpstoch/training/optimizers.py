@@ -45,7 +45,8 @@ SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, 
 class SparseAdagrad(LightOptimizer):
     """AdaGrad (Duchi et al., 2011) that touches only those rows of a parameter with a gradient.
 
-    torch's own does so with a warning of torch's at the first step.
+    torch's own does so with a warning of torch's at the first step. A group that says
+    ``adapts=False`` has plain steps along its gradients.
     """
 
     def __init__(self, params: Any, eps: float = 1e-10) -> None:
@@ -66,26 +67,10 @@ class SparseAdagrad(LightOptimizer):
                 if gradient.is_sparse:
                     gradient = gradient.coalesce()
                     rows, gradient = gradient.indices()[0], gradient.values()
-                total[rows] += gradient.square()
-                p[rows] -= group["lr"] * gradient / (total[rows].sqrt() + group["eps"])
-        return loss
-
-
-class Descent(LightOptimizer):
-    """Gradient descent, of gradients that may be sparse."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {"lr": 0.1})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One step, of the parameters that have gradients."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.add_(p.grad, alpha=-group["lr"])
+                if group.get("adapts", True):
+                    total[rows] += gradient.square()
+                    gradient = gradient / (total[rows].sqrt() + group["eps"])
+                p[rows] -= group["lr"] * gradient
         return loss
 
 
@@ -146,8 +131,6 @@ def make_optimizer(
         group["initial_lr"] = group["lr"]
     if solver == "adagrad":
         return SparseAdagrad(groups)
-    if solver == "descent":
-        return Descent(groups)
     if solver == "adadelta":
         return Adadelta(groups)
     return Adam(groups, weight_decay=0.0, fused=True)

@@ -138,7 +138,7 @@ class StochasticRecipe(BasisRecipe):
         name = "constant" if self.follows_curvature else "one-cycle"
         return replace(
             plan,
-            solver="descent" if self.follows_curvature else "adagrad",
+            solver="adagrad",
             max_iter=sweeps if t.max_iter == "auto" else plan.max_iter,
             schedule=SCHEDULES[name if t.learning_rate == "auto" else t.learning_rate],
             patience=t.n_iter_no_change or math.inf,

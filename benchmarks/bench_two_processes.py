@@ -4,11 +4,14 @@ SVGPRegressor with 512 inducing points, minibatches of 2,048 and one thread in e
 to made-up rows of 20 columns: by one process to all of them, and by two processes in a group to a
 half each (``skgpstoch.distributed``, gloo on one machine). Times of a step are those between the
 ends of two steps, so that they have the choice of rows in them; the closing pass is timed as a
-whole. Figures are medians on rank 0, over the steps of all repetitions or over repetitions, in
-seconds of the clock, as processes wait for one another. One and two processes take turns.
+whole. Figures are medians on rank 0, over the steps of all repetitions or over repetitions. One and
+two processes take turns.
 
-``load`` is the machine's load average at the start of each launch: where it is not far below the
-number of cores, other jobs are measured too, and the ratios mean little.
+``seconds`` are those of the clock, as processes wait for one another. ``load`` is the machine's
+load average at the start of each launch: where it is not far below the number of cores, other jobs
+are measured too, and ``ratio`` means little. ``cpu`` are seconds of the processor: without waiting
+for the others and for the network, but with the work that exchanges make, so that ``cpu_ratio`` is
+what the ratio would be at most.
 
     python benchmarks/bench_two_processes.py
 """
@@ -18,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,21 +49,29 @@ def made_up(n_rows: int, rank: int, size: int) -> tuple[Array, Array]:
     return X, f + 0.2 * rng.standard_normal(len(X))
 
 
+def clocks() -> Array:
+    """Return the seconds of the clock and of this process's processor."""
+    return np.array([time.monotonic(), time.process_time()])
+
+
 def timed_fit(args: argparse.Namespace) -> None:
-    """Fit to this rank's rows, and print seconds of each step and of the closing pass."""
+    """Fit to this rank's rows, and print seconds of each step and of the closing pass.
+
+    They are pairs, of the clock and of the processor.
+    """
     ends, closings = [], []
     train_step, solution = Trainer.train_step, Run.solution
 
     def step(trainer: Trainer, X: Any, rows: Any) -> Any:
         loss = train_step(trainer, X, rows)
         float(loss)  # waits for its end
-        ends.append(time.monotonic())
+        ends.append(clocks())
         return loss
 
     def close(run: Run) -> Any:
-        start = time.monotonic()
+        start = clocks()
         found = solution(run)
-        closings.append(time.monotonic() - start)
+        closings.append(clocks() - start)
         return found
 
     model = SVGPRegressor(
@@ -77,8 +87,12 @@ def timed_fit(args: argparse.Namespace) -> None:
     group = process_group(init=f"file://{args.meet}", rank=args.rank, size=args.size)
     with timed, timed_too, group:
         model.fit(X, y)
-    steps = np.diff(ends)[FIRST_STEPS:].tolist()
-    print(json.dumps({"steps": steps, "closing": closings[-1]}))
+    steps = np.diff(ends, axis=0)[FIRST_STEPS:]
+    print(
+        json.dumps(
+            {"step": steps.tolist(), "closing pass": closings[-1:]}, default=np.ndarray.tolist
+        )
+    )
 
 
 def launch(args: argparse.Namespace, size: int) -> dict[str, Any]:
@@ -106,23 +120,27 @@ def main(args: argparse.Namespace) -> None:
         for size, of_size in found.items():
             loads.append(os.getloadavg()[0])
             of_size.append(launch(args, size))
-    steps = {k: statistics.median(s for each in v for s in each["steps"]) for k, v in found.items()}
-    closing = {k: statistics.median(each["closing"] for each in v) for k, v in found.items()}
-    rows: list[Row] = [
-        {
-            "part": part,
-            "solver": args.solver,
-            "n_rows": args.rows,
-            "n_inducing": N_INDUCING,
-            "batch_size": BATCH_SIZE,
-            "seconds_1": seconds[1],
-            "seconds_2": seconds[2],
-            "ratio": seconds[1] / seconds[2],
-            "repetitions": args.repetitions,
-            "load": max(loads),
-        }
-        for part, seconds in (("step", steps), ("closing pass", closing))
-    ]
+    rows: list[Row] = []
+    for part in ("step", "closing pass"):
+        pairs = {k: np.concatenate([each[part] for each in v]) for k, v in found.items()}
+        (seconds_1, cpu_1), (seconds_2, cpu_2) = (np.median(pairs[k], 0).tolist() for k in (1, 2))
+        rows.append(
+            {
+                "part": part,
+                "solver": args.solver,
+                "n_rows": args.rows,
+                "n_inducing": N_INDUCING,
+                "batch_size": BATCH_SIZE,
+                "seconds_1": seconds_1,
+                "seconds_2": seconds_2,
+                "ratio": seconds_1 / seconds_2,
+                "cpu_1": cpu_1,
+                "cpu_2": cpu_2,
+                "cpu_ratio": cpu_1 / cpu_2,
+                "repetitions": args.repetitions,
+                "load": max(loads),
+            }
+        )
     for row in rows:
         print({name: round(v, 4) if isinstance(v, float) else v for name, v in row.items()})
         append_csv(args.output, {**row, **environment()})

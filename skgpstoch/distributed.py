@@ -123,9 +123,12 @@ def process_group(
         )
     with contextlib.ExitStack() as undo:
         undo.callback(INSIDE.reset, INSIDE.set(True))
-        meet = join if dist.is_available() and dist.is_initialized() else start
         with doing("meeting the other ranks"):
-            group = meet(backend, init, rank, size, timeout, undo)
+            if dist.is_available() and dist.is_initialized():
+                refuse_said(init, rank, size)
+                group = join(backend, timeout, undo)
+            else:
+                group = start(backend, init, rank, size, timeout, undo)
         undo.enter_context(using(group))
         yield group
 
@@ -168,20 +171,17 @@ def start(
     return with_devices(backend, world, timeout, undo)
 
 
-def join(
-    backend: str,
-    init: str | dist.Store | None,
-    rank: int | None,
-    size: int | None,
-    timeout: float,
-    undo: contextlib.ExitStack,
-) -> Group:
-    """Make a group of all ranks of torch.distributed, which is initialised, with our timeout."""
+def refuse_said(init: str | dist.Store | None, rank: int | None, size: int | None) -> None:
+    """Raise a ValueError if it is said where to meet ranks that have met."""
     if (init, rank, size) != (None, None, None):
         raise ValueError(
             "torch.distributed is initialised already, which says where ranks meet: leave out "
             f"init, rank and size, got init={init!r}, rank={rank!r}, size={size!r}."
         )
+
+
+def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
+    """Make a group of all ranks of torch.distributed, which is initialised, with our timeout."""
     if dist.get_world_size() == 1:
         return ONE
     limit = timedelta(seconds=timeout)

@@ -494,6 +494,17 @@ def test_rounded_targets_have_probabilities(grades):
     assert_allclose(model.log_predictive_density(X, y), density)
 
 
+@pytest.mark.parametrize("automatic", BOTH)
+def test_methods_of_single_models_are_refused_with_what_there_is(automatic):
+    names = {"condition_on", "log_marginal_likelihood", "predict_gradient", "sample_functions"}
+    if automatic is AutoGaussianProcessClassifier:
+        names = {"latent_mean_and_variance"}
+    for name in names | {"partial_fit"}:
+        assert not hasattr(automatic(), name)
+        with pytest.raises(AttributeError, match=rf"^{automatic.__name__} has no {name}: .*\.$"):
+            getattr(automatic(), name)
+
+
 def test_continuous_targets_have_no_atoms(few, step):
     assert few.atoms_ is None
     assert few.atom_weight_ == 0.0

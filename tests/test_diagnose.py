@@ -407,15 +407,22 @@ def test_too_few_points_for_a_kernel_that_is_fixed(waves):
     assert named_finding(enough, "residual variance").severity == "fine"
 
 
-def test_points_leave_the_same_of_a_row_of_weight_2_as_of_two(sine):
+def test_findings_of_a_row_of_weight_2_are_those_of_two(sine):
     X, y = sine
-    weight = np.arange(len(X)) % 3
-    fit = SVGPRegressor(n_inducing=4, max_iter=5, random_state=0).fit
-    left = [
-        named_finding(fit(*rows), findings.RESIDUAL).value
-        for rows in ((X, y, weight), (X.repeat(weight, axis=0), y.repeat(weight)))
-    ]
-    assert left[0] == pytest.approx(left[1], rel=1e-6)
+    weight, y_std = np.arange(len(X)) % 3, np.linspace(0.0, 0.3, len(X))
+    fit = SVGPRegressor(n_inducing=4, max_iter=5, normalize_y=False, random_state=0).fit
+    weighted = fit(X, y, weight, y_std=y_std).diagnose()
+    X, y, y_std = (column.repeat(weight, axis=0) for column in (X, y, y_std))
+    repeated = fit(X, y, y_std=y_std).diagnose()
+    for one, other in zip(weighted, repeated, strict=True):
+        assert one.name == other.name
+        assert one.value == pytest.approx(other.value, rel=1e-6)
+
+
+def test_copies_of_rows_are_no_neighbours():
+    X = np.random.default_rng(0).uniform(-3, 3, (60, 2))
+    once, twice = (list(findings.of_sight(RBF(0.1), None, A, 1.0)) for A in (X, X.repeat(2, 0)))
+    assert [found.value for found in once] == [found.value for found in twice]
 
 
 def test_training_that_is_cut_short_is_warned_of(sine):

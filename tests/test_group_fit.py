@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,9 +14,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import global_state
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 from sklearn.model_selection import GridSearchCV
 from thread_group import on_ranks
 
@@ -33,6 +37,7 @@ from skgpstoch import (
     SVGPRegressor,
     on_interrupt,
 )
+from skgpstoch.data import SequenceRows
 from skgpstoch.data.reduce import current
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
@@ -117,6 +122,7 @@ BY_SIGNS = 1e-3
 SUMMED = {
     "collapsed": (small(solver="collapsed"), 1e-11),
     "natural": (small(likelihood="student_t"), 1e-11),
+    "non_stationary": (small(likelihood="student_t", kernel=DotProduct() + RBF()), 1e-10),
     "adam": (small(solver="adam"), 1e-11),
     "solve": (small(SolveGPRegressor, n_orthogonal=10), 1e-11),
     "dlm": (small(DLMRegressor, solver="auto", beta=1.0), 1e-11),
@@ -134,13 +140,13 @@ SUMMED = {
     ),
     "ensemble": (
         DeepKernelEnsembleRegressor(
-            n_estimators=3, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+            n_estimators=2, max_iter=4, learning_rate_init=0.03, hidden_layer_sizes=(15,), **KNOWN
         ),
         BY_SIGNS,
     ),
     "ensemble_classes": (
         DeepKernelEnsembleClassifier(
-            n_estimators=6, max_iter=5, learning_rate_init=0.03, hidden_layer_sizes=(30,), **KNOWN
+            n_estimators=2, max_iter=5, learning_rate_init=0.05, hidden_layer_sizes=(15,), **KNOWN
         ),
         BY_SIGNS,
     ),
@@ -211,6 +217,79 @@ def test_what_is_known_of_rows_is_shared():
     )
     check_splits(small(), 1e-11, y_std=np.full(N, 0.1))
     check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]))
+
+
+def test_targets_are_transformed_alike():
+    """A sample of all rows says how, though ranks have other targets."""
+    model = small(solver="collapsed", target_transform="yeo-johnson")
+    found = check_splits(model, 1e-9, np.sort(np.exp(Y)), X[np.argsort(Y)])
+    assert np.sqrt(np.mean((np.log(found.predict(NEW)) - OF_NEW) ** 2)) < 0.4
+
+
+N_FITS = itertools.count()
+
+
+class Sign(BaseEstimator):
+    """Takes numbers as they are in one fit, and turns their signs in the next."""
+
+    def fit(self, y):
+        self.sign_ = (-1.0) ** next(N_FITS)
+        return self
+
+    def transform(self, y):
+        return self.sign_ * y
+
+    def inverse_transform(self, z):
+        return self.sign_ * z
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
+    rows = (SequenceRows(X, Y, chunk_rows=100), None) if is_stored else None
+
+    def fit(group, transform=None):
+        given = rows or (X[part_of(group)], Y[part_of(group)])
+        return small(target_transform=transform).fit(*given)
+
+    means = [m.predict(NEW) for m in on_ranks(functools.partial(fit, transform=Sign()), 3)]
+    assert_array_equal(means[1], means[0])
+    assert_allclose(means[0], on_ranks(fit, 3)[0].predict(NEW), atol=1e-9)
+
+
+def test_few_transformed_targets_are_those_of_one_process(monkeypatch):
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N)
+    model = small(target_transform="yeo-johnson")
+    alone = clone(model).fit(X[:60], np.exp(Y[:60]))
+    for each in fitted(model, [0, 0, 5, 60], X[:60], np.exp(Y[:60])):
+        assert_array_equal(each.predict(NEW), alone.predict(NEW))
+
+
+def test_targets_that_cannot_be_transformed_are_an_error_of_all():
+    y = np.exp(Y)
+    y[N - 1] = -1.0
+    for most in (N, 20):  # whether it is in the sample
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(group_fit, "most_sampled", lambda n_features, most=most: most)
+            fit = lambda g: small(target_transform="log").fit(X[part_of(g)], y[part_of(g)])  # noqa: E731
+            all_raise(fit, "y must be")
+    all_raise(
+        lambda group: small(likelihood="poisson", target_transform="log").fit(X, np.round(y)),
+        "target_transform must be None where y are counts",
+    )
+
+
+@pytest.mark.parametrize("is_gathered", [False, True])
+def test_held_out_rows_have_the_numbers_that_were_given(is_gathered, monkeypatch):
+    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N * is_gathered)
+    weight = (np.arange(N) % 3 > 0).astype(float)
+    weight[100:200] = 0.0  # the rows of one rank
+    model = DeepKernelEnsembleRegressor(
+        n_estimators=2, max_iter=2, hidden_layer_sizes=(10,), **KNOWN
+    )
+    for each in fitted(model, [0, 100, 200, N], sample_weight=weight):
+        held_out = each.held_out_
+        y = held_out.mean[:, 0] + held_out.error[:, 0]
+        assert_allclose(y, Y[held_out.rows])
 
 
 def test_a_class_that_one_rank_sees_is_everybodys():
@@ -532,3 +611,27 @@ def test_max_time_ends_all_at_the_same_step():
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
     assert seconds < 5.0
+
+
+def test_a_group_looks_at_its_clock_less_often_than_it_steps():
+    """Steps take 1 ms of 2 s, and from the 600th on 4 ms: the pace is found again."""
+    source = SimpleNamespace(group=SimpleNamespace(size=2), n_rows=100)
+    options = dict.fromkeys(("objective", "optimizer", "schedule", "generator"))
+    trainer = Trainer(**options, source=source, max_iter=5000, batch_size=100)
+    looks = []
+
+    def passed():
+        return (trainer.step + 3 * max(0, trainer.step - 600)) / 2000
+
+    def share():
+        looks.append(trainer.step)
+        return passed()
+
+    trainer.allowance = SimpleNamespace(share=share)
+    steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
+    for trainer.step in steps:
+        if trainer.is_late():
+            break
+        assert abs(trainer.share_used(trainer.allowance) - passed()) < 0.15
+    assert abs(passed() - 1.0) < 0.01
+    assert len(looks) < 0.15 * trainer.step

@@ -12,6 +12,12 @@ from skgpstoch.maths.linalg import (
     add_diagonal,
     cholesky,
     log_det,
+    mirror_,
+    symmetric_product,
+    symmetric_product_of_lower,
+    times_lower,
+    times_lower_transposed,
+    to_diagonal,
     tri_solve,
 )
 
@@ -122,3 +128,24 @@ def test_infinite_entries_that_have_a_factor_are_found(bad):
         cholesky(A)
     with pytest.raises(NotPositiveDefiniteError, match="NaN or infinite"):
         cholesky(torch.diag(torch.tensor([torch.inf, 1.0])))
+
+
+@pytest.mark.parametrize("n", [1, 129, 600])
+def test_products_by_blocks_up_to_the_diagonal(n):
+    A, L = torch.randn(2, 20, n).double(), torch.randn(2, n, n).double().tril()
+    G = A.mT @ A
+    assert_close(symmetric_product(A, A), G)
+    assert_close(symmetric_product_of_lower(L, G @ L), L.mT @ G @ L)
+    assert_close(times_lower(A[0], L[0]), A[0] @ L[0])
+    assert_close(times_lower_transposed(A[0], L[0]), A[0] @ L[0].mT)
+    B = torch.randn(2, 20, n).double()  # of whose product the lower triangle is all that counts
+    lower = (A.mT @ B).tril()
+    assert_close(symmetric_product(A, B), lower + lower.tril(-1).mT)
+
+
+def test_the_lower_triangle_is_in_five_eighths_of_a_matrix():
+    A, B = random_spd(600, 600), torch.full((600, 600), torch.nan, dtype=torch.float64)
+    for ours, whole in zip(to_diagonal(B), to_diagonal(A), strict=True):
+        ours.copy_(whole)
+    assert sum(view.numel() for view in to_diagonal(A)) == 5 * A.numel() // 8
+    assert torch.equal(mirror_(B), A)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from families import slow_cases
 from scipy.special import gammaln, log_ndtr, logsumexp
 from scipy.stats import kstest, norm, t
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -1045,7 +1044,6 @@ def test_gradient_of_the_log_loss_objective(name, shape):
 
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
-@slow_cases("softmax")
 def test_best_mean_given_covariances(name, shape):
     """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1

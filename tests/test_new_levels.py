@@ -15,7 +15,7 @@ from skgpstoch.distributions.normal import NormalLaw
 pytestmark = pytest.mark.filterwarnings("ignore:Column 'g' of X has levels")
 
 
-def table(n_levels, n_rows=120, effect=1.0, n_new=150, seed=0):
+def table(n_levels, n_rows=120, effect=1.0, n_new=75, seed=0):
     """Rows of an input and a category of normal effects, and new rows of a new level each."""
     rng = np.random.default_rng(seed)
     level = np.r_[rng.integers(n_levels, size=n_rows), n_levels + np.arange(n_new)]
@@ -80,7 +80,7 @@ def test_predictions_are_of_one_distribution(fitted):
     assert_allclose(found.logpdf(y), model.log_predictive_density(rows, y))
     assert_allclose(found.cdf(y), model.predictive_cdf(rows, y))
     assert_allclose(np.stack(found.interval(0.9), 1), model.predict_interval(rows, 0.9))
-    grid = np.linspace(-15.0, 15.0, 6001)
+    grid = np.linspace(-15.0, 15.0, 2001)
     p = found.pdf(grid[None])
     assert_allclose(trapezoid(p, grid), 1.0, atol=1e-3)
     assert_allclose(trapezoid(p * grid, grid), mean, atol=1e-2)

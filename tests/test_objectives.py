@@ -11,13 +11,16 @@ from sklearn.gaussian_process.kernels import RBF
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.base import Basis
 from skgpstoch.features.fourier import KernelFeatures
+from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import ExpectedScore, LogLoss, SquareLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linear_regression import exact_statistics, spectrum
 from skgpstoch.models.sparse import ConstantMean, SparseModel
+from skgpstoch.objectives import natural
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.elbo import FARTHEST_TARGET, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
@@ -170,6 +173,42 @@ def test_gradient_of_the_bound_is_that_of_the_exact_evidence(kind, inputs):
     expected = torch.autograd.grad(nlml, params)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def points(n_others=0):
+    kernel = from_sklearn(2.0 * RBF([1.0, 1.5]))
+    Z = torch.linspace(-1.5, 1.5, 14, dtype=F64).reshape(7, 2)
+    parts = kernel.double(), torch.nn.Identity(), Z, torch.tensor([1.0, 2.0], dtype=F64), 2
+    if not n_others:
+        return InducingFeatures(*parts)
+    return OrthogonalFeatures(*parts, orthogonal_points=Z[:n_others].flip(1))
+
+
+SUMS = {**FEATURES, "points": points, "orthogonal": lambda: points(3)}
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_sums_over_rows_give_the_gradient_of_every_row(kind, inputs, monkeypatch):
+    """Of two outputs and weighted rows, after a step: what the general data term gives."""
+    X, f = inputs
+    y = torch.cat([f, 1.0 - f.square()], 1)
+    rows = Rows(y, weight=torch.arange(80, dtype=F64) % 3)
+    found = []
+    for has_sums in (True, False):
+        noise, mean = torch.tensor([0.05, 0.2], dtype=F64), torch.tensor([0.3, -0.2], dtype=F64)
+        model = SparseModel(SUMS[kind](), Gaussian(noise), ConstantMean(mean), beta=0.8)
+        objective = RunningObjective(
+            model, 160.0, mean_weight=rows.mean_weight, conjugate=True, averaging=0.6
+        )
+        if not has_sums:
+            monkeypatch.setattr(natural, "has_row_sums", lambda model: False)
+        generator = torch.Generator()
+        objective(X[:30], rows[:30], generator)
+        loss = objective(X[30:], rows[30:], generator)
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in objective.parameters())])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_sites_of_steep_rows_point_no_further_than_a_few_prior_deviations():

@@ -14,7 +14,7 @@ CELL = {"nlml": "-1.399", "nlml_deviation": "0.022", "rmse": "0.10", "rmse_devia
 
 
 @pytest.mark.parametrize(
-    "measure, figure, verdict",
+    ("measure", "figure", "verdict"),
     [
         ("nlml", "-1.356", "reproduced"),
         ("nlml", "-1.354", "missed"),

@@ -119,9 +119,8 @@ def test_a_scan_is_that_of_the_array(rows, table):
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
     st.integers(0, 40),
     st.sampled_from([0.0, 1.0, 1e8]),
-    st.integers(1, 4),
 )
-def test_statistics_do_not_depend_on_chunks_and_ranks(sizes, n_sample, offset, n_ranks):
+def test_statistics_do_not_depend_on_chunks(sizes, n_sample, offset):
     rng = np.random.default_rng(sum(sizes))
     n = sum(sizes) + 1
     X = offset + rng.normal(size=(n, 2))
@@ -133,11 +132,7 @@ def test_statistics_do_not_depend_on_chunks_and_ranks(sizes, n_sample, offset, n
         for start, stop in itertools.pairwise(bounds):
             yield X[start:stop], y[start:stop], weight[start:stop]
 
-    source = ChunkRows(factory)
-    parts = [scan(source.share(rank, n_ranks), n_sample, seed=1) for rank in range(n_ranks)]
-    found = parts[-1]
-    for part in parts[:-1]:
-        found = found.merge(part)
+    found = scan(ChunkRows(factory), n_sample, seed=1)
     repeated = np.repeat(X, weight.astype(int), axis=0)
     assert found.n_read == n
     assert found.n_rows == (weight > 0.0).sum()
@@ -160,14 +155,12 @@ def test_moments_neither_overflow_nor_cancel():
     assert_allclose(scaling.scale, expected.scale, rtol=1e-12)
 
 
-def test_classes_are_merged(table):
+def test_classes_are_those_of_all_chunks(table):
     X = table[0]
     y = np.array(["no", "yes", "perhaps"])[np.arange(N) % 3]
     y[-1] = "never"
     source = SequenceRows(X, y, chunk_rows=100)
     assert_array_equal(scan(source, 5, 0, classes=True).classes, np.unique(y))
-    parts = [scan(source.share(k, 2), 5, 0, classes=True) for k in range(2)]
-    assert_array_equal(parts[0].merge(parts[1]).classes, np.unique(y))
     with pytest.raises(ValueError, match="rows 0 to 99: y must be numeric"):
         scan(source, 5, 0)
 
@@ -198,7 +191,7 @@ def test_shuffles_are_permutations_that_seed_and_epoch_decide(rows, table):
     assert_array_equal(orders[0], orders[1])
     assert not any((orders[0] == other).all() for other in orders[2:])
     for chunk in rows.shuffled(0, 0):
-        assert len(chunk) <= 25  # an eighth of the buffer
+        assert len(chunk) <= 13  # a sixteenth of the buffer
         assert_array_equal(chunk.X, X[chunk.rows])
         assert_array_equal(chunk.y, y[chunk.rows])
 
@@ -383,9 +376,14 @@ def test_factories_are_asked_for():
     chunks = iter([np.ones((4, 2))])
     with pytest.raises(TypeError, match=r"factory must be a function .*got list_iterator"):
         ChunkRows(chunks)
-    exhausted = ChunkRows(lambda: chunks, n_rows=4)
     with pytest.raises(ValueError, match="gave 0 rows in this pass, but there were 4 before"):
-        list(exhausted.chunks())
+        list(ChunkRows(lambda: chunks).chunks())
+    rest = iter([np.ones((4, 2)), np.zeros((4, 2))])
+    with pytest.raises(ValueError, match="chunk 0 does not begin with the rows of the first pass"):
+        list(ChunkRows(lambda: map(np.asarray, rest)).chunks())
+    frames = [pd.DataFrame({"a": [1.0, np.nan]}), pd.DataFrame({"a": [2.0, np.nan]})]
+    again = ChunkRows(lambda: iter(frames), transform=SimpleImputer())
+    assert [len(list(again.chunks())) for _ in range(2)] == [2, 2]
     with pytest.raises(TypeError, match="must return an iterator of chunks, got ndarray"):
         list(ChunkRows(lambda: np.ones((4, 2))).chunks())
     with pytest.raises(TypeError, match="X must be dense"):
@@ -421,6 +419,14 @@ def test_files_that_cannot_be_read_are_named(table, tmp_path):
         list(rows.chunks())
     (tmp_path / "2.parquet").write_bytes((tmp_path / "3.parquet").read_bytes())
     with pytest.raises(ValueError, match=r"2.parquet, row group 0 has 100 rows, but had 130"):
+        list(rows.chunks())
+    write_parquet(tmp_path / "2.parquet", ["a", "b", "y"], [np.ones((130, 3))])
+    with pytest.raises(ValueError, match=r"2.parquet, row group 0: column 'c' is missing, but was"):
+        list(rows.chunks())
+    text = np.full(130, "u", object)
+    columns = (text, *np.ones((3, 130)))
+    write_parquet(tmp_path / "2.parquet", ["a", "b", "c", "y"], [columns])
+    with pytest.raises(ValueError, match=r"2.parquet, row group 0: column 'a' is .*string"):
         list(rows.chunks())
 
 
@@ -485,15 +491,16 @@ def test_readers_end_when_nobody_reads(rows):
 
 
 def test_a_read_that_hangs_does_not_keep_the_process_alive():
+    """In a process that imports this one file, as all of the package takes seconds."""
     script = (
-        "import time, numpy as np\n"
-        "from skgpstoch.data.read_ahead import read_ahead\n"
-        "from skgpstoch.data import read_ahead as module\n"
-        "module.LONGEST_WAIT = 0.1\n"
-        "items = read_ahead(time.sleep(60 * k) or k for k in range(3))\n"
+        "import runpy, sys, time\n"
+        "module = runpy.run_path(sys.argv[1])\n"
+        "module['read_ahead'].__globals__['LONGEST_WAIT'] = 0.1\n"
+        "items = module['read_ahead'](time.sleep(60 * k) or k for k in range(3))\n"
         "print(next(items))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30)
+    command = [sys.executable, "-c", script, sys.modules[read_ahead.__module__].__file__]
+    done = subprocess.run(command, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, b"0\n"), done.stderr
 
 
@@ -523,38 +530,46 @@ def test_memory_is_bounded_by_the_buffer():
     tracemalloc.start()
     scan(source, 1000, 0)
     sum(len(chunk) for chunk in source.shuffled(0, 0))
-    peak = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]  # without the buffer, whose memory is the system's
     tracemalloc.stop()
     buffer = 20_000 * 9 * 8
-    assert peak < 2 * buffer + 4 * block.nbytes, peak / buffer  # all rows are 19 MB
+    assert peak < 0.5 * buffer + 3 * block.nbytes, peak / buffer  # all rows are 19 MB
 
 
-@pytest.mark.slow
-def test_two_million_rows_of_parquet_stay_below_three_buffers(tmp_path):
-    script = """
-import sys, threading, numpy as np, psutil
+MEMORY = """
+import sys, threading, numpy as np, psutil, pyarrow.parquet as pq
 from skgpstoch.data import ParquetRows
+from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.scan import scan
 rows = ParquetRows(sys.argv[1], "y")
-for chunk in rows.read(None):  # what pyarrow needs, and keeps, to decode a row group
-    pass
 process, peak, done = psutil.Process(), 0, threading.Event()
 def sample():
     global peak
-    while not done.wait(0.002):
+    while not done.wait(0.001):
         peak = max(peak, process.memory_info().rss)
-base = process.memory_info().rss
+def bare():
+    for unit in rows.units:
+        with pq.ParquetFile(unit.path) as file:
+            for batch in file.iter_batches(16_384, [unit.number], use_threads=False):
+                yield len(batch)
 thread = threading.Thread(target=sample)
 thread.start()
-n = scan(rows, 10_000, 0).n_rows + sum(len(chunk) for chunk in rows.shuffled(0, 0))
+rows.n_features, sum(read_ahead(bare())), sum(read_ahead(bare()))
+base = peak  # what pyarrow needs to decode a row group
+n = scan(rows, 10_000, 0).n_rows
+n += sum(len(chunk) for epoch in range(2) for chunk in rows.shuffled(0, epoch))
 done.set(); thread.join()
 print(n, (peak - base) / (rows.buffer_rows * 10 * 8))
 """
+
+
+@pytest.mark.slow
+def test_passes_over_two_million_rows_of_parquet_need_less_than_two_buffers(tmp_path):
     rng = np.random.default_rng(0)
     groups = (rng.normal(size=(100_000, 9)) for _ in range(20))
     write_parquet(tmp_path / "t.parquet", [*"abcdefgh", "y"], groups)
-    command = [sys.executable, "-c", script, str(tmp_path / "t.parquet")]
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "t.parquet")]
     done = subprocess.run(command, capture_output=True, check=True, timeout=300)
     n, buffers = done.stdout.split()
-    assert int(n) == 4_000_000
-    assert float(buffers) < 3.0  # measured 2.45, where the design asks for 2; all rows are 7.6
+    assert int(n) == 6_000_000
+    assert float(buffers) < 2.0  # measured 1.1, once 1.8; all rows are 7.6

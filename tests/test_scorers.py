@@ -282,5 +282,6 @@ def test_permutation_importances_take_weights(scorer, data, weight):
     assert scorer(model, X_, y, sample_weight=given) == scorer(model, X, y, sample_weight=given)
 
 
+@pytest.mark.slow
 def test_code_of_the_page_runs_without_a_warning():
     exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {})

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from shared import Names
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from thread_group import on_ranks
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, predict_to
-from skgpstoch.data import ParquetRows, SequenceRows
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    on_interrupt,
+    predict_to,
+)
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, table_scan
+from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.reduce import ALONE
+from skgpstoch.data.row_hash import row_hashes
+from skgpstoch.data.table_scan import Held, held_by, merged, read_as
+from skgpstoch.ensembles import (
+    automatic_classifier,
+    automatic_regressor,
+    group_race,
+    stored_automatic,
+)
+from skgpstoch.ensembles.stored_automatic import EncodedRows, Sampled, StoredSample
 from skgpstoch.estimators import group_fit
+from skgpstoch.training import interrupts
+from skgpstoch.training.loop import Trainer
 
 N = 1600
 
@@ -56,7 +80,7 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
 def test_classes_that_the_sample_has_not(table, few_are_many):
     frame, f, _ = table
     labels = np.where(f > 0.5, "high", "low").astype(object)
-    hidden = np.setdiff1d(np.arange(N), sampled_numbers(frame, labels))[:3]
+    hidden = np.setdiff1d(np.arange(N), sampled_numbers(700))[:3]
     labels[hidden] = "rare"
     model = AutoGaussianProcessClassifier(max_time=1.5, random_state=0)
     model.fit(SequenceRows(frame, labels, chunk_rows=300))
@@ -65,13 +89,10 @@ def test_classes_that_the_sample_has_not(table, few_are_many):
     assert model.score(frame, labels) > 0.85
 
 
-def sampled_numbers(frame, labels):
+def sampled_numbers(size, n_rows=N):
     """Which rows the fit with random_state=0 samples."""
-    from skgpstoch.data.arrays import resolve_seed
-    from skgpstoch.data.row_hash import row_hashes
-
     seed = resolve_seed(resolve_seed(0))
-    return np.argsort(row_hashes(seed, np.arange(N)))[:700]
+    return np.argsort(row_hashes(seed, np.arange(n_rows)))[:size]
 
 
 def test_few_rows_are_a_table_in_memory(table):
@@ -89,6 +110,7 @@ def test_few_rows_are_a_table_in_memory(table):
     [
         (lambda frame, y: SequenceRows(frame, y), True, "y must be None where X is a source"),
         (lambda frame, y: SequenceRows(frame), False, "has no y"),
+        (lambda frame, y: SequenceRows(frame, y, y_std=abs(y)), False, "has y_std, which Auto"),
     ],
 )
 def test_targets_are_in_the_rows(rows, y, message, table):
@@ -97,11 +119,254 @@ def test_targets_are_in_the_rows(rows, y, message, table):
         AutoGaussianProcessRegressor().fit(rows(frame, targets), targets if y else None)
 
 
-def test_a_group_of_processes_needs_arrays(table):
+# ---- columns of all rows -------------------------------------------------------------------------
+
+
+def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many):
     frame, _, y = table
+    hidden = np.setdiff1d(np.arange(N), sampled_numbers(700))[:3]
+    frame = frame.assign(place=frame["place"].astype(object))
+    frame.loc[hidden, "place"] = "far away"
+    frame.loc[hidden[0], "a"] = np.nan
+    model = AutoGaussianProcessRegressor(max_time=1.5, random_state=0)
+    model.fit(SequenceRows(frame, y, chunk_rows=300))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a level that training rows had not
+        assert np.isfinite(model.predict(frame)).all()
+    assert model._encoder.levels[2] == {"north", "south", "west", "far away"}
+    assert len(model._encoder.missing_columns) == 2  # of a, which is missing once, and of b
+
+
+def test_columns_that_are_missing_in_the_sample(few_are_many, monkeypatch):
+    monkeypatch.setattr(stored_automatic, "most_sampled", lambda n_features: 50)
+    X = np.full((200, 2), np.nan, dtype=object)
+    X[:, 0] = np.arange(200.0)
+    X[np.setdiff1d(np.arange(200), sampled_numbers(50, 200))[0], 1] = "late"
+    source = SequenceRows(X, np.arange(200.0), chunk_rows=30)
+    automatic = AutoGaussianProcessRegressor(random_state=0)
+    stored = StoredSample.of(automatic, ALONE, source)
+    held = [known._replace(where="") for known in stored.held]
+    assert held == [
+        Held("0", "numbers", ""),
+        Held("1", "categories", "", levels=frozenset(["late"]), is_missing=True),
+    ]
+    table = read_as(stored.sample.X, "from_dtype", stored.held)
+    assert table.columns[1].kind == "categories"
+    assert table.columns[1].levels == {None, "late"}
+
+
+def test_kinds_of_columns_in_any_order():
+    numbers, texts = np.array([[1.0], [np.nan]]), np.array([["a"], ["b"]], dtype=object)
+    nothing = np.array([[None]])
+    parts = [held_by(X, "from_dtype", f"chunk {k}") for k, X in enumerate((nothing, numbers))]
+    for several in (parts, parts[::-1]):
+        assert merged(several)[0][1:3] == ("numbers", "chunk 1")
+        assert merged(several)[0].elsewhere == {None}
+    with pytest.raises(ValueError, match="chunk 3: column 0 of X holds categories, but numbers"):
+        merged([*parts, held_by(texts, "from_dtype", "chunk 3")])
+    with pytest.raises(ValueError, match="chunk 3: Column 0 of X contains infinity"):
+        held_by(np.array([[np.inf]]), "from_dtype", "chunk 3")
+
+
+def test_too_many_levels_are_not_kept(monkeypatch):
+    monkeypatch.setattr(table_scan, "MOST_LEVELS", 3)
+    parts = [held_by(np.array([list(each)], dtype=object).T, [0], "") for each in ("ab", "bcd")]
+    assert merged(parts[:1])[0].elsewhere == {"a", "b"}
+    assert merged(parts)[0].elsewhere == frozenset()
+
+
+def test_a_row_of_the_sample_is_not_told_its_own_target(few_are_many):
+    """Levels say nothing of targets, but the mean of a level's few targets holds a row's own."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"level": rng.integers(800, size=N).astype(str)})
+    y = rng.normal(size=N)
+    source = SequenceRows(frame, y, chunk_rows=300)
+    automatic = AutoGaussianProcessRegressor(random_state=0)
+    stored = StoredSample.of(automatic, ALONE, source)
+    data = stored.learned(automatic, stored.sample.X, stored.sample.y, None)
+    rows = EncodedRows(source, automatic, Sampled(stored.sample.rows, data.X))
+    X = np.concatenate([chunk.X for chunk in rows.chunks()])
+    assert_allclose(X[stored.sample.rows], data.X)
+    told = automatic._encoder.transform(frame)
+    others = np.setdiff1d(np.arange(N), stored.sample.rows)
+    assert_allclose(X[others], told[others])
+    assert np.corrcoef(told[stored.sample.rows, 0], y[stored.sample.rows])[0, 1] > 0.6
+    assert np.corrcoef(X[stored.sample.rows, 0], y[stored.sample.rows])[0, 1] < 0.3
+
+
+# ---- a group of processes ------------------------------------------------------------------------
+
+M = 400
+
+
+@pytest.fixture
+def whole_batches(monkeypatch):
+    """Each step is by all rows, so that the order of rows changes rounding alone."""
+    for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
+        monkeypatch.setattr(group_fit, name, 300)
+    for module in (group_fit, group_race):
+        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
+    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
+    normal = {"likelihood": "gaussian", "noise": "constant", "loss": "elbo"}
+    for module, more in ((automatic_regressor, normal), (automatic_classifier, {})):
+        params = {**small, **more, "batch_size": M}
+        of_networks = functools.partial(module.of_networks, **params)
+        monkeypatch.setattr(module, "of_networks", of_networks)
+    for model in (AutoGaussianProcessRegressor, AutoGaussianProcessClassifier):
+        monkeypatch.setattr(model, "_most_raced", 0)
+
+
+def on_parts(model, source, size, expect=None):
+    """Each rank's model, or error."""
+    return on_ranks(lambda group: clone(model).fit(source()), size, expect)
+
+
+def same_on_all(models, X, predict="predict"):
+    """Return the predictions of models that are the same to the last bit."""
+    found = [getattr(model, predict)(X) for model in models]
+    for other in found[1:]:
+        assert_array_equal(other, found[0])
+    return found[0]
+
+
+@pytest.fixture
+def hard(table):
+    """M rows with strings, a column of many levels, a rare level and a rare missing value."""
+    frame, _, y = table
+    many = np.random.default_rng(1).integers(40, size=M).astype(str)
+    frame = frame[:M].assign(place=frame["place"][:M].astype(str), many=many)
+    frame.loc[M - 1, ["a", "many"]] = np.nan, "rare"
+    return frame, y[:M]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])  # of 7 row groups
+def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path):
+    pytest.importorskip("pyarrow")
+    frame, y = hard
+    frame.assign(y=np.exp(y)).to_parquet(tmp_path / "rows.parquet", row_group_size=60)
+    model = AutoGaussianProcessRegressor(target_transform="yeo-johnson", random_state=0)
+    source = functools.partial(ParquetRows, tmp_path / "rows.parquet", target="y")
+    alone = clone(model).fit(source())
+    models = on_parts(model, source, size)
+    assert_allclose(same_on_all(models, frame), alone.predict(frame), rtol=1e-8)
+    held_out = [each.estimators_["networks"].held_out_ for each in (alone, models[-1])]
+    assert_array_equal(held_out[1].rows, held_out[0].rows)
+    assert_allclose(models[-1].scores_["score"], alone.scores_["score"], rtol=1e-8)
+    assert models[-1].feature_names_in_.tolist() == [*frame.columns]
+    assert "rare" in models[-1]._encoder.levels[3]
+    assert models[-1].report().calibration["n_rows"].sum() > 0
+
+
+def chunks_of(X, y):
+    """A factory of iterators over pieces."""
+    return lambda: ((X[i : i + 50], y[i : i + 50]) for i in range(0, M, 50))
+
+
+def test_rows_in_one_order_and_rows_in_memory(hard, whole_batches):
+    """A group has the same model from pieces in one order, from slices, and from arrays."""
+    frame, y = hard
+    model = AutoGaussianProcessRegressor(random_state=0)
+    of_slices = on_parts(model, lambda: SequenceRows(frame, y, chunk_rows=350), 3)
+    of_pieces = on_parts(model, lambda: ChunkRows(chunks_of(frame, y)), 2)
+
+    def of_arrays(group):
+        mine = slice(0, 150) if group.rank == 0 else slice(150, M)
+        return clone(model).fit(frame[mine], y[mine])
+
+    expected = same_on_all(on_ranks(of_arrays, 2), frame)
+    assert_allclose(same_on_all(of_slices, frame), expected, atol=1e-8)
+    assert_allclose(same_on_all(of_pieces, frame), expected, atol=1e-8)
+
+
+def test_classes_and_weights_of_ranks(table, whole_batches):
+    """One class is on one rank alone, and not in the sample; another rank has no weight."""
+    frame, f = table[0][:M], table[1][:M]
+    labels = np.where(f > 0.5, "high", "low").astype(object)
+    weight = np.where(np.arange(M) < 200, 0.0, 1.0 + np.arange(M) % 2)
+    order = sampled_numbers(M, M)
+    labels[order[weight[order] > 0.0][-1]] = "rare"
+    model = AutoGaussianProcessClassifier(random_state=0)
+    models = on_parts(model, lambda: SequenceRows(frame, labels, weight, chunk_rows=200), 2)
+    assert models[0].classes_.tolist() == ["high", "low", "rare"]
+    alone = clone(model).fit(SequenceRows(frame, labels, weight, chunk_rows=200))
+    proba = same_on_all(models, frame, "predict_proba")
+    assert_allclose(proba, alone.predict_proba(frame), atol=5e-3)  # iterations end by a tolerance
+
+
+def test_few_stored_rows_are_those_of_one_process(table):
+    frame, _, y = table
+    rows = functools.partial(SequenceRows, frame[:80], y[:80], chunk_rows=30)
+    model = AutoGaussianProcessRegressor(random_state=0)
+    alone = clone(model).fit(rows())
+    assert_array_equal(same_on_all(on_parts(model, rows, 2), frame), alone.predict(frame))
+
+
+def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
+    frame, y = hard
+    row = sampled_numbers(M, M)[-1]  # which is not in the sample
+    where = f"rows {row // 100 * 100} to {row // 100 * 100 + 99}: "
+    infinite, negative, missing = frame.copy(), np.exp(y), y.copy()
+    infinite.loc[row, "a"], negative[row], missing[row] = np.inf, -1.0, np.nan
+    text = frame.astype(object)
+    text.loc[row, "a"] = "x"
+    plain = AutoGaussianProcessRegressor(random_state=0)
+    log = clone(plain).set_params(target_transform="log")
+    wrong = [
+        (plain, (infinite, y), f"{where}Column 'a' of X contains infinity"),
+        (plain, (frame, missing), f"{where}y has missing values"),
+        (plain, (text, y), f"{where}Column 'a' of X holds float, str"),
+        (log, (frame, negative), f"{where}target_transform must have a finite value"),
+        (plain, (frame, y, np.zeros(M)), "has no rows of positive weight"),
+        (plain, (frame,), "has no y"),
+    ]
+    for model, given, message in wrong:
+        rows = functools.partial(SequenceRows, *given, chunk_rows=100)
+        for error in on_parts(model, rows, 2, ValueError):
+            assert message in str(error)
 
     def fit(group):
-        return AutoGaussianProcessRegressor().fit(SequenceRows(frame, y))
+        clone(plain).fit(SequenceRows(frame, y + group.rank, chunk_rows=100))
 
-    errors = on_ranks(fit, 2, expect=ValueError)
-    assert all("X must be arrays or frames" in str(error) for error in errors)
+    for error in on_ranks(fit, 2, ValueError):
+        assert "X must be the same on all ranks, got SequenceRows of 4 units" in str(error)
+
+
+def test_an_interrupt_of_one_rank_keeps_what_all_have(hard, whole_batches, monkeypatch):
+    train_step = Trainer.train_step
+
+    def interrupted(trainer, X, rows):
+        if trainer.step == 0 and trainer.group.rank == 1:
+            interrupts.mark()
+        return train_step(trainer, X, rows)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    frame, y = hard
+
+    def fit(group):
+        with on_interrupt("keep"):
+            rows = SequenceRows(frame, y, chunk_rows=100)
+            return AutoGaussianProcessRegressor(random_state=0).fit(rows)
+
+    with pytest.warns(ConvergenceWarning, match="was interrupted after 1 of 2 epochs"):
+        models = on_ranks(fit, 2)
+    same_on_all(models, frame)
+    assert models[0].estimators_["networks"].n_iter_ == 1
+
+
+def test_max_time_and_callbacks(hard, whole_batches):
+    pytest.importorskip("sklearn.callback")
+    frame, y = hard
+    told = [Names(), Names()]
+
+    def fit(group):
+        model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0)
+        model.set_callbacks(told[group.rank])
+        return model.fit(SequenceRows(frame, y, chunk_rows=100))
+
+    models = on_ranks(fit, 2)
+    same_on_all(models, frame)
+    assert models[1].budget_ == models[0].budget_ is not None
+    names = told[0]
+    assert names.begun[0] == names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
+    assert sorted(names.begun) == sorted(names.ended)
+    assert ("DeepKernelEnsembleRegressor", "epoch") in names.begun

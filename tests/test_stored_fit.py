@@ -27,12 +27,14 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data.reduce import ONE, using
 from skgpstoch.estimators import group_fit, stored_fit
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.training import stored_rows
+from skgpstoch.training import checkpoint, stored_rows
+from skgpstoch.training.loop import Trainer
 
 PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
 CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
@@ -142,8 +144,12 @@ REGRESSORS = {
         likelihood="student_t", n_inducing=80, solver="natural", max_iter=4, random_state=0
     ),
     "dlm": lambda: DLMRegressor(n_inducing=80, beta=1.0, max_iter=4, random_state=0),
-    "scgd": lambda: SCGDGaussianProcessRegressor(max_iter=6, random_state=0),
-    "networks": lambda: DeepKernelEnsembleRegressor(max_iter=8, n_estimators=2, random_state=0),
+    "scgd": lambda: SCGDGaussianProcessRegressor(
+        hidden_layer_sizes=(32,), n_estimators=1, max_iter=6, random_state=0
+    ),
+    "networks": lambda: DeepKernelEnsembleRegressor(
+        hidden_layer_sizes=(32,), max_iter=8, n_estimators=2, random_state=0
+    ),
 }
 
 
@@ -181,6 +187,16 @@ def test_few_rows_are_fitted_as_arrays_are(table):
     model = SVGPRegressor(n_inducing=20, random_state=0).fit(rows)
     whole = SVGPRegressor(n_inducing=20, random_state=0).fit(X[:200], y[:200])
     assert_allclose(model.predict(X[:200]), whole.predict(X[:200]), atol=1e-6)
+
+
+def test_few_rows_keep_their_numbers(table):
+    X, y = table[0][:200], table[1][:200].copy()
+    y[7] += 5.0
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
+    of_arrays = model.fit(X, y).held_out_
+    held_out = model.fit(SequenceRows(X, y, chunk_rows=30)).held_out_
+    assert_array_equal(held_out.rows, of_arrays.rows)
+    assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
 
 
 def test_several_outputs_and_transformed_targets(table, new):
@@ -240,16 +256,50 @@ def test_members_of_an_ensemble_are_blind_to_their_folds(table, monkeypatch):
     assert_allclose(y[held_out.rows] - held_out.mean[:, 0], held_out.error[:, 0], atol=1e-6)
 
 
-def test_rows_in_one_order_are_all_trained_on(table, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "rows"),
+    [
+        (1, lambda X, y: ChunkRows(chunks_of(X, y, size=100), buffer_rows=200)),
+        (2, lambda X, y: SequenceRows(X, y, chunk_rows=1000, buffer_rows=200)),
+    ],
+    ids=["one_order", "few_units"],
+)
+def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
+    """Also to the last of each unit, where units are more than an epoch reads of them."""
     X, y = table
     monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
     monkeypatch.setattr(stored_fit, "EPOCH_ROWS", 500)
     seen = recorded(monkeypatch, RunningObjective)
-    rows = ChunkRows(chunks_of(X, y, size=100), buffer_rows=200)
     params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
-    SVGPRegressor(**params).fit(rows)
+    on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)
     n_distinct = len(torch.cat([known.y for _, known in seen]).unique())
     assert n_distinct == N
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "group"])
+def test_without_a_random_state_a_killed_fit_resumes(is_stored, table, tmp_path, monkeypatch):
+    X, y = table
+    params = {"n_inducing": 10, "solver": "natural", "max_iter": 4, "checkpoint_dir": tmp_path}
+    begun, original = [], Trainer.run_epoch
+
+    def run_epoch(self):
+        begun.append(self.history.n_iter)
+        if len(begun) == 3:
+            raise RuntimeError("killed")
+        return original(self)
+
+    def fit():
+        given = (SequenceRows(X, y, chunk_rows=317),) if is_stored else (X, y)
+        with using(ONE):  # a group of one rank
+            SVGPRegressor(**params).fit(*given)
+
+    monkeypatch.setattr(Trainer, "run_epoch", run_epoch)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit()
+    fit()
+    assert begun == [0, 1, 2, 2, 3]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_few_weights_that_are_not_1(table, new):
@@ -316,6 +366,31 @@ def test_rows_without_targets(table):
         SVGPRegressor().fit(SequenceRows(table[0]))
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_source_that_runs_short_is_named(in_order, table, monkeypatch):
+    X, y = table
+    n_passes = 0
+
+    def later_without_some(self, generator):
+        nonlocal n_passes
+        n_passes += 1
+        for chunk in SequenceRows.read(self, generator):
+            yield chunk[:-10] if n_passes > 2 and generator is None else chunk
+
+    def chunks():
+        nonlocal n_passes
+        n_passes += 1
+        weight = np.ones(N) if n_passes < 3 else (np.arange(N) < N - 60).astype(float)
+        return chunks_of(X, y, weight, size=100)()
+
+    changed = type("Changed", (SequenceRows,), {"read": later_without_some})
+    rows = changed(X, y, chunk_rows=400) if in_order else ChunkRows(chunks, buffer_rows=200)
+    model = closed() if in_order else closed(kernel=None, max_iter=5)
+    with pytest.raises(ValueError, match=r"X gave 1,9\d0 rows in a pass, .* but 2,000 in"):
+        model.fit(rows)
+    assert not [t for t in threading.enumerate() if t.name == "read_ahead"]
+
+
 def test_a_bad_chunk_leaves_the_estimator_as_it_was(table, new):
     X, y = table
     model = closed().fit(X, y)
@@ -329,6 +404,16 @@ def test_a_bad_chunk_leaves_the_estimator_as_it_was(table, new):
 
 
 # ---- predictions ---------------------------------------------------------------------------------
+
+
+def test_rows_that_one_rank_cannot_read_are_an_error_of_all(table):
+    def fit(group):
+        rows = chunks_of(*(column[: N * (1 - group.rank)] for column in table), size=450)
+        SVGPRegressor(solver="natural").fit(ChunkRows(rows))
+
+    first, second = on_ranks(fit, 2, expect=ValueError)
+    assert str(first) == f"rank 1: {second}"
+    assert "has 0 rows" in str(second)
 
 
 def test_predictions_are_written_by_chunk(table, tmp_path):
@@ -384,6 +469,7 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
     assert len(pd.read_parquet(tmp_path / "out")) == N // 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
 @pytest.mark.filterwarnings("ignore:The points leave")
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):

@@ -342,6 +342,7 @@ def test_what_a_chain_of_transformers_refuses_has_no_density(rows):
     assert_array_equal(np.isfinite(found), [False, True, False])
 
 
+@pytest.mark.slow
 def test_the_page_is_true():
     """But for what needs skpro: tests/clients runs all of it."""
     blocks = [textwrap.dedent(block) for block in re.findall(CODE, PAGE.read_text())]

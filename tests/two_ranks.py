@@ -24,9 +24,9 @@ import torch.distributed as dist
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
-from skgpstoch.data import reduce
-from skgpstoch.data.reduce import average_gradients, current, doing, summed
-from skgpstoch.data.shares import chosen_rows, in_places, offsets
+from skgpstoch.data import SequenceRows, reduce
+from skgpstoch.data.reduce import average_gradients, current, doing
+from skgpstoch.data.shares import chosen_rows, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
 from skgpstoch.ensembles import automatic_regressor, group_race
 from skgpstoch.estimators import first_rank, group_fit
@@ -75,8 +75,7 @@ def exchanges(folder):
         start, total = offsets(group, len(mine))
         positions, places = chosen_rows(group, 3, start, len(mine), 10)
         w = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
-        (f,) = summed(group, (mine @ w).square().sum())
-        (f.log() + w.exp().sum()).backward()
+        (group.size * (mine @ w).square().sum() + w.exp().sum()).backward()
         average_gradients(group, [w])
         found = {
             "place": (group.rank, group.size, start, total),
@@ -87,7 +86,7 @@ def exchanges(folder):
             "names": group.gather(names).tolist(),
             "empty": group.gather(empty).tolist(),
             "flags": (group.flag(group.rank == 1), group.flag(False)),
-            "chosen": in_places(group, places, mine[positions]),
+            "chosen": (positions, places),
             "gradient": w.grad,
         }
     assert not dist.is_initialized()
@@ -190,7 +189,7 @@ def raising(folder):
 
 
 def automatic(folder):
-    """What the default predicts that is fitted to numbers and levels, few of which are many."""
+    """What the default predicts: fitted to numbers and levels, in memory and in three chunks."""
     rng = np.random.default_rng(0)
     x, town = rng.normal(size=120), rng.integers(12, size=120).astype(str)
     X, y = np.stack([x.astype(object), town], axis=1), np.sin(x) + 0.1 * rng.normal(size=120)
@@ -198,12 +197,16 @@ def automatic(folder):
     with contextlib.ExitStack() as stack:
         for module in (group_fit, group_race):
             stack.enter_context(unittest.mock.patch.object(module, "GATHERED_ROWS", 50))
+        for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
+            stack.enter_context(unittest.mock.patch.object(group_fit, name, 50))
         stack.enter_context(unittest.mock.patch.object(automatic_regressor, "of_networks", small))
         model = AutoGaussianProcessRegressor(random_state=0)
         stack.enter_context(unittest.mock.patch.object(type(model), "_most_raced", 50))
         group = stack.enter_context(group_at(folder, "automatic"))
         mine = slice(0, 40) if group.rank else slice(40, 120)
-        return model.fit(X[mine], y[mine]).predict(X[:9])
+        in_memory = model.fit(X[mine], y[mine]).predict(X[:9])
+        stored = model.fit(SequenceRows(X, y, chunk_rows=40)).predict(X[:9])
+        return np.stack([in_memory, stored])
 
 
 # ---- fits ----------------------------------------------------------------------------------------

@@ -15,6 +15,11 @@ from .stored import is_frame, refuse_unstored, stored, take
 TUPLE = ("X", "y", "weight")  # of a tuple
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
 
+ANEW = (
+    "factory must return a new iterator over the same rows, in the same order, whenever it is "
+    "called, and not the rest of one that was used."
+)
+
 
 class ChunkRows(RowSource):
     """Rows of iterators: of a data base, a CSV reader, a generator of your own.
@@ -90,15 +95,18 @@ class ChunkRows(RowSource):
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
         """Yield chunks in the order in which they are made, whatever the generator."""
         first = n_shared = 0
+        known = vars(self).get("example")  # if it has been read
         for number, given in enumerate(self.pass_()):
             where = f"chunk {number}"
             parts = named_parts(given, where)
             n = length_of(parts["X"], where)
+            if known is not None and n and not first:
+                self.refuse_other_rows(known, next(pieces(parts, 0, n, where)))
             if number % self.size == self.rank:
                 n_shared += n
                 yield from pieces(parts, first, n, where)
             first += n
-        self.counted(first)
+        self.counted(first, least=0 if known is None else len(known))
         self.n_shared = n_shared
 
     def pass_(self) -> Iterator[Any]:
@@ -112,21 +120,37 @@ class ChunkRows(RowSource):
             )
         return iter(made)
 
-    def counted(self, n_rows: int) -> None:
-        """Keep the number of rows of a whole pass.
+    def refuse_other_rows(self, known: Chunk, found: Chunk) -> None:
+        """Raise a ValueError if a pass does not begin with the rows that are known to be first."""
+        n = min(len(known), len(found))
+        if not same_rows(known[:n], found[:n]):
+            raise ValueError(
+                f"{self!r}: {found.where} does not begin with the rows of the first pass. {ANEW}"
+            )
+
+    def counted(self, n_rows: int, least: int) -> None:
+        """Keep the number of rows of a whole pass, of which there are so many at least.
 
         Raises
         ------
         ValueError
             If it is not that of the passes before, or not the one that was given.
         """
-        if self.n_total is not None and n_rows != self.n_total:
+        expected = max(n_rows, least) if self.n_total is None else self.n_total
+        if n_rows != expected:
             raise ValueError(
-                f"{self!r} gave {n_rows:,} rows in this pass, but there were {self.n_total:,} "
-                "before (or by n_rows). factory must return a new iterator over the same rows "
-                "whenever it is called, and not the rest of one that was used."
+                f"{self!r} gave {n_rows:,} rows in this pass, but there were {expected:,} "
+                f"before (or by n_rows). {ANEW}"
             )
         self.n_total = n_rows
+
+
+def same_rows(first: Chunk, second: Chunk) -> bool:
+    """Tell whether two chunks as they are stored hold the same X, missing values included."""
+    A, B = first.X, second.X
+    if is_frame(A):
+        return bool(type(A) is type(B) and A.equals(B))
+    return A.shape == B.shape and bool(np.all((A == B) | ((A != A) & (B != B))))
 
 
 def named_parts(given: Any, where: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -12,10 +13,14 @@ import numpy as np
 from .chunk import Chunk
 from .parquet_columns import refuse_type, roles_of
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
+from .shuffle_buffer import BUFFER_PARTS
 from .stored import is_frame
 
 READ_BYTES = 2**18
 """Bytes of a column that are read at a time; without a limit a whole row group would be."""
+
+LEAST_PIECE = 1024
+"""Rows that are read at a time however small the buffer is, as each read has a price."""
 
 
 class RowGroup(NamedTuple):
@@ -30,6 +35,13 @@ class RowGroup(NamedTuple):
     def where(self) -> str:
         """The file and the row group."""
         return f"{self.path}, row group {self.number}"
+
+
+class Piece(NamedTuple):
+    """Some rows of a row group."""
+
+    first: int  # the number of the first of them, in all files
+    table: Any  # of pyarrow
 
 
 class ParquetRows(RowSource):
@@ -57,8 +69,8 @@ class ParquetRows(RowSource):
 
     Notes
     -----
-    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, at most
-    65,536 rows at a time; row groups of at most 100,000 rows shuffle best.
+    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, a sixteenth
+    of the buffer at a time, at most 65,536 rows; row groups of at most 100,000 rows shuffle best.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class ParquetRows(RowSource):
         found = {path: opened(path) for path in files_of(paths)}
         schemas = {path: schema for path, (schema, _) in found.items()}
         self.roles = roles_of(schemas, features, given, transforms=transform is not None)
+        self.types = {path: types_of(schema, self.roles.used) for path, schema in schemas.items()}
         self.units = row_groups({path: sizes for path, (_, sizes) in found.items()})
 
     def __repr__(self) -> str:
@@ -117,35 +130,46 @@ class ParquetRows(RowSource):
         """Yield row groups in pieces, in order, or in random order with a generator."""
         for position in in_turn(self.n_units, generator):
             unit = self.units[position]
-            for start, table in self.pieces(unit):
-                rows = np.arange(start, start + len(table))
-                yield self.roles.chunk(table, rows, unit.where)
+            yield from map(partial(self.chunk, unit), self.pieces(unit))  # keeps no piece
+
+    def chunk(self, unit: RowGroup, piece: Piece) -> Chunk:
+        """Return a piece of a row group as a chunk."""
+        rows = np.arange(piece.first, piece.first + len(piece.table))
+        return self.roles.chunk(piece.table, rows, unit.where)
 
     def tables(self) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield row numbers and pyarrow tables of the columns that are used, in order."""
         for unit in self.units:
-            for start, table in self.pieces(unit):
-                yield np.arange(start, start + len(table)), table.cast(self.roles.schema)
+            for first, table in self.pieces(unit):
+                yield np.arange(first, first + len(table)), table.cast(self.roles.schema)
 
-    def pieces(self, unit: RowGroup) -> Iterator[tuple[int, Any]]:
-        """Yield pyarrow tables of a row group, and the number of the first row of each.
+    def pieces(self, unit: RowGroup) -> Iterator[Piece]:
+        """Yield the pieces of a row group, and keep none while the next is read.
 
         Raises
         ------
         ValueError
-            If it cannot be read, or has other rows than the file's metadata said at first.
+            If it cannot be read, or has other columns or rows than the file had at first.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         done = 0
+
+        def piece(batch: Any) -> Piece:
+            nonlocal done
+            done += len(batch)
+            table = pa.Table.from_batches([batch]).select(self.roles.used)
+            return Piece(unit.first + done - len(batch), table)
+
+        n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
             with pq.ParquetFile(unit.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
-                for batch in file.iter_batches(
-                    CHUNK_ROWS, [unit.number], self.roles.used, use_threads=False
-                ):
-                    yield unit.first + done, pa.Table.from_batches([batch]).select(self.roles.used)
-                    done += len(batch)
+                refuse_changed(unit, self.types[unit.path], file.schema_arrow)
+                yield from map(
+                    piece,
+                    file.iter_batches(n_rows, [unit.number], self.roles.used, use_threads=False),
+                )
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{unit.where} cannot be read: {error}. The file is damaged, or was changed."
@@ -154,6 +178,22 @@ class ParquetRows(RowSource):
             raise ValueError(
                 f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened: the "
                 "file was changed."
+            )
+
+
+def types_of(schema: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the types of these columns of a file, without those that it does not have."""
+    return {field.name: field.type for field in schema if field.name in names}
+
+
+def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
+    """Raise a ValueError if a file has no longer the columns that it had."""
+    found = types_of(schema, list(types))
+    for name, kind in types.items():
+        if found.get(name) != kind:
+            raise ValueError(
+                f"{unit.where}: column {name!r} is {found.get(name, 'missing')}, but was {kind} "
+                "when the file was opened: the file was changed."
             )
 
 

@@ -442,31 +442,6 @@ def agreed(group: Group) -> Iterator[None]:
 # ---- gradients -----------------------------------------------------------------------------------
 
 
-def summed(group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return sums over ranks, which can be differentiated.
-
-    Every rank computes the same loss of such sums and of what all have alike (priors, KL), calls
-    `backward`, and averages gradients (:func:`average_gradients`). As the derivative by a sum is
-    multiplied by the number of ranks on its way back, each share counts fully, and what all have
-    alike counts once.
-    """
-    return tensors if group.size == 1 else _Summed.apply(group, *tensors)
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.size = group.size
-        sums = tuple(tensor.clone() for tensor in tensors)
-        group.sum_(*sums)
-        return sums
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(ctx.size * gradient for gradient in gradients)
-
-
 def average_gradients(group: Group, parameters: Iterable[nn.Parameter], *values: Tensor) -> None:
     """Average gradients over ranks, by one collective; None counts as 0 where others have one.
 

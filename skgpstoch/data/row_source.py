@@ -146,23 +146,30 @@ class RowSource(ABC):
         seed, epoch : int
             The order is a function of these (and of the buffer).
         buffer_rows : int or None, default=None
-            Room of the buffer; None is the source's own. Chunks have an eighth of it.
+            Room of the buffer; None is the source's own. Chunks have a sixteenth of it.
         """
         n_buffer = self.buffer_rows if buffer_rows is None else positive(buffer_rows, "buffer_rows")
         if self.n_rows is not None:
             n_buffer = max(1, min(n_buffer, self.n_rows))
         order, draws = (np.random.default_rng([seed, epoch, stream]) for stream in range(2))
-        counted = (chunk.counted() for chunk in self.checked(self.read(order)))
+        counted = map(Chunk.counted, self.checked(self.read(order)))
         return read_ahead(mixed(counted, n_buffer, draws))
 
     def checked(self, chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
-        """Yield chunks with X as models see it, and all of it checked."""
+        """Yield chunks with X as models see it, and all of it checked.
+
+        None is kept while the next one is made: there would be two.
+        """
         inputs, known = self.inputs, self.example
         y = None if known.y is None else as_target(known.y, known.where)
-        for chunk in chunks:
+
+        def check(chunk: Chunk) -> Chunk:
             refuse_other_columns(chunk, known)
-            if len(chunk):
-                yield with_target_of(checked(inputs(chunk), inputs.names, inputs.dtype), y)
+            if len(chunk) == 0:
+                return chunk
+            return with_target_of(checked(inputs(chunk), inputs.names, inputs.dtype), y)
+
+        yield from filter(len, map(check, chunks))
 
     def shuffle_to(self, path: str | Path, seed: int = 0) -> None:
         """Write all rows in random order to a Parquet file, in bounded memory.
@@ -200,7 +207,9 @@ class RowSource(ABC):
     def _limited(self, **attributes: Any) -> Self:
         """Return a copy with other attributes, which has the same inputs as all shares."""
         part = copy.copy(self)
-        vars(part).update(example=self.example, inputs=self.inputs, **attributes)
+        vars(part).update(example=self.example, **attributes)
+        if self.transform is not None:  # else they follow from the first rows, where X is numbers
+            vars(part).update(inputs=self.inputs)
         return part
 
 

@@ -26,11 +26,15 @@ LEADING_COLUMNS = 16  # of X, that the order of merged rows follows
 class _Columns:
     """Arrays that share their rows, or None: ``columns[index]`` is these rows of each."""
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that there are, by their names."""
+        named = (f.name for f in fields(self) if f.metadata.get("is_column", True))  # type: ignore[arg-type]
+        return {name: column for name in named if (column := getattr(self, name)) is not None}
+
     def map(self, function: Callable[[Any], Any]) -> Self:
         """The same function of every column."""
-        named = [f.name for f in fields(self) if f.metadata.get("is_column", True)]  # type: ignore[arg-type]
-        columns = {name: getattr(self, name) for name in named}
-        return type(self)(**{k: None if c is None else function(c) for k, c in columns.items()})
+        return type(self)(**{name: function(column) for name, column in self.columns.items()})
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,6 @@ class Rows(_Columns):
 
     def __len__(self) -> int:
         return len(self.y)
-
-    def present(self) -> list[str]:
-        """Names of the columns that there are."""
-        named = [f.name for f in fields(self) if f.metadata.get("is_column", True)]
-        return [name for name in named if getattr(self, name) is not None]
 
     def __getitem__(self, index: slice | Tensor) -> Rows:
         if isinstance(index, Tensor) and index.dtype == torch.long:
@@ -259,6 +258,10 @@ class Data(_Columns):
         weight = None if (self.weight[counts] == 1.0).all() else self.weight
         data = replace(self, weight=weight)
         return data if counts.all() else data[counts]
+
+    def weighed(self) -> Data:
+        """Return the rows with weights, though these may all be 1."""
+        return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
 
     def merged(self) -> Data:
         """Return :meth:`merging`, without the places."""

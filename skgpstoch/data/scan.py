@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from .chunk import Chunk, as_dtype
 from .moments import Moments
-from .row_sample import SmallestHashes, smallest_of
+from .row_sample import SmallestHashes
 from .row_source import RowSource
 from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
 
@@ -37,10 +37,6 @@ class Scan:
     sample : Chunk or None
         The rows with the smallest hashes of their numbers, in the order of hashes; None if there
         are none.
-    n_sample, seed : int
-        How many were asked for, and in which order.
-    blocks : Blocks or None
-        Of y, chunk by chunk.
     """
 
     n_read: int
@@ -49,32 +45,11 @@ class Scan:
     y: Moments | None
     classes: np.ndarray | None
     sample: Chunk | None
-    n_sample: int
-    seed: int
-    blocks: Blocks | None
 
     @property
     def n_effective(self) -> float:
         """How many rows these count for, Σw."""
         return self.X.weight
-
-    def merge(self, other: Scan) -> Scan:
-        """Return what is known of the rows of both, as of two ranks; either may have no rows."""
-        first, second = (self, other) if self.n_rows else (other, self)
-        if second.n_rows == 0:
-            return replace(first, n_read=self.n_read + other.n_read)
-        samples = [scan.sample for scan in (first, second) if scan.sample is not None]
-        return Scan(
-            n_read=self.n_read + other.n_read,
-            n_rows=self.n_rows + other.n_rows,
-            X=first.X.merge(second.X),
-            y=None if first.y is None or second.y is None else first.y.merge(second.y),
-            classes=merged_classes(first.classes, second.classes),
-            sample=smallest_of(samples, self.n_sample, self.seed),
-            n_sample=self.n_sample,
-            seed=self.seed,
-            blocks=merged_blocks(first.blocks, second.blocks),
-        )
 
 
 def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
@@ -155,17 +130,13 @@ class Tally:
 
     def scan(self) -> Scan:
         """Return what is known."""
-        sample, n_sample, seed = self.smallest.sample(), self.smallest.size, self.smallest.seed
         return Scan(
             n_read=self.n_read,
             n_rows=self.n_rows,
             X=self.X,
             y=self.y,
             classes=self.classes,
-            sample=sample,
-            n_sample=n_sample,
-            seed=seed,
-            blocks=self.blocks,
+            sample=self.smallest.sample(),
         )
 
 

@@ -60,8 +60,3 @@ def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tu
     chosen = group.gather_tensor(hashes).sort().values[:k]
     places = torch.searchsorted(chosen, hashes)
     return positions[places < len(chosen)], places[places < len(chosen)]
-
-
-def in_places(group: Group, places: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows that all ranks have chosen, in their order, (k, ·); the same everywhere."""
-    return group.gather_tensor(rows)[group.gather_tensor(places).argsort()]

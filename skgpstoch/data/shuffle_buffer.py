@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Generator, Iterable
 
 import numpy as np
 
 from .chunk import Chunk
 
-BUFFER_PARTS = 8
-"""A buffer gives an eighth of its rows at a time: then it is nearly full, and mixes best."""
+BUFFER_PARTS = 16
+"""A buffer gives a sixteenth of its rows at a time: it is nearly full then, and mixes best, and
+what is on its way takes little memory beside it: three such parts, and one that is read."""
 
 
 def mixed(
     chunks: Iterable[Chunk], n_buffer: int, generator: np.random.Generator
 ) -> Generator[Chunk, None, None]:
-    """Yield the rows of chunks in random order, each once, n_buffer/8 of them at a time.
+    """Yield the rows of chunks in random order, each once, n_buffer/16 of them at a time.
 
     They are drawn from a buffer of n_buffer rows that is filled up in turn: a row comes out at most
     that many places earlier than it went in.
@@ -29,6 +32,7 @@ def mixed(
             start += buffer.put(chunk[start:])
             if buffer.is_full:
                 yield buffer.take(generator)
+        del chunk  # or it would be there beside the next one
     while buffer is not None and buffer.n_filled:
         yield buffer.take(generator)
 
@@ -48,7 +52,7 @@ class ShuffleBuffer:
         self.size = size
         self.n_filled = 0
         self.arrays = {
-            name: np.empty((size, *array.shape[1:]), array.dtype)
+            name: returned_empty((size, *array.shape[1:]), array.dtype)
             for name, array in example.arrays().items()
         }
 
@@ -78,3 +82,14 @@ class ShuffleBuffer:
         for array in self.arrays.values():
             array[holes] = array[last]
         return Chunk(where="shuffle buffer", **taken)
+
+
+def returned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return a new array, like `numpy.empty`, whose memory the system gets back at its end.
+
+    C's allocator may keep what a large array leaves, and be unable to use it for the next one.
+    """
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, max(1, math.prod(shape) * dtype.itemsize))
+    return np.ndarray(shape, dtype, memory)

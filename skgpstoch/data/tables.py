@@ -207,10 +207,7 @@ class TableEncoder:
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
         """Encode new rows, and those with new levels with known levels in their place, too.
 
-        Parameters
-        ----------
-        X : array or frame of shape (n_samples, n_features)
-            As :func:`validate_table` returns it.
+        X is as :meth:`transform` takes it.
 
         Returns
         -------

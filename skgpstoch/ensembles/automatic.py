@@ -33,7 +33,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
-from .group_race import fit_in_group
+from .group_race import race_in_group
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
 from .stacking import diagnosis_of_parts
@@ -194,14 +194,14 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         began = time.monotonic()
-        if (group := current()) is not ALONE and not isinstance(X, RowSource):
-            fit_in_group(self, group, X, y, sample_weight)
+        if isinstance(X, RowSource):
+            fit_stored(self, X, y, sample_weight)
+            return self
+        if (group := current()) is not ALONE:
+            race_in_group(self, group, X, y, sample_weight)
             return self
         self._validate_params()
         check_numbers(self)
-        if isinstance(X, RowSource):
-            fit_stored(self, X, y, sample_weight, began)
-            return self
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         rows = self._checked(X, y, sample_weight, least=2)

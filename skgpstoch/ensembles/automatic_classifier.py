@@ -69,8 +69,9 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_samples, n_features)
+        X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
+            Rows that are read in chunks have y and weights, too.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         """

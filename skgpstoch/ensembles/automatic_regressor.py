@@ -16,15 +16,16 @@ from ..data.arrays import Scaling
 from ..data.counts import looks_like_counts
 from ..data.held_out import mixture_of
 from ..data.messages import warn
+from ..data.reduce import current
 from ..data.rows import Data
 from ..data.tables import validate_table
-from ..data.target_transforms import fitted_transform
 from ..distributions.normal import NormalLaw
 from ..distributions.transformed import transformed
 from ..docstrings import documented
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
 from ..estimators.regressor import Regressor
+from ..estimators.targets import fitted_alike
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
@@ -170,8 +171,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
         Parameters
         ----------
-        X : array-like or frame of shape (n_samples, n_features)
+        X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
+            Rows that are read in chunks have y and weights, too.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each counts for.
         """
@@ -216,7 +218,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 "out, or set target='auto', which takes them for real numbers."
             )
         y = data.y.reshape(len(data.y), -1).astype(np.float64)
-        self.target_transformer_ = fitted_transform(self.target_transform, y, data.weight)
+        given = self.target_transform, y, data.weight
+        self.target_transformer_ = fitted_alike(current(), *given)
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         if self.target_transformer_ is None:

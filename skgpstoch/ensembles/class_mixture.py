@@ -15,6 +15,7 @@ from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
+from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
 
 
 class ClassParts(NamedTuple):
@@ -39,6 +40,9 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     """Classes, their probabilities, and how certain these are, of a mixture."""
 
     classes_: np.ndarray
+
+    partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
+    latent_mean_and_variance = Lacking(NO_FUNCTION, "predict_std tells how certain p is.")
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:

@@ -34,7 +34,7 @@ from ..estimators.group_fit import (
     classes_of,
     counts,
     most_sampled,
-    sampled,
+    sample_of,
 )
 from ..estimators.validation import check_numbers, check_weight
 from .race import race
@@ -59,7 +59,7 @@ class Given:
         return Given(self.table[rows], self.y[rows], weight)
 
 
-def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> None:
+def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> None:
     """Fit to the rows of all ranks, of which these are this rank's."""
     clock, name = ClockOfGroup(group), type(estimator).__name__
     with doing(f"{name}.fit, reading rows"):
@@ -88,10 +88,11 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: An
         )
         fits = task(1)
         found, _ = race([alike], fits, data, deadline)
-        judges, numbers = judged_rows(group, data, first, resolve_seed(seed))
+        numbers = first + np.arange(len(data))
+        judges = sample_of(group, data, first, numbers, resolve_seed(seed))  # some are held out
         for each in found:
-            each.model.held_out_ = each.model.held_out_.among(numbers)
-        estimator._keep(found, [], judges, n)
+            each.model.held_out_ = each.model.held_out_.among(judges.numbers)
+        estimator._keep(found, [], judges.data, n)
         fits.on_end()
     adopt(estimator, group)
 
@@ -183,11 +184,3 @@ def transformed(estimator: Any, y: np.ndarray) -> np.ndarray:
             f"{estimator.target_transform!r} has not."
         )
     return z
-
-
-def judged_rows(group: Group, data: Data, first: int, seed: int) -> tuple[Data, np.ndarray]:
-    """Return the sample of all rows that networks hold rows out of, and their numbers."""
-    most = most_sampled(data.X.shape[1])
-    own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
-    order = np.argsort(group.gather(places))
-    return sampled(group, data, own, places), group.gather(first + own)[order]

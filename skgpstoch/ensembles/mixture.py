@@ -19,6 +19,9 @@ from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..persistence.estimator import SavedEstimator
+from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
+
+ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
 
 class Parts(NamedTuple):
@@ -30,6 +33,14 @@ class Parts(NamedTuple):
 
 class MixtureRegressor(RegressorMixin, SavedEstimator):
     """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
+
+    condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
+    partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
+    predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
+    sample_functions = Lacking(NO_FUNCTION, f"sample_y draws at given rows. {ONE_MODEL}")
+    log_marginal_likelihood = Lacking(
+        "it has no single prior", f"log_predictive_density judges rows. {ONE_MODEL}"
+    )
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[Parts, Any]:

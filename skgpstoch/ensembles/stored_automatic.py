@@ -1,35 +1,51 @@
-"""The recommended defaults on tables that are read in chunks.
+"""The recommended defaults on tables that are read in chunks, by one process or by several.
 
-A first pass draws a sample, which decides how columns become numbers. The networks are fitted to
-all rows, encoded chunk by chunk.
+A first pass draws a sample, which decides how columns become numbers, and finds the levels that
+rows have. The networks are fitted to all rows, encoded chunk by chunk. In a group each rank reads
+units of its own, as with other estimators; sample and levels are those of all ranks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ..data.arrays import resolve_seed
-from ..data.chunk import Chunk, as_target
+from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline, seconds_left
 from ..data.messages import muted
-from ..data.reduce import ALONE, current
-from ..data.row_sample import SmallestHashes
-from ..data.row_source import RowSource
+from ..data.reduce import ALONE, Group, agreed, current, doing
+from ..data.row_hash import row_hashes
+from ..data.row_sample import SmallestHashes, smallest_of
+from ..data.row_source import RowSource, refuse_other_columns
+from ..data.rows import Data
+from ..data.table_scan import Held, held_by, merged, read_as
+from ..data.table_shares import of_every_rank
 from ..data.tables import TableEncoder
+from ..estimators.alike import check_alike
 from ..estimators.callbacks import Fits
-from ..estimators.group_fit import most_sampled
+from ..estimators.first_rank import adopt, fit_on_first
+from ..estimators.group_fit import ClockOfGroup, most_sampled
 from ..estimators.stored_fit import refuse_given
+from ..estimators.validation import check_numbers
+from .group_race import transformed
 from .race import Entrant, Judged
 
 
-def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, began: float) -> None:
+def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> None:
     """Fit to the rows of a source, which has all that is known of them."""
-    stored = StoredSample.of(automatic, source, y, sample_weight)
+    group, name = current(), type(automatic).__name__
+    clock = ClockOfGroup(group)
+    with doing(f"{name}.fit, reading rows"):
+        check_alike(automatic, group, source)
+        with agreed(group):
+            check_numbers(automatic)
+            refuse_given(y, sample_weight)
+        stored = StoredSample.of(automatic, group, source)
     sample = stored.sample
     rows = automatic._checked(sample.X, sample.y, sample.weight, least=2)
 
@@ -37,15 +53,62 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any, be
         return Fits(automatic, sample.X, sample.y, n_parts)
 
     if stored.n_rows == len(sample):
-        automatic._fit_rows(*rows, began, task).on_end()
+        fit_on_first(
+            automatic, group, lambda: automatic._fit_rows(*rows, clock.began, task).on_end()
+        )
         return
-    automatic._note_classes(np.unique(rows[1]))
-    data, seconds = automatic._learned(*rows), automatic.max_time
-    deadline = None if seconds is None else Deadline(began + seconds)
-    fits = task(1)
-    judged = stored.fitted(automatic, automatic._networks(data), deadline)
-    automatic._keep([judged], [], data, stored.n_rows)
-    fits.on_end()
+    deadline = None if automatic.max_time is None else Deadline(automatic.max_time, clock)
+    with doing(f"{name}.fit"), muted(group.rank > 0):
+        data = stored.learned(automatic, *rows)
+        fits = task(1)
+        judged = stored.fitted(automatic, data, fits, deadline)
+        automatic._keep([judged], [], data, stored.n_rows)
+        fits.on_end()
+    adopt(automatic, group)
+
+
+class Read(NamedTuple):
+    """What a pass over the rows of one rank finds.
+
+    Parameters
+    ----------
+    sample : Chunk or None
+        Random rows, as they are stored; None if there are none.
+    n_rows : int
+        How many have a weight.
+    held : list of Held or None
+        What the columns hold; None if there are no rows.
+    """
+
+    sample: Chunk | None
+    n_rows: int
+    held: list[Held] | None
+
+
+def read_through(source: RowSource, n_sample: int, seed: int, categorical_features: Any) -> Read:
+    """Read all rows of a source once."""
+    smallest, held, n_rows = SmallestHashes(n_sample, seed), None, 0
+    for chunk in source.read(None):
+        refuse_other_columns(chunk, source.example)
+        counted = with_checked_targets(chunk).counted()
+        if len(counted) == 0:
+            continue
+        smallest.add(counted)
+        n_rows += len(counted)
+        found = held_by(as_given(source, counted.X), categorical_features, chunk.where)
+        held = found if held is None else merged([held, found])
+    return Read(smallest.sample(), n_rows, held)
+
+
+def with_checked_targets(chunk: Chunk) -> Chunk:
+    """Return a chunk as it is stored, with y and weights that are valid."""
+    none = np.empty((len(chunk), 0))
+    return replace(checked(replace(chunk, X=none), (), none.dtype), X=chunk.X)
+
+
+def as_given(source: RowSource, X: Any) -> Any:
+    """Return what is stored as the user's transformer leaves it, if there is one."""
+    return X if source.transform is None else source.inputs.transform.transform(X)
 
 
 class StoredSample(NamedTuple):
@@ -59,6 +122,8 @@ class StoredSample(NamedTuple):
         The rows, with X as the user's transformer leaves it.
     n_rows : int
         How many have a weight.
+    held : list of Held
+        What the columns of all of them hold.
     seed : int
         Of the networks, whose own sample is of the same rows.
     """
@@ -66,49 +131,76 @@ class StoredSample(NamedTuple):
     source: RowSource
     sample: Chunk
     n_rows: int
+    held: list[Held]
     seed: int
 
     @classmethod
-    def of(cls, automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> StoredSample:
-        """Draw the sample.
+    def of(cls, automatic: Any, group: Group, source: RowSource) -> StoredSample:
+        """Read the rows, each rank its own, and draw the sample.
 
         Raises
         ------
         ValueError
-            If anything is given beside the rows, or this is a group of processes.
+            On every rank, if there are no rows, or no y, or any cannot be read.
         """
-        refuse_given(y, sample_weight)
-        name, seed = type(automatic).__name__, resolve_seed(automatic.random_state)
-        if current() is not ALONE:
-            raise ValueError(
-                f"X must be arrays or frames where {name} is fitted by a group of processes, got "
-                f"{source!r}."
-            )
-        smallest = SmallestHashes(most_sampled(source.example.X.shape[1]), resolve_seed(seed))
-        n_rows = 0
-        for chunk in source.read(None):
-            counted = chunk.counted()
-            smallest.add(counted)
-            n_rows += len(counted)
-        sample = smallest.sample()
+        seed = int(group.first(resolve_seed(automatic.random_state)))
+        with agreed(group):
+            part = source if group is ALONE else source.share(group.rank, group.size)
+            n_sample, of_sample = most_sampled(source.example.X.shape[1]), resolve_seed(seed)
+            own = read_through(part, n_sample, of_sample, automatic.categorical_features)
+        sample = joint_sample(group, own.sample, n_sample, of_sample)
         if sample is None:
             raise ValueError(f"{source!r} has no rows of positive weight.")
-        if sample.y is None:
-            raise ValueError(f"{source!r} has no y, which {name} needs.")
-        X = sample.X if source.transform is None else source.inputs.transform.transform(sample.X)
-        sample = replace(sample, X=X, y=as_target(sample.y, sample.where))
-        return cls(source, sample, n_rows, seed)
+        refuse_columns(type(automatic).__name__, source, sample)
+        n_rows = int(group.gather(np.array([own.n_rows])).sum())
+        held = merged([each for each in of_every_rank(group, own.held) if each is not None])
+        with agreed(group):
+            sample = replace(sample, X=as_given(source, sample.X))
+        return cls(source, sample, n_rows, held, seed)
 
-    def fitted(self, automatic: Any, networks: Entrant, deadline: Deadline | None) -> Judged:
+    def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
+        """Learn from the sample, as it was checked, how rows are encoded; return it encoded."""
+        automatic._note_classes(np.unique(y))
+        table = read_as(X, automatic.categorical_features, self.held)
+        data: Data = automatic._learned(table, y, weight)
+        return data
+
+    def fitted(self, automatic: Any, data: Data, fits: Fits, deadline: Deadline | None) -> Judged:
         """Fit networks to all rows, as they are encoded; these may have classes of their own."""
         began = time.perf_counter()
-        transformer = getattr(automatic, "target_transformer_", None)
-        rows = EncodedRows(self.source, automatic._encoder, transformer)
-        model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed).fit(rows)
+        networks: Entrant = automatic._networks(data)
+        rows = EncodedRows(self.source, automatic, Sampled(self.sample.rows, data.X))
+        model = networks.make(seconds_left(deadline)).set_params(random_state=self.seed)
+        model = fits.next(networks.name)(model, rows, None)
         if hasattr(model, "classes_"):
             automatic._note_classes(model.classes_)
-        model.held_out_ = model.held_out_.among(self.sample.rows)
+        common = np.intersect1d(model.held_out_.rows, self.sample.rows)
+        model.held_out_ = model.held_out_.of(common).among(self.sample.rows)
         return Judged(networks.name, model, time.perf_counter() - began)
+
+
+def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
+    """Raise a ValueError if rows have no targets, or what the defaults do not take."""
+    if sample.y is None:
+        raise ValueError(f"{source!r} has no y, which {name} needs.")
+    for column in ("exposure", "y_std"):
+        if getattr(sample, column) is not None:
+            raise ValueError(f"{source!r} has {column}, which {name} does not take: leave it out.")
+
+
+def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> Chunk | None:
+    """Return the sample of all ranks' rows, from what each has of its own."""
+    if group.size == 1:
+        return own
+    hashes = row_hashes(seed, np.empty(0) if own is None else own.rows)
+    smallest = np.sort(group.gather(hashes))[:n_sample]
+    if own is not None:
+        own = own[hashes <= smallest[-1]]
+    parts = [part for part in of_every_rank(group, own) if part is not None and len(part)]
+    return smallest_of(parts, n_sample, seed)
+
+
+# ---- rows as models see them ---------------------------------------------------------------------
 
 
 class Encoding:
@@ -118,10 +210,36 @@ class Encoding:
         self.encoder, self.before = encoder, before
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return numbers; levels that the sample did not have are none of those that it had."""
-        with muted(True):  # whoever predicts is told of new levels
+        """Return numbers."""
+        with muted(True):  # of levels that the encoder does not know whoever predicts is told
             X = X if self.before is None else self.before.transform(X)
             return np.asarray(self.encoder.transform(X))
+
+
+class Sampled:
+    """The rows that the encoder has learned from, encoded without what their own targets tell.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (m,)
+        Their numbers.
+    X : ndarray of shape (m, d)
+        The rows as models see them.
+    """
+
+    def __init__(self, rows: np.ndarray, X: np.ndarray) -> None:
+        self.order, self.X = np.argsort(rows), X
+        self.rows = rows[self.order]
+
+    def put(self, chunk: Chunk) -> Chunk:
+        """Return an encoded chunk with those of the rows that are in it."""
+        at = np.searchsorted(self.rows, chunk.rows).clip(max=len(self.rows) - 1)
+        is_known = self.rows[at] == chunk.rows
+        if not is_known.any():
+            return chunk
+        X = chunk.X.copy()
+        X[is_known] = self.X[self.order[at[is_known]]]
+        return replace(chunk, X=X)
 
 
 class EncodedRows(RowSource):
@@ -131,16 +249,16 @@ class EncodedRows(RowSource):
     ----------
     source : RowSource
         As they are stored.
-    encoder : TableEncoder
-        Makes numbers of columns.
-    transformer : transformer or None
-        Of targets.
+    automatic : estimator
+        Which has learned how they are encoded, and how targets are transformed.
+    sampled : Sampled
+        Rows that it has learned from.
     """
 
-    def __init__(self, source: RowSource, encoder: TableEncoder, transformer: Any) -> None:
+    def __init__(self, source: RowSource, automatic: Any, sampled: Sampled) -> None:
         before = None if source.transform is None else source.inputs.transform
-        super().__init__(Encoding(encoder, before), source.buffer_rows)
-        self.source, self.encoder, self.transformer = source, encoder, transformer
+        super().__init__(Encoding(automatic._encoder, before), source.buffer_rows)
+        self.source, self.automatic, self.sampled = source, automatic, sampled
 
     def __repr__(self) -> str:
         return repr(self.source)
@@ -156,15 +274,19 @@ class EncodedRows(RowSource):
         return self.source.n_units
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield chunks, with transformed targets."""
-        for chunk in self.source.read(generator):
-            if self.transformer is None or chunk.y is None:
-                yield chunk
-                continue
-            y = as_target(chunk.y, chunk.where)
-            z = np.asarray(self.transformer.transform(y.reshape(len(y), -1)))
-            yield replace(chunk, y=z.reshape(y.shape))
+        """Yield chunks as they are stored."""
+        return self.source.read(generator)
+
+    def checked(self, chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
+        """Yield chunks, encoded and checked, with transformed targets."""
+        for chunk in super().checked(chunks):
+            assert chunk.y is not None  # the first pass has seen it
+            try:
+                y = transformed(self.automatic, chunk.y)
+            except ValueError as error:
+                raise ValueError(f"{chunk.where}: {error}") from error
+            yield self.sampled.put(replace(chunk, y=y))
 
     def share(self, rank: int, size: int) -> Self:
-        """Return the share of the source."""
-        return type(self)(self.source.share(rank, size), self.encoder, self.transformer)
+        """Return the share of the source, which is encoded alike."""
+        return self._limited(source=self.source.share(rank, size))

@@ -17,6 +17,7 @@ from ..data.row_source import RowSource
 from .checkpoint_key import SILENT, described
 
 NO_ROWS = "X has no rows on any rank."
+PROBED_ROWS = 10  # of a source, that say whether ranks have the same one
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of what has no other name, in each process another one
 
 
@@ -43,7 +44,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     """Describe what must be the same on all ranks."""
     asked = {"estimator": type(estimator).__name__, "X": "an array or a frame"}
     if isinstance(X, RowSource):
-        asked["X"] = "rows that are read in chunks"
+        asked["X"] = described_rows(X)
     else:
         check_has_rows(X)
     for name, value in estimator.get_params().items():
@@ -56,6 +57,15 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
         start = getattr(estimator, "posterior_", None)
         asked["warm_start"] = f"True from {'no fit' if start is None else digest_of(start)}"
     return asked
+
+
+def described_rows(source: RowSource) -> str:
+    """Describe rows that are read in chunks, the same ones on all ranks, by how they begin."""
+    first = source.example[:PROBED_ROWS]
+    held = [array for name, array in first.arrays().items() if name != "rows"]
+    digest = fingerprint(*(np.asarray(array).tolist() for array in held))[:8]
+    n_units = "" if source.n_units is None else f" of {source.n_units} units"
+    return f"{type(source).__name__}{n_units}, whose first rows have the digest {digest}"
 
 
 def check_has_rows(X: Any) -> None:

@@ -49,7 +49,7 @@ from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, begin, begin_in_time, budget_of, train_run
-from .stored_fit import fit_stored
+from .stored_fit import fit_stored_rows
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -88,6 +88,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     @abstractmethod
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
         """Check parameters and what is known of rows; rows of weight 0 stay if `reset`."""
+
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+        """Check the same, and leave targets as they are given."""
+        return self._validate(X, y, reset, *of_rows)
 
     def _validate_params(self) -> None:
         super()._validate_params()
@@ -131,7 +135,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         else:
             check_alike(self, group, X)
         if isinstance(X, RowSource):
-            fit_stored(self, X, y, *of_rows)
+            fit_stored_rows(self, X, y, *of_rows)
             return self
         if group is not ALONE:
             fit_in_group(self, group, X, y, *of_rows)

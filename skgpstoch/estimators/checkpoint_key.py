@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data.arrays import fingerprint, plain, readable
+from ..data.arrays import fingerprint, plain, readable, resolve_seed
 from ..data.rows import Data
 from ..recipes.warm_start import Start
 from ..training.checkpoint import Checkpoint
@@ -41,6 +41,15 @@ def checkpoint_of(
 def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:
     """Return the seed of a fit: without a random_state, the same one whenever it resumes."""
     return int(checkpoint.identity[-8:], 16) if estimator.random_state is None else seed
+
+
+def sampling_seed(estimator: Any) -> int:
+    """Return the seed of a sample of rows, by which a fit is known when it resumes.
+
+    So without a random_state it is the same one, and :func:`seed_of` tells fits apart.
+    """
+    resumes = estimator.checkpoint_dir is not None and estimator.random_state is None
+    return resolve_seed(0 if resumes else estimator.random_state)
 
 
 def described(value: Any) -> str:

@@ -14,13 +14,13 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from ..data.arrays import readable, resolve_seed
+from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.messages import muted, warn
@@ -34,9 +34,10 @@ from ..training.checkpoint import CheckpointOfGroup
 from ..training.interrupts import AGAIN, is_marked, marking
 from ..training.minibatches import Shared, Table
 from .alike import NO_ROWS
-from .checkpoint_key import checkpoint_of, seed_of
+from .checkpoint_key import checkpoint_of, sampling_seed, seed_of
 from .first_rank import adopt, fit_on_first
 from .runs import Run, begin, begin_in_time
+from .targets import learn_targets, with_transformed_targets
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
@@ -57,11 +58,15 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     """Fit to the rows of all ranks, of which these are this rank's."""
     clock = ClockOfGroup(group)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
-        data, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
-        data = weighed(group, data if recipe.numbers_rows else data.counted())
+        given, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
+        data = given if recipe.numbers_rows else given.counted()
+        if group.flag(data.weight is not None):
+            data = data.weighed()
+        numbers = offsets(group, len(X))[0] + places_of(data, given)
         first, n = offsets(group, len(data))
         if n < 2:
             raise ValueError(f"X must have two rows at least, that count, on all ranks, got {n}.")
+        data = with_targets_alike(estimator, group, data, first)
         with agreed(group):
             recipe.check(data)
         weight = torch.tensor([data.n_effective], dtype=torch.float64)
@@ -70,13 +75,14 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
     sizes = Sizes(n, max(n, math.floor(whole.weight)), data.X.shape[1], data.y_std is not None)
     start = estimator._start()
     if n <= GATHERED_ROWS or not recipe.sums_rows(recipe.plan(sizes, start)):
-        data = data.map(group.gather)
+        data, numbers = data.map(group.gather), group.gather(numbers)
         recipe = in_time(estimator, recipe, time.monotonic)
-        fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
+        fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
         return
     recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
+    rank = Rank(first, numbers, whole)
     with training_together(estimator, group):
-        run, sample = prepare(estimator, recipe, data, sizes, Rank(first, whole), start)
+        run, sample = prepare(estimator, recipe, data, sizes, rank, start)
         estimator._fit_run(recipe, run, sample, sample)
 
 
@@ -102,6 +108,13 @@ def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:
     estimator._diagnosis.warn()
 
 
+def fit_numbered(estimator: Any, recipe: Recipe, data: Data, numbers: np.ndarray) -> None:
+    """Do the same with rows of these numbers among all that ranks were given."""
+    fit_warned(estimator, recipe, data)
+    if (found := getattr(estimator, "held_out_", None)) is not None:
+        estimator.held_out_ = found.numbered(numbers[found.rows])
+
+
 def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = None) -> Recipe:
     """Return a recipe that ends `max_time` after the fit began, or from now on, if there is one."""
     if (seconds := getattr(estimator, "max_time", None)) is None:
@@ -115,18 +128,13 @@ def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float | None = 
 
 def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
     """Check this rank's rows, of which there may be none, and that all ranks' are of one table."""
-    if getattr(estimator, "target_transform", None) is not None:
-        raise ValueError(
-            f"target_transform must be None in a group of processes, got "
-            f"{estimator.target_transform!r}: transform y before, on every rank alike."
-        )
     has_rows, data = counts(X, *of_rows), None
     if hasattr(type(estimator), "predict_proba"):
         classes = classes_of(group, y, *of_rows)
         of_rows, estimator.classes_ = (*of_rows, classes), classes
     with agreed(group):
         if has_rows:
-            data = estimator._validate(X, y, True, *of_rows)
+            data = estimator._given(X, y, True, *of_rows)
     own = {name: plain_form(getattr(estimator, name, None)) for name in FOUND}
     own["columns"] = [] if data is None else described(data)
     told = group.gather(np.array([json.dumps(own)] if has_rows else [], dtype=object))
@@ -134,6 +142,13 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
         raise ValueError(NO_ROWS)
     group.check_same("Columns of X and y", own_or_first(own, told, has_rows))
     return data if data is not None else no_rows(estimator, json.loads(told[0]))
+
+
+def places_of(data: Data, given: Data) -> np.ndarray:
+    """Return which of the given rows these are: all, or those that have a weight."""
+    if given.weight is None or len(data) == len(given):
+        return np.arange(len(data))
+    return np.flatnonzero(given.weight)
 
 
 def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
@@ -181,10 +196,16 @@ def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
     return Data(**columns)
 
 
-def weighed(group: Group, data: Data) -> Data:
-    """Return rows with their weights if any rank has some but 1."""
-    has_weights = group.flag(data.weight is not None)
-    return replace(data, weight=np.ones(len(data))) if has_weights and data.weight is None else data
+def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> Data:
+    """Return rows with the targets that the model is fitted to; a sample of all says how."""
+    sample = data
+    if getattr(estimator, "target_transform", None) is not None:
+        most = most_sampled(data.X.shape[1])
+        own = np.sort(chosen_rows(group, 0, first, len(data), most)[0].numpy())
+        sample = Data(data.y, data.y, data.weight)[own].map(group.gather)
+    learn_targets(estimator, sample, group)
+    with agreed(group):
+        return with_transformed_targets(estimator, data, reset=False)
 
 
 # ---- preparing -----------------------------------------------------------------------------------
@@ -192,9 +213,13 @@ def weighed(group: Group, data: Data) -> Data:
 
 @dataclass(frozen=True)
 class Rank:
-    """The number of a rank's first row, and all rows that its own are a part of."""
+    """The place of a rank's first row among those that count, and what these are a part of.
+
+    `numbers` (n,) are those of its rows among all that were given to ranks.
+    """
 
     first: int
+    numbers: np.ndarray
     whole: Whole
 
 
@@ -203,19 +228,16 @@ def prepare(
 ) -> tuple[Run, Data]:
     """Make the objective from a sample of the rows, and the run that trains it on all of them."""
     group = rank.whole.group
-    seed = int(group.first(resolve_seed(estimator.random_state)))
-    most = most_sampled(sizes.n_features)
-    own, places = chosen_rows(group, seed, rank.first, len(data), most)
-    sample = sampled(group, data, own.numpy(), places.numpy())
+    seed = int(group.first(sampling_seed(estimator)))
+    sample = sample_of(group, data, rank.first, rank.numbers, seed)
 
     def table(dtype: str, device: torch.device, rows: Rows) -> Shared:
         X, own_rows = estimator._tensors(data, dtype, device)
         own_rows = replace(own_rows, whole=rank.whole)
-        return Shared(X, own_rows, rank.first, (own.numpy(), places.numpy()), seed)
+        return Shared(X, own_rows, rank.first, (sample.own, sample.places), seed)
 
-    run = begin_from_sample(estimator, recipe, sample, sizes, rank.whole, start, seed, table)
-    numbers = group.gather(rank.first + own.numpy())[np.argsort(group.gather(places.numpy()))]
-    return run._replace(numbers=numbers), sample
+    run = begin_from_sample(estimator, recipe, sample.data, sizes, rank.whole, start, seed, table)
+    return run._replace(numbers=sample.numbers), sample.data
 
 
 def begin_from_sample(
@@ -269,10 +291,35 @@ def most_sampled(n_features: int) -> int:
     return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
 
 
-def sampled(group: Group, data: Data, own: np.ndarray, places: np.ndarray) -> Data:
-    """Return the rows that all ranks have chosen, in the order of their places."""
+class Sample(NamedTuple):
+    """Some of the rows of all ranks, in an order that all have in common.
+
+    Parameters
+    ----------
+    data : Data
+        These m rows.
+    numbers : ndarray of shape (m,)
+        Theirs among the rows that all ranks were given.
+    own, places : ndarray of shape (m_own,)
+        Which of this rank's rows are among them, and where.
+    """
+
+    data: Data
+    numbers: np.ndarray
+    own: np.ndarray
+    places: np.ndarray
+
+
+def sample_of(group: Group, data: Data, first: int, numbers: np.ndarray, seed: int) -> Sample:
+    """Return a sample of all rows, of which these are this rank's, from `first` on.
+
+    `numbers` (n,) are what these are to be known by.
+    """
+    most = most_sampled(data.X.shape[1])
+    own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
     order = np.argsort(group.gather(places))
-    return data[own].map(lambda column: group.gather(column)[order])
+    rows = data[own].map(lambda column: group.gather(column)[order])
+    return Sample(rows, group.gather(numbers[own])[order], own, places)
 
 
 # ---- time ----------------------------------------------------------------------------------------

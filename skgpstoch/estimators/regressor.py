@@ -47,7 +47,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Noise variance, in squared units of y.
     """
 
-    def _validate(
+    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+        return with_transformed_targets(self, self._given(X, y, reset, *of_rows), reset)
+
+    def _given(
         self,
         X: Any,
         y: Any,
@@ -56,7 +59,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> Data:
-        """Check parameters, and what is known of rows."""
         options = {"multi_output": True, "y_numeric": True}
         least = fewest_rows(reset)
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
@@ -73,7 +75,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             self._fitted_with_exposure = exposure is not None
         if sample_weight is not None:
             data = check_weight(data, sample_weight, least, keeps=reset)
-        return with_transformed_targets(self, data, reset)
+        return data
 
     # ---- predictions -------------------------------------------------------------------------
 

@@ -11,14 +11,13 @@ import json
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
 from ..data.reduce import ALONE, Group, agreed, current, doing
 from ..data.row_hash import row_hashes
@@ -28,65 +27,70 @@ from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from .checkpoint_key import sampling_seed
 from .first_rank import fit_on_first
 from .group_fit import (
     ClockOfGroup,
     begin_from_sample,
+    classes_of,
     fit_warned,
     in_time,
     most_sampled,
     training_together,
 )
+from .targets import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
-def fit_stored(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
+def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
     """Fit to the rows of a source, which has all that is known of them."""
     refuse_given(y, *of_rows)
     group = current()
     clock = time.monotonic if group is ALONE else ClockOfGroup(group)
     began = clock()
-    seed = int(group.first(resolve_seed(estimator.random_state)))
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
-        part = source if group is ALONE else source.share(group.rank, group.size)
+        first = first_pass(estimator, group, source)
         with agreed(group):
-            n_sample = most_sampled(source.n_features)
-            found = scan(part, n_sample, seed, classes=is_classifier(estimator))
-        sample, whole, is_own = merged(group, found, n_sample, seed)
-        classes = classes_of(group, found, estimator)
+            given = validated(estimator, first.sample, True, first.classes)
+        learn_targets(estimator, given, group)
         with agreed(group):
-            data = validated(estimator, sample, True, classes)
+            data = with_transformed_targets(estimator, given, reset=False)
             recipe = estimator._recipe()
             recipe.check(data)
-    start, n = estimator._start(), min(whole.n_rows, EPOCH_ROWS)
-    sizes = Sizes(n, max(n, math.floor(n * whole.weight / whole.n_rows)), data.X.shape[1])
-    sizes = sizes._replace(has_known_noise=data.y_std is not None)
-    if whole.n_rows == len(sample):  # as arrays are
+    if first.whole.n_rows == len(first.sample):  # as arrays are
         recipe = in_time(estimator, recipe, time.monotonic)
         fit_on_first(estimator, group, lambda: fit_warned(estimator, recipe, data))
     else:
-        data = weighted(data, sample.weight is not None)
-        refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
         recipe = in_time(estimator, recipe, clock, began)
-
-        def table(dtype: str, device: torch.device, rows: Rows) -> StoredTable:
-            X, of_sample = estimator._tensors(data, dtype, device)
-            none = X[:0], of_sample[:0]
-            tensors = ToTensors(estimator, recipe, dtype, device, none)
-            known = replace(whole, sample=of_sample)
-            numbers = sample.rows, is_own
-            return StoredTable(part, found.n_rows, tensors, none, known, *numbers, seed)
-
-        with training_together(estimator, group):
-            run = begin_from_sample(estimator, recipe, data, sizes, whole, start, seed, table)
-            run = run._replace(numbers=sample.rows)
-            try:
-                estimator._fit_run(recipe, run, data, data)
-            finally:
-                cast(StoredTable, run.shared).reader.close()
+        fit_in_chunks(estimator, recipe, data, first)
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
+
+
+def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass) -> None:
+    """Fit to rows of which only a sample is in memory."""
+    whole = first.whole
+    sample = sample if first.sample.weight is None else sample.weighed()
+    start, n = estimator._start(), min(whole.n_rows, EPOCH_ROWS)
+    n_given = max(n, math.floor(n * whole.weight / whole.n_rows))
+    sizes = Sizes(n, n_given, sample.X.shape[1], sample.y_std is not None)
+    refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
+
+    def table(dtype: str, device: torch.device, rows: Rows) -> StoredTable:
+        X, of_sample = estimator._tensors(sample, dtype, device)
+        none = X[:0], of_sample[:0]
+        tensors = ToTensors(estimator, recipe, dtype, device, none)
+        known, numbers = replace(whole, sample=of_sample), (first.sample.rows, first.is_own)
+        return StoredTable(first.source, first.n_rows, tensors, none, known, *numbers, first.seed)
+
+    with training_together(estimator, whole.group):
+        run = begin_from_sample(estimator, recipe, sample, sizes, whole, start, first.seed, table)
+        run = run._replace(numbers=first.sample.rows)
+        try:
+            estimator._fit_run(recipe, run, sample, sample)
+        finally:
+            cast(StoredTable, run.shared).reader.close()
 
 
 def refuse_given(y: Any, *of_rows: Any) -> None:
@@ -108,7 +112,54 @@ def refuse_whole(estimator: Any, sums_rows: bool, n_rows: int) -> None:
         )
 
 
-# ---- the sample ----------------------------------------------------------------------------------
+# ---- the first pass ------------------------------------------------------------------------------
+
+
+class FirstPass(NamedTuple):
+    """What the first pass over the rows finds.
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows of this process.
+    n_rows : int
+        How many of these have a weight.
+    sample : Chunk
+        Random rows of all ranks.
+    is_own : ndarray of shape (m,)
+        Whether each of them is of this process.
+    whole : Whole
+        All rows, of all ranks.
+    classes : ndarray or None
+        The labels of all rows; None of numbers.
+    seed : int
+        Of the sample, and of the order of minibatches.
+    """
+
+    source: RowSource
+    n_rows: int
+    sample: Chunk
+    is_own: np.ndarray
+    whole: Whole
+    classes: np.ndarray | None
+    seed: int
+
+
+def first_pass(estimator: Any, group: Group, source: RowSource) -> FirstPass:
+    """Read the rows once, each rank its own."""
+    seed = int(group.first(sampling_seed(estimator)))
+    with agreed(group):
+        part = source if group is ALONE else source.share(group.rank, group.size)
+        n_sample = most_sampled(source.n_features)
+        found = scan(part, n_sample, seed, classes=is_classifier(estimator))
+    sample, whole, is_own = merged(group, found, n_sample, seed)
+    if whole.n_rows == len(sample):  # in their order, and no other than arrays'
+        order = np.argsort(sample.rows)
+        sample, is_own = sample[order], is_own[order]
+    classes = None
+    if is_classifier(estimator):
+        classes = classes_of(group, [] if found.classes is None else found.classes)
+    return FirstPass(part, found.n_rows, sample, is_own, whole, classes, seed)
 
 
 def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, Whole, np.ndarray]:
@@ -133,28 +184,12 @@ def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, 
     return sample, whole, np.isin(sample.rows, none if own is None else own.rows)
 
 
-def classes_of(group: Group, found: Scan, estimator: Any) -> np.ndarray | None:
-    """Return the labels of all ranks; None of numbers."""
-    if not is_classifier(estimator):
-        return None
-    return np.unique(group.gather(np.array([]) if found.classes is None else found.classes))
-
-
 def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
-    """Return rows as an estimator's own check leaves them."""
-    if is_classifier(estimator):
-        data: Data = estimator._validate(rows.X, rows.y, reset, rows.weight, classes)
-    else:
-        known = rows.weight, rows.exposure, rows.y_std
-        data = estimator._validate(rows.X, rows.y, reset, *known)
+    """Return rows as an estimator's own check leaves them; the sample's targets as they are."""
+    check = estimator._given if reset else estimator._validate
+    known = (classes,) if is_classifier(estimator) else (rows.exposure, rows.y_std)
+    data: Data = check(rows.X, rows.y, reset, rows.weight, *known)
     return data
-
-
-def weighted(data: Data, has_weights: bool) -> Data:
-    """Return rows with weights, though these may all be 1, if those of others need not be."""
-    if not has_weights or data.weight is not None:
-        return data
-    return replace(data, weight=np.ones(len(data)))
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -175,7 +210,8 @@ class ToTensors:
         if not len(chunk):
             return self.none
         try:
-            data = weighted(validated(self.estimator, chunk, False), chunk.weight is not None)
+            data = validated(self.estimator, chunk, False)
+            data = data if chunk.weight is None else data.weighed()
             self.recipe.check_rows(data)
         except ValueError as error:
             raise ValueError(f"{chunk.where}: {error}") from error

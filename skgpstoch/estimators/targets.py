@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..data.reduce import ALONE, Group, agreed
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import regression_likelihood
@@ -30,16 +32,8 @@ def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
     ValueError
         If targets are counts or have known errors, or cannot be transformed.
     """
-    if reset and hasattr(model, "target_transform"):
-        model.target_transformer_ = None
-        if model.target_transform is not None:
-            if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
-                raise ValueError(
-                    f"target_transform must be None where y are counts, got "
-                    f"{model.target_transform!r}."
-                )
-            given = model.target_transform, data.y, data.weight
-            model.target_transformer_ = fitted_transform(*given)
+    if reset:
+        learn_targets(model, data, ALONE)
     if (transformer := transformer_of(model)) is None:
         return data
     if data.y_std is not None:
@@ -52,6 +46,39 @@ def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
             f"{data.y[~np.isfinite(z)][0]:g}."
         )
     return replace(data, y=z)
+
+
+def learn_targets(model: Any, data: Data, group: Group) -> None:
+    """Fit what transforms targets, if anything does, to rows that all ranks have.
+
+    Raises
+    ------
+    ValueError
+        If targets are counts, or outside of where it is.
+    """
+    if not hasattr(model, "target_transform"):
+        return
+    model.target_transformer_ = None
+    if model.target_transform is None:
+        return
+    if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
+        raise ValueError(
+            f"target_transform must be None where y are counts, got {model.target_transform!r}."
+        )
+    given = model.target_transform, data.y, data.weight
+    model.target_transformer_ = fitted_alike(group, *given)
+
+
+def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
+    """Return what rank 0 has fitted to targets that all ranks have, as fits may be random."""
+    content = b""
+    with agreed(group):
+        fitted = fitted_transform(transform, y, weight)
+        if group.size > 1 and group.rank == 0:
+            content = pickle.dumps(fitted)
+    if group.size == 1:
+        return fitted
+    return pickle.loads(group.first_bytes(content))  # from a process of the same program
 
 
 def check_exposed(model: Any, exposure: Any) -> None:

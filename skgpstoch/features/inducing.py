@@ -19,7 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Kernel, check_length_scales, scaled
-from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
+from ..maths.linalg import (
+    add_diagonal,
+    cholesky,
+    inverse_cholesky,
+    symmetric_product,
+    symmetric_product_of_lower,
+    times_lower,
+    times_lower_transposed,
+    tri_solve,
+)
 from ..maths.modules import Module
 from .base import Basis, FeatureMap
 
@@ -27,16 +36,15 @@ TRAINING_JITTER = {torch.float32: 1e-5, torch.float64: 1e-8}
 """Of the mean prior variance, by the type of the data, while training."""
 
 
-def symmetric_from_lower(H: Tensor) -> Tensor:
-    """Φ(H) + Φ(H)ᵀ: the lower triangle and its mirror image."""
-    lower = torch.ones_like(H, dtype=torch.bool).tril_()
-    return torch.where(lower, H, H.mT)
+def by_gram(H: Tensor, R: Tensor) -> Tensor:
+    """K̄ = −½ RᵀHR, (M, M), from R = L⁻¹ and H = Φ(P̄ᵀP) + Φ(P̄ᵀP)ᵀ."""
+    return -0.5 * symmetric_product_of_lower(R, times_lower(H, R))
 
 
 class _Whiten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
-        P = B @ inverse.to(B.dtype).mT
+        P = times_lower_transposed(B, inverse.to(B.dtype))
         ctx.save_for_backward(P, inverse)
         ctx.dtype = K.dtype
         return P
@@ -46,11 +54,10 @@ class _Whiten(torch.autograd.Function):
         P, inverse = ctx.saved_tensors
         (P_bar,) = grads
         R = inverse.to(P.dtype)
-        B_bar = P_bar @ R if ctx.needs_input_grad[0] else None
+        B_bar = times_lower(P_bar, R) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return B_bar, None, None
-        H = symmetric_from_lower(P_bar.mT @ P)
-        K_bar = -0.5 * (R.mT @ H @ R)
+        K_bar = by_gram(symmetric_product(P_bar, P), R)
         return B_bar, K_bar.to(ctx.dtype), None
 
 

@@ -5,7 +5,7 @@ Every M×M or D×D matrix of the package is factorised here, in float64 whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ LEAF = 64
 """Size up to which :func:`inverse_cholesky` and :func:`inverse_` call LAPACK."""
 
 SYMMETRIC_BLOCKS = 4
-"""Blocks of rows that a symmetric product is made in, each to the diagonal only."""
+"""Blocks of rows that a symmetric or triangular product is made in, each to the diagonal only."""
 
 MIRROR_ROWS = 256
 """Rows that are mirrored at a time."""
@@ -168,12 +168,41 @@ def inverse_(L: Tensor) -> None:
         L_11[rows, : rows.stop].addmm_(T[:, rows].mT, L_21[:, : rows.stop], alpha=-1)
 
 
-def mirror_(A: Tensor) -> None:
-    """Overwrite the upper triangle of A (N, N) with the lower one."""
-    for rows in row_blocks(len(A), MIRROR_ROWS):
-        on = A[rows, rows]
+def mirror_(A: Tensor) -> Tensor:
+    """Overwrite the upper triangle of A (..., N, N) with the lower one; return A."""
+    for rows in row_blocks(A.shape[-1], MIRROR_ROWS):
+        on = A[..., rows, rows]
         on.copy_(on.tril() + on.tril(-1).mT)
-        A[: rows.start, rows] = A[rows, : rows.start].mT
+        A[..., : rows.start, rows] = A[..., rows, : rows.start].mT
+    return A
+
+
+def blocks_to_diagonal(n: int) -> Iterator[slice]:
+    """Blocks of rows, of which a symmetric matrix needs only the part up to the diagonal."""
+    return row_blocks(n, max(2 * LEAF, -(-n // SYMMETRIC_BLOCKS)))
+
+
+def to_diagonal(A: Tensor) -> list[Tensor]:
+    """Views of A (..., N, N) that cover its lower triangle, in five eighths of its elements."""
+    return [A[..., rows, : rows.stop] for rows in blocks_to_diagonal(A.shape[-1])]
+
+
+def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
+    """The lower triangle of AᵀB, and its mirror image: from (..., N, M), (..., M, M)."""
+    M = A.shape[-1]
+    out = A.new_empty(*A.shape[:-2], M, M)
+    for rows in blocks_to_diagonal(M):
+        out[..., rows, : rows.stop] = A[..., rows].mT @ B[..., : rows.stop]
+    return mirror_(out)
+
+
+def symmetric_product_of_lower(L: Tensor, B: Tensor) -> Tensor:
+    """The same of LᵀB, for lower triangular L (..., M, M): a third of a product."""
+    out = torch.empty_like(L)
+    for rows in blocks_to_diagonal(L.shape[-1]):
+        L_rows = L[..., rows.start :, rows]  # but for zeros
+        out[..., rows, : rows.stop] = L_rows.mT @ B[..., rows.start :, : rows.stop]
+    return mirror_(out)
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,9 +258,8 @@ def times_lower(A: Tensor, L: Tensor) -> Tensor:
 
 
 def times_lower_transposed(A: Tensor, L: Tensor) -> Tensor:
-    """A Lᵀ, the same."""
-    h = len(L) // 2
+    """A Lᵀ, the same by smaller blocks: five eighths of a product."""
     out = A.new_empty(A.shape)
-    torch.mm(A[:, :h], L[:h, :h].mT, out=out[:, :h])
-    torch.mm(A, L[h:].mT, out=out[:, h:])
+    for rows in blocks_to_diagonal(len(L)):
+        torch.mm(A[:, : rows.stop], L[rows, : rows.stop].mT, out=out[:, rows])
     return out

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..data.arrays import blocks_of, row_blocks
 from ..data.rows import Rows
-from ..features.base import Basis
+from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky
@@ -51,6 +51,10 @@ class DeepModel(SparseModel):
     def deep(self) -> DeepFeatures:
         """The features."""
         return cast(DeepFeatures, self.features)
+
+    @property
+    def drawless_features(self) -> FeatureMap:
+        return self.features if self.has_draws else self.deep.last
 
     def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
         basis = self.deep.basis(X, generator)

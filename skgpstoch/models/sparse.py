@@ -175,6 +175,11 @@ class SparseModel(Module):
     # ---- q(w) and q(f) -----------------------------------------------------------------------
 
     @property
+    def drawless_features(self) -> FeatureMap:
+        """The features that make P of rows, if they are the same at every look."""
+        return self.features
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of features, and of their gradients."""
         return self.mean.value.dtype

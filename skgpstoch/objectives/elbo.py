@@ -36,7 +36,7 @@ from .base import surrogate
 MOST_VARIANCE = 1.0  # of f, as a start: with more, a log link expects any rate
 
 FARTHEST_TARGET = 3.0
-"""Prior deviations of f that a site's target may be away."""
+"""Prior deviations of f at a row, that the target of its site may be away."""
 
 
 @torch.no_grad()
@@ -159,6 +159,9 @@ def sites_of(
 
 
 def safe_curvature(term: ExpectedScore, prior: Tensor) -> Tensor:
-    """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f."""
-    far = FARTHEST_TARGET * prior.mean().sqrt()
+    """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f.
+
+    A row's own variance decides, not that of the rows beside it, which others may have.
+    """
+    far = FARTHEST_TARGET * prior.clamp_min(torch.finfo(prior.dtype).tiny).sqrt()[:, None]
     return torch.maximum(term.curvature.to(prior).clamp_min(0.0), term.mean.to(prior).abs() / far)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ..data.rows import Rows
 from ..features.base import Basis
+from ..features.inducing import InducingFeatures
 from ..maths.averages import SEASONED, window_rate
 from ..maths.gaussian import Marginals
-from ..maths.linalg import inverse_cholesky
+from ..maths.linalg import inverse_cholesky, mirror_, to_diagonal
 from ..models.sparse import SparsePosterior
 from ..posteriors.blocks import (
     VariationalWeights,
@@ -35,6 +36,7 @@ from ..posteriors.blocks import (
 from ..posteriors.sites import Sites, conjugate_sites, optimal_mean
 from .base import evaluating
 from .elbo import expected_score, expected_score_at, score_at, sites_of, weighted_score
+from .gaussian_rows import RowSums, has_row_sums, row_sums, term_of_features, term_of_points
 from .variational import VariationalObjective
 
 SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
@@ -110,6 +112,8 @@ class RunningObjective(VariationalObjective):
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         generator = rows.own_generator(generator)
+        if self.has_row_sums and not self.predicts_otherwise:
+            return self.per_row(self.after_averaging(X, rows), rows, self.kl, generator)
         basis, seen = self.model.basis(X, rows, generator)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), seen)
@@ -117,6 +121,24 @@ class RunningObjective(VariationalObjective):
         else:
             total = self.after_natural_step(self.predicting(X, basis), basis, seen, generator)
         return self.per_row(total, rows, self.kl, generator)
+
+    @property
+    def has_row_sums(self) -> bool:
+        """Whether the data term at q(w) needs no more of rows than the averages do."""
+        return self.conjugate and has_row_sums(self.model)
+
+    def after_averaging(self, X: Tensor, rows: Rows) -> Tensor:
+        """The data term at the q(w) that has seen these rows."""
+        model = self.model
+
+        def averaged(phi: Tensor, offset: Tensor) -> tuple[RowSums, WeightMoments]:
+            sums = row_sums(phi, rows, offset)
+            self.average(Sites(sums.gram[None], sums.cross), rows)
+            return sums, self.q()
+
+        is_of_points = type(model.drawless_features) is InducingFeatures
+        of = term_of_points if is_of_points else term_of_features
+        return of(model, X, rows, averaged)
 
     def after_natural_step(
         self, seen: Basis, basis: Basis, rows: Rows, generator: torch.Generator
@@ -178,10 +200,9 @@ class RunningObjective(VariationalObjective):
     def average(self, sites: Sites, rows: Rows, n_samples: int = 1) -> None:
         """A step of natural gradients, from rows that are each there `n_samples` times."""
         rate, b = self.rate(rows.n_all), self.counts_for(rows.n_all // n_samples)
-        kept = (1.0 - rate) / rows.group.size  # all of it, summed over the group
-        self.gram.mul_(kept).add_(sites.precision, alpha=rate / b)
-        self.cross.mul_(kept).add_(sites.cross, alpha=rate / b)
-        rows.total(self.gram, self.cross)
+        gram, cross = of_all(sites, rows)
+        self.gram.mul_(1.0 - rate).add_(gram, alpha=rate / b)
+        self.cross.mul_(1.0 - rate).add_(cross, alpha=rate / b)
         self.solve()
 
     def solve(self) -> None:
@@ -198,6 +219,15 @@ class RunningObjective(VariationalObjective):
 
     def failures(self) -> list[Tensor]:
         return [*super().failures(), self.failed]
+
+
+def of_all(sites: Sites, rows: Rows) -> Sites:
+    """Sites of these rows and of the other parts, whose lower triangles are exchanged."""
+    if rows.group.size == 1:
+        return sites
+    gram, cross = (each.clone() for each in sites)
+    rows.total(*to_diagonal(gram), cross)
+    return Sites(mirror_(gram), cross)
 
 
 class ProfiledObjective(RunningObjective):

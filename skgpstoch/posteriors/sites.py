@@ -17,7 +17,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..maths.linalg import add_diagonal, cholesky, inverse_cholesky, tri_solve
+from ..maths.linalg import (
+    add_diagonal,
+    cholesky,
+    inverse_cholesky,
+    symmetric_product_of_lower,
+    tri_solve,
+)
 from .blocks import WeightMoments
 
 
@@ -96,7 +102,7 @@ def optimal_moments(
         log_det = -2.0 * R.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # log|I + G_bb|
         kl = kl + 0.5 * (R.square().sum((-2, -1)) - size + log_det).sum()
         R = R.to(dtype)
-        covariances.append(R.mT @ R)
+        covariances.append(symmetric_product_of_lower(R, R))
     return WeightMoments(mean.to(dtype), tuple(covariances), sizes, kl)
 
 

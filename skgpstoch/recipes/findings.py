@@ -242,7 +242,7 @@ def of_sight(
     unit : float
         Standard deviation of y, in units of f.
     """
-    kernel, some = split_white_noise(fitted)[0], X[:: stride(X)]
+    kernel, some = split_white_noise(fitted)[0], X[distinct_rows(X)]
     if not np.ptp(some, axis=0).any():
         same = "All rows of X are the same, so that predictions are a constant."
         yield Finding(
@@ -254,13 +254,19 @@ def of_sight(
     if given is not None:
         before = neighbour_and_variation(split_white_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
-    if FEW_TO_COMPARE <= len(some) == len(X):
+    if stride(X) == 1 and len(some) >= FEW_TO_COMPARE:
         yield of_nearest(nearest, before[0], kernel)
 
 
 def stride(X: np.ndarray) -> int:
     """Return the step from each row that others are compared with to the next."""
     return max(math.ceil(len(X) / COMPARED_ROWS), math.ceil(X.size / COMPARED_NUMBERS))
+
+
+def distinct_rows(X: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows that are compared, each once, by what they hold."""
+    step = stride(X)
+    return step * np.unique(X[::step], axis=0, return_index=True)[1]
 
 
 def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
@@ -402,9 +408,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
-    step = stride(X)
-    _, distinct = np.unique(X[::step], axis=0, return_index=True)
-    rows = step * distinct  # by what they hold, whatever their order is
+    rows = distinct_rows(X)
     offset, scale = Scaling.standard(X[rows])
     Z = torch.from_numpy((X[rows] - offset) / scale).float()
     asked = np.unique(

@@ -269,7 +269,7 @@ class Recipe(OfParameters, ABC):
         """Return the standard deviation of y as f sees it; 1 where f is no number like y."""
         if self.scales_target or not isinstance(self.likelihood, AdditiveNoise):
             return 1.0
-        return float(Scaling.standard(data.y).scale.max())
+        return float(Scaling.standard(data.y, data.weight).scale.max())
 
     def kernel_findings(
         self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool

@@ -458,9 +458,11 @@ class VariationalRecipe(Recipe):
         likelihood = fitted.posterior.likelihood
         if not isinstance(likelihood, AdditiveNoise):
             return None
-        known = 0.0 if data.y_std is None else np.square(data.y_std / fitted.y_scaling.scale).mean()
-        learned = float(likelihood.noise_variance.mean())
-        return learned + float(known) + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
+        learned, known = float(likelihood.noise_variance.mean()), 0.0
+        if data.y_std is not None:
+            squares = np.square(data.y_std / fitted.y_scaling.scale)  # (n, P)
+            known = float(np.average(squares.mean(1), weights=data.weight))
+        return learned + known + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -29,6 +29,9 @@ from .optimizers import Schedule
 
 HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
 
+LOOKS = 0.05
+"""Share of the time that is left, after which a group looks at the clock again."""
+
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred to them."""
 
@@ -60,8 +63,10 @@ class Trainer:
     failure: Exception | None = None  # the last that an epoch ended with
     step: int = 0
     scored_position: float = 0.0
-    asked_at: int = -1  # the step at which it was asked how much time has passed, and the answer
-    share: float = 0.0
+    asked_at: int = -1  # the step at which a group was asked how much time has passed; −1: unknown
+    share: float = 0.0  # the answer, of all the time
+    pace: float = 0.0  # how much of it a step takes
+    ask_at: int = 0  # the step to ask again at
     rate: float = 1.0  # halved by every rollback
     is_cut: bool = False  # by an interrupt of any rank, which all know of since the last step
 
@@ -90,10 +95,20 @@ class Trainer:
         )
 
     def share_used(self, allowance: Allowance) -> float:
-        """Share of the time that has passed; a group asks once a step, as it has to exchange it."""
-        if self.group.size == 1 or self.asked_at != self.step:
-            self.asked_at, self.share = self.step, allowance.share()
-        return self.share
+        """Share of the time that has passed; of a group, as steps go between two looks."""
+        if self.group.size == 1:
+            return allowance.share()
+        if not self.asked_at <= self.step < self.ask_at:
+            self.look_at_clock(allowance)
+        return self.share + self.pace * (self.step - self.asked_at)
+
+    def look_at_clock(self, allowance: Allowance) -> None:
+        """Ask the group for the time, an exchange; the more of it is left, the later again."""
+        share, n_steps = allowance.share(), self.step - self.asked_at
+        if self.asked_at >= 0 and n_steps > 0:
+            self.pace = (share - self.share) / n_steps
+        wait = LOOKS * (1.0 - share) / self.pace if self.pace > 0.0 else 0.0
+        self.asked_at, self.share, self.ask_at = self.step, share, self.step + max(1, int(wait))
 
     @property
     def group(self) -> Group:
@@ -247,7 +262,7 @@ class Trainer:
             return True
         self.objective.eval()
         score, h = self.group.first(self.evaluate()), self.history
-        self.asked_at = -1  # as this took time
+        self.asked_at, self.ask_at = -1, 0  # as this took time
         if not math.isfinite(score):
             return False
         h.scores.append(score)

@@ -152,7 +152,7 @@ class Dealt:
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
         """Return so many rows at random in the whole group, as many of each."""
         n, m = max(1, n_rows // self.group.size), len(self.places)
-        own = torch.arange(n, device=self.device) % m if m else torch.arange(0)
+        own = torch.arange(n if m else 0, device=self.device) % max(m, 1)
         X, rows = self.part(self.places[own], Whole(0, 0.0, self.group))
         counts = torch.tensor([float(len(rows)), rows.own_weight], dtype=torch.float64)
         self.group.sum_(counts)

@@ -72,6 +72,8 @@ class Flow:
     ----------
     chunks : iterator of Chunk
         Where they come from.
+    n_rows : int
+        How many the first pass has found of those that are not left out.
     tensors : callable
         What a chunk becomes.
     folds : Folded or None, default=None
@@ -79,13 +81,20 @@ class Flow:
     """
 
     def __init__(
-        self, chunks: Iterator[Chunk], tensors: Tensors, folds: Folded | None = None
+        self, chunks: Iterator[Chunk], n_rows: int, tensors: Tensors, folds: Folded | None = None
     ) -> None:
-        self.chunks, self.tensors, self.folds = chunks, tensors, folds
+        self.chunks, self.n_rows, self.tensors, self.folds = chunks, n_rows, tensors, folds
+        self.n_given = 0
         self.held: tuple[Tensor, Rows] | None = None
 
     def take(self, n_rows: int) -> list[tuple[Tensor, Rows]]:
-        """Return the next rows, in one piece or more."""
+        """Return the next rows, in one piece or more.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than in the first pass.
+        """
         pieces = []
         while n_rows:
             X, rows = self.more() if self.held is None else self.held
@@ -96,22 +105,38 @@ class Flow:
 
     def more(self) -> tuple[Tensor, Rows]:
         """Return the rows of one more chunk."""
-        chunk = next(self.chunks).counted()
-        if self.folds is None:
-            return self.tensors(chunk)
-        chunk = chunk[~np.isin(chunk.rows, self.folds.untrained)]
+        chunk = next(self.chunks, None)
+        if chunk is None:
+            raise ValueError(too_few(self.n_given, self.n_rows))
+        chunk = chunk.counted()
+        if self.folds is not None:
+            chunk = chunk[~np.isin(chunk.rows, self.folds.untrained)]
+        self.n_given += len(chunk)
         X, rows = self.tensors(chunk)
-        return X, self.folds.of(rows, chunk.rows)
+        return X, rows if self.folds is None else self.folds.of(rows, chunk.rows)
 
     def close(self) -> None:
         """End the reading ahead of rows that nobody has asked for."""
         cast(Any, self.chunks).close()
 
 
-def endless(source: RowSource, seed: int, first: int) -> Iterator[Chunk]:
+def endless(source: RowSource, n_rows: int, seed: int, first: int) -> Iterator[Chunk]:
     """Yield the chunks of one shuffled pass after another, from the first that is asked for."""
     for number in itertools.count(first):
-        yield from source.shuffled(seed, number)
+        n_given = 0
+        for chunk in source.shuffled(seed, number):
+            n_given += len(chunk)
+            yield chunk
+        if n_given < n_rows:
+            raise ValueError(too_few(n_given, n_rows))
+
+
+def too_few(n_given: int, n_rows: int) -> str:
+    """Return what to say of a pass that ends too soon."""
+    return (
+        f"X gave {n_given:,} rows in a pass, held-out ones apart, but {n_rows:,} in the first "
+        "one: every pass must give the same rows, with the same weights."
+    )
 
 
 def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
@@ -119,8 +144,8 @@ def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
     if len(pieces) == 1:
         return pieces[0]
     X, rows = zip(*pieces, strict=True)
-    names = rows[0].present()
-    columns: dict[str, Any] = {k: torch.cat([getattr(r, k) for r in rows]) for k in names}
+    names = rows[0].columns
+    columns: dict[str, Any] = {k: torch.cat([r.columns[k] for r in rows]) for k in names}
     return torch.cat(X), Rows(**columns)
 
 
@@ -153,7 +178,7 @@ class Reader:
     def rewind(self) -> None:
         """Begin a pass."""
         self.close()
-        self.flow = Flow(self.source.chunks(), self.tensors)
+        self.flow = Flow(self.source.chunks(), self.n_rows, self.tensors)
         self.start = self.stop = 0  # of the rows that are held
         self.held = self.none
 
@@ -272,19 +297,20 @@ class Buffered:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Flow]:
-        """Give the rows of an epoch: random ones, or if there is one order those that follow.
+        """Give the rows of an epoch: all, or those that follow the rows of the epoch before.
 
-        In one order an epoch begins where the last one ended, or has to read what comes before it.
+        Else the last rows of units would hardly be trained on, as units are read from their first.
+        What an epoch begins after has to be read, unless the last epoch has left it so.
         """
-        if self.source.n_units is not None:
+        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
+        if self.source.n_units is not None and quota == n_own:
             with closing(Flow(self.source.shuffled(self.seed, number), *self.what)) as flow:
                 yield flow
             return
-        quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
         first, before = divmod(number * quota, max(n_own, 1))
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:
-            flow = Flow(endless(self.source, self.seed, first), *self.what)
+            flow = Flow(endless(self.source, n_own, self.seed, first), *self.what)
             while before:  # in pieces, as they are forgotten
                 flow.take(piece := min(before, self.source.buffer_rows))
                 before -= piece
@@ -292,9 +318,9 @@ class Buffered:
         self.kept["flow"] = flow, number + 1
 
     @property
-    def what(self) -> tuple[Tensors, Folded]:
-        """What rows become, and which are held out."""
-        return self.tensors, self.folds
+    def what(self) -> tuple[int, Tensors, Folded]:
+        """How many rows a pass trains on, what they become, and which are held out."""
+        return self.counts[self.group.rank], self.tensors, self.folds
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
         """Return so many of the first rows, for a step that is only timed."""
@@ -358,8 +384,8 @@ class StoredTable:
 
     def with_folds(self, fold: Tensor | None) -> Rows:
         """Return what is known of rows, likewise; without folds, which no pass asks for."""
-        names = self.reader.none[1].present()
-        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in names}
+        known = self.reader.none[1].columns
+        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in known}
         return Rows(**columns, whole=self.whole)
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:

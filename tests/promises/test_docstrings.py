@@ -60,7 +60,8 @@ def public_objects():
             # write one.
             if inspect.isclass(obj) and not issubclass(obj, torch.nn.Module | Loss | Exception):
                 for method, value in inspect.getmembers(obj, inspect.isroutine):
-                    if not method.startswith("_") and is_ours(inspect.unwrap(value)):
+                    is_public = not method.startswith("_") and hasattr(obj, method)
+                    if is_public and is_ours(inspect.unwrap(value)):
                         yield f"{module}.{name}.{method}"
 
 

@@ -8,10 +8,9 @@ import warnings
 import joblib
 import numpy as np
 import pytest
-import torch
 from conftest import SPARSE_ONE, constructor
 from numpy.testing import assert_allclose, assert_array_equal
-from shared import GRID, Names, results
+from shared import GRID, Names, fit_predict, results
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -28,11 +27,6 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.metrics import make_coverage_scorer, neg_log_predictive_density_scorer
-
-
-def fit_predict(model, X, y, grid):
-    torch.set_num_threads(1)
-    return results(model.fit(X, y), grid)
 
 
 def test_other_processes_get_the_same_bits(quick_finite, sine):

@@ -51,12 +51,13 @@ def test_sklearns_own_tests_pass(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # no other configuration
     path = [str(Path(skgpstoch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no other plugins to import
     # Traces of the 51 expected failures, and better words of asserts, take 3 s.
-    options = ["-p", "no:cacheprovider", "-q", "--tb=native", "--assert=plain", "-rfE"]
+    options = ["-pno:cacheprovider", "-pno:logging", "-q", "--tb=native", "--assert=plain", "-rfE"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "."],
         cwd=tmp_path,
-        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        env={**os.environ, **threads, **alone, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         capture_output=True,
         text=True,
         timeout=200,

@@ -1,0 +1,147 @@
+"""What the columns of a table that is read in chunks hold: kinds, levels, missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+from .columns import EMPTY, LEVEL, Column, ReadTable, columns_of, is_frame, names_of, narwhals
+from .table_shares import of_kind
+from .tables import category_mask, read_table
+
+MOST_LEVELS = 100_000
+"""Levels that a column may have to be all kept, as memory must not grow with the rows."""
+
+
+class Held(NamedTuple):
+    """What a column holds in the rows that were read.
+
+    Parameters
+    ----------
+    name : str
+        As messages say it.
+    kind : str
+        Of its values; "nothing" as long as all are missing.
+    where : str
+        The chunk that this is known from.
+    time_zone : str or None
+        Of dates.
+    order : tuple
+        Levels of an ordered category, if all chunks have them in this order.
+    levels : frozenset or None
+        Of a category; None if there are too many.
+    is_missing : bool
+        Whether any value is.
+    """
+
+    name: str
+    kind: str
+    where: str
+    time_zone: str | None = None
+    order: tuple = ()
+    levels: frozenset | None = frozenset()
+    is_missing: bool = False
+
+    @classmethod
+    def by(cls, column: Column, where: str) -> Held:
+        """Return what a column of a chunk holds."""
+        missing = column.missing
+        if missing.all():
+            return cls(column.name, EMPTY, where, is_missing=True)
+        levels = column.values[~missing].tolist() if column.kind == LEVEL else []
+        known = column.time_zone, column.order, few(frozenset(levels))
+        return cls(column.name, column.kind, where, *known, is_missing=bool(missing.any()))
+
+    def merge(self, other: Held) -> Held:
+        """Return what the rows of both hold.
+
+        Raises
+        ------
+        ValueError
+            If these are columns of two tables, or hold values of two kinds.
+        """
+        if self.name != other.name:
+            raise ValueError(
+                f"{other.where}: X has the column {other.name} where {self.where} has {self.name}: "
+                "all chunks must have the same columns."
+            )
+        is_missing = self.is_missing or other.is_missing
+        if EMPTY in (self.kind, other.kind):
+            first = other if self.kind == EMPTY else self
+            return first._replace(is_missing=is_missing)
+        if self.said != other.said:
+            raise ValueError(
+                f"{other.where}: column {self.name} of X holds {other.said}, but {self.said} in "
+                f"{self.where}. Write it in one type."
+            )
+        levels = union(self.levels, other.levels)
+        order = self.order if self.order == other.order else ()
+        return self._replace(order=order, levels=levels, is_missing=is_missing)
+
+    @property
+    def said(self) -> str:
+        """What messages call its values."""
+        return self.kind if self.time_zone is None else f"{self.kind} in {self.time_zone}"
+
+    @property
+    def elsewhere(self) -> frozenset:
+        """Levels, with None if a value is missing."""
+        return (self.levels or frozenset()) | frozenset([None] if self.is_missing else [])
+
+
+def few(levels: frozenset) -> frozenset | None:
+    """Return levels that are not too many to be kept, else None."""
+    return None if len(levels) > MOST_LEVELS else levels
+
+
+def union(first: frozenset | None, second: frozenset | None) -> frozenset | None:
+    """Return the levels of both."""
+    return None if first is None or second is None else few(first | second)
+
+
+def held_by(X: Any, categorical_features: Any, where: str) -> list[Held]:
+    """Return what the columns of a chunk hold.
+
+    Raises
+    ------
+    ValueError
+        If a column holds what no model can read; it names the chunk.
+    """
+    try:
+        mask = category_mask(categorical_features, names_of(X), X.shape[1])
+        return [Held.by(column, where) for column in distinct_columns(X, mask)]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def distinct_columns(X: Any, is_category: Any) -> list[Column]:
+    """Return columns with what they hold, of a frame each value once if it is no number."""
+    if not is_frame(X):
+        return columns_of(X, is_category)
+    frame, columns = narwhals().from_native(X, eager_only=True), []
+    for j, name in enumerate(frame.columns):
+        part = frame.select(name)
+        part = part if part[name].dtype.is_numeric() else part.unique()
+        columns += columns_of(part.to_native(), None if is_category is None else is_category[[j]])
+    return columns
+
+
+def merged(several: Sequence[list[Held]]) -> list[Held]:
+    """Return what the rows of several chunks, or ranks, hold; there is one at least."""
+    return reduce(lambda a, b: [x.merge(y) for x, y in zip(a, b, strict=True)], several)
+
+
+def read_as(X: Any, categorical_features: Any, held: Sequence[Held]) -> ReadTable:
+    """Return the columns of some of the rows, which know what others hold."""
+    table = read_table(X, categorical_features)
+    pairs = zip(table.columns, held, strict=True)
+    return ReadTable([as_held(column, known) for column, known in pairs], table.array)
+
+
+def as_held(column: Column, known: Held) -> Column:
+    """Return a column of some rows, whose values are perhaps all missing, as all rows have it."""
+    if known.kind == EMPTY:
+        return column
+    column = of_kind(column, [known.name, known.kind])
+    return column._replace(time_zone=known.time_zone, order=known.order, elsewhere=known.elsewhere)

@@ -1,0 +1,35 @@
+"""Methods of single models that what is put together of models cannot have."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+FITS_AGAIN = (
+    "models are put together by rows that they were not fitted to, so that more rows need a new fit"
+)
+NO_FUNCTION = "it has no single function f, but several models"
+
+
+class Lacking:
+    """In the place of a method: `hasattr` is False, and the error says what there is instead.
+
+    Parameters
+    ----------
+    why : str
+        Why there is no such method.
+    instead : str
+        What to call, or which class has it.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        self.why, self.instead = why, instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"{owner.__name__} has no {self.name}: {self.why}. {self.instead}",
+            name=self.name,
+            obj=owner if model is None else model,
+        )

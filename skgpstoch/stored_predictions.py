@@ -98,7 +98,8 @@ def predictions(
     for chunk in read_ahead(rows.read(None)) if takes_frames else rows.chunks():
         if not len(chunk):
             continue
-        X = chunk.X if takes_frames else as_fitted(estimator, rows.feature_names, chunk.X)
+        X = chunk.X if takes_frames else named(rows.feature_names, chunk.X)
+        X = in_fitted_order(estimator, X) if is_frame(X) else X
         if is_classifier:
             yield of_classes(estimator, X)
             continue
@@ -127,20 +128,32 @@ def each_output(columns: Named) -> Named:
     }
 
 
-def as_fitted(estimator: Any, names: list[str] | None, X: np.ndarray) -> Any:
-    """Return X with the names of its columns, where the estimator knows names."""
-    if names is None or not hasattr(estimator, "feature_names_in_"):
+def named(names: list[str] | None, X: np.ndarray) -> Any:
+    """Return X with the names of its columns, if there are any and pandas is here."""
+    if names is None:
         return X
     try:
         import pandas as pd
     except ImportError:
         return X  # which scikit-learn warns of
-    known = list(estimator.feature_names_in_)
-    frame = pd.DataFrame(X, columns=names)
+    return pd.DataFrame(X, columns=names)
+
+
+def in_fitted_order(estimator: Any, X: Any) -> Any:
+    """Return a frame with its columns in the order that the estimator knows.
+
+    Raises
+    ------
+    ValueError
+        If it has all of them, and more.
+    """
+    if not hasattr(estimator, "feature_names_in_"):
+        return np.asarray(X)
+    known, names = list(estimator.feature_names_in_), list(X.columns)
     if set(known) < set(names):
         more = sorted(set(names) - set(known))
         raise ValueError(
             f"rows have columns that the model was not fitted to, {more}: name what is no feature, "
             "such as target=..., or the features."
         )
-    return frame[known] if set(known) == set(names) else frame
+    return X[known] if set(known) == set(names) else X

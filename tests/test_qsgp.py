@@ -27,8 +27,11 @@ from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.objectives.quadruply import (
+    BestCoefficient,
+    Columns,
     StochasticObjective,
-    controlled_squares,
+    controlled,
+    draw_columns,
     prior_squares,
     seen,
     site_marginals,
@@ -119,7 +122,7 @@ def bound_by_parts(model, X, rows, W=None):
 
 def stochastic(model, X, rows, n_control=0, batch_size=2, **options):
     defaults = {"learns_kernel": False, "learns_noise": False, "warm_up": 0}
-    return StochasticObjective(
+    objective = StochasticObjective(
         model,
         X,
         rows,
@@ -129,6 +132,10 @@ def stochastic(model, X, rows, n_control=0, batch_size=2, **options):
         generator=generator(11),
         **{**defaults, **options},
     )
+    objective.coefficient.products.fill_(1.0)  # β = 1, before a step of the test's own
+    if objective.approximates:
+        objective.prior_coefficient.products.fill_(1.0)
+    return objective
 
 
 def index_sets(total, size):
@@ -140,13 +147,13 @@ def subsets(total, size):
     return [torch.tensor(s) for s in itertools.combinations(range(total), size)]
 
 
-def mean_of_estimates(objective, size, n_batch):
+def mean_of_estimates(objective, size, n_batch, columns=None):
     """The average of −ELBO's estimates over all index sets I, J and K, in the order of autograd."""
     X, rows, std = objective.X, objective.rows, objective.model.std.clone()
     values = []
     sets = index_sets(objective.model.basis.n_groups, size)
     for i, j, k in itertools.product(sets, sets, index_sets(len(X), n_batch)):
-        values.append(objective.gaussian(i, j, X[k], rows[k]))
+        values.append(objective.gaussian(i, j, X[k], rows[k], columns or objective.all_columns()))
         objective.model.std.copy_(std)  # which a step replaces by its closed form
     return torch.stack(values).mean()
 
@@ -231,7 +238,7 @@ def test_estimates_of_several_outputs_and_of_weighted_rows():
     std, values = model.std.clone(), []
     sets = index_sets(2, 1)
     for i, j in itertools.product(sets, sets):
-        values.append(objective.gaussian(i, j, X, rows))
+        values.append(objective.gaussian(i, j, X, rows, objective.all_columns()))
         model.std.copy_(std)
     exact = bound_by_parts(model, X, rows)
     assert_close(torch.stack(values).mean(), exact, rtol=1e-10, atol=1e-10)
@@ -265,7 +272,12 @@ def test_all_rows_and_all_functions_give_the_bound_itself(kind, n_control):
     objective = stochastic(model, X, rows, n_control)
     groups = everything(model.basis)
     truth = bound_by_parts(model, X, rows)
-    assert_close(objective.gaussian(groups, groups, X, rows), truth, rtol=1e-12, atol=1e-12)
+    assert_close(
+        objective.gaussian(groups, groups, X, rows, objective.all_columns()),
+        truth,
+        rtol=1e-12,
+        atol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -302,7 +314,7 @@ def test_diagonal_columns_are_set_to_their_closed_form():
         model, (X, rows) = make_model(kind, 6, c=2), make_rows(20)
         objective, before = stochastic(model, X, rows), model.std.clone()
         i = torch.tensor([1, 2])
-        objective.gaussian(i, i, X, rows)
+        objective.gaussian(i, i, X, rows, objective.all_columns())
         phi, s = model.basis.columns(X, everything(model.basis)), precision_of(model).diagonal()
         optimum = (phi.square().sum(0) / model.likelihood.noise_variance.double() + s).rsqrt()
         members = model.basis.members(i)
@@ -321,7 +333,7 @@ def test_control_variate_has_mean_zero():
     h, sets, added = phi @ W, index_sets(m, 2), []
     for i, j in itertools.product(sets, sets):
         of_control = squares(seen(phi[:, i], W[:, i], m), seen(phi[:, j], W[:, j], m))
-        added.append(controlled_squares(torch.zeros(2, 3), of_control, h, 1.0, 7.0))
+        added.append(controlled(torch.zeros(2, 3), of_control, h.square().sum(1)))
     assert float(torch.stack(added).std()) > 1.0
     assert_close(torch.stack(added).mean(0), torch.zeros(2, 3).double(), rtol=0.0, atol=1e-10)
 
@@ -347,6 +359,126 @@ def test_variance_falls_with_the_rows_of_the_control_variate():
         assert variance[0] > factor * variance[2]
 
 
+def test_any_coefficient_leaves_the_control_variate_unbiased():
+    model, (X, rows) = make_model("fourier", 4, c=1), make_rows()
+    objective = stochastic(model, X, rows, 2)
+    objective.coefficient.products[0] *= torch.tensor([0.3, 0.8])
+    truth = bound_by_parts(model, X, rows)
+    assert_close(mean_of_estimates(objective, 1, 1), truth, rtol=1e-10, atol=1e-10)
+
+
+def test_best_coefficient_is_the_one_of_least_variance():
+    """Of pairs with a known mean of the second; and no more than 1."""
+    c = normal(500, 1, 2, seed=1)
+    a = torch.tensor([0.4, 3.0]).double() * c + normal(500, 1, 2, seed=2)
+    best = BestCoefficient(torch.zeros(1, 2))
+    both = torch.arange(2)
+    assert_close(best.value(both), torch.zeros(1, 2).double())
+    for pair in zip(a + 5.0, c + 5.0, strict=True):
+        best.see(both, *pair, torch.tensor(5.0).double())
+    assert_close(best.value(both), torch.tensor([[0.4, 1.0]]).double(), rtol=0.0, atol=0.15)
+
+
+def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
+    """As β = 1 does, four times; what it has learned is the objective's, steps later."""
+    n, of_value = 2000, []
+    for p, learns in ((0, False), (3, False), (3, True)):
+        model, (X, rows) = make_model("fourier", 40, c=0), make_rows(n)
+        model.columns[..., 0].mul_(8.0)
+        objective, random = stochastic(model, X, rows, p, batch_size=n), generator(1)
+        std, values = model.std.clone(), []
+        for _ in range(200):
+            with torch.no_grad():
+                values.append(objective(torch.randperm(20, generator=random)[:4], rows, random))
+            model.std.copy_(std)
+            if learns:
+                objective.step_end()
+        of_value.append(float(torch.stack(values[50:]).var()))
+    assert of_value[1] > 1.3 * of_value[0]
+    assert of_value[2] < 1.02 * of_value[0]
+
+
+@pytest.mark.parametrize("n_control", [0, 2])
+@pytest.mark.parametrize("kind", BASES)
+def test_drawn_columns_give_the_bound_without_bias(kind, n_control):
+    """Each dense column by itself, one over its probability times (Theorem 2)."""
+    model, (X, rows) = make_model(kind, 4, c=3), make_rows()
+    objective = stochastic(model, X, rows, n_control)
+    share = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    W, total = model.columns.clone().requires_grad_(), 0.0
+    for r, p in enumerate(share):
+        some = Columns(torch.tensor([0, 1 + r]), torch.stack([torch.ones_like(p), 1.0 / p]))
+        total = total + p * mean_of_estimates(objective, 1, 1, some)
+    truth = bound_by_parts(model, X, rows, W)
+    assert_close(total, truth, rtol=1e-9, atol=1e-9)
+    total.backward()
+    below = torch.arange(4)[:, None] >= torch.arange(-1, 3)
+    slope = torch.autograd.grad(truth, W)[0] * below[:, None]
+    assert_close(model.flat.grad.to_dense().view_as(W), slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Training ended after max_iter")
+@pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
+def test_gradients_along_the_curvature_learn_as_newton_does(basis, size):
+    """Of blocks that are drawn; at the same number of sweeps."""
+    X = 1.5 * normal(120, 2).numpy()
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.1 * normal(120, seed=1).numpy()
+    settings = {"basis": basis, "n_components": 60, "n_dense": 8, "basis_batch_size": size}
+    settings |= {"n_subset": 60, "max_iter": 20, "random_state": 0}
+    truth = QSGPRegressor(solver="newton", **settings).fit(X, y).predict(X)
+    found = QSGPRegressor(solver="natural", **settings).fit(X, y).predict(X)
+    assert np.sqrt(np.mean((found - truth) ** 2)) < 0.1 * np.sqrt(np.mean((truth - y) ** 2)) + 0.01
+
+
+def test_a_step_of_the_estimator_draws_columns():
+    """Gradients are those of the columns drawn, and of the scales of the others."""
+    X = normal(40, 2).numpy()
+    settings = {"solver": "adagrad", "max_iter": 2, "n_components": 12, "n_subset": 0}
+    fits = [
+        QSGPRegressor(n_dense=6, column_batch_size=size, random_state=0, **settings)
+        for size in ("auto", 6, 2)
+    ]
+    means, stds = zip(*(f.fit(X, X[:, 0]).predict(X, return_std=True) for f in fits), strict=True)
+    assert_array_equal(stds[0], stds[1])  # 6 are all of them
+    assert np.abs(stds[0] - stds[2]).max() > 1e-3
+    assert_allclose(means[0], means[2], atol=0.5)
+
+
+def test_columns_are_drawn_by_their_size_without_bias():
+    size, sums = torch.tensor([0.0, 1.0, 9.0, 30.0]).double(), []
+    value, random = torch.tensor([1.0, 2.0, 8.0, 33.0]).double(), generator(3)
+    for _ in range(400):
+        columns = draw_columns(size, 3, random)
+        assert (int(columns.which[0]), float(columns.times[0])) == (0, 1.0)  # μ
+        sums.append(float((columns.times[1:] * value[columns.which[1:] - 1]).sum()))
+    assert abs(np.mean(sums) - 44.0) < 4.0 * np.std(sums) / 20.0
+    uniform = [float((draw_columns(0.0 * size, 3, random).times[1:]).sum()) for _ in range(3)]
+    assert_allclose(uniform, 4.0)
+    assert np.var(sums) < 0.5 * (4.0 * value).var(correction=0) / 3  # that of uniform draws
+
+
+@pytest.mark.parametrize("part", ["prior", "targets"])
+def test_control_variates_of_the_prior_and_of_the_targets_take_noise_away(part):
+    """Nyström's of a dense S, and that of yᵀΦμ, which is exact where P are all rows (F.2)."""
+    model, (X, rows) = make_model("dense", 40, c=0), make_rows(60)
+    model.std.fill_(1e-3)  # alike, so that which of them are sampled does not matter
+    if part == "targets":
+        model.columns.mul_(1e-3)  # so that what is noisy is linear in μ
+    variances = []
+    for n_control in (0, 60):
+        objective, random = stochastic(model, X, rows, n_control), generator(1)
+        if part == "prior":
+            model.likelihood.set_noise_(torch.tensor(1e6).double())
+        std, values = model.std.clone(), []
+        for _ in range(60):
+            i, j = (torch.randperm(40, generator=random)[:10] for _ in range(2))
+            with torch.no_grad():
+                values.append(objective.gaussian(i, j, X, rows, objective.all_columns()))
+            model.std.copy_(std)
+        variances.append(float(torch.stack(values).var()))
+    assert variances[1] < 0.1 * variances[0]
+
+
 @pytest.mark.parametrize("kind", BASES)
 def test_running_vector_follows_the_weights(kind):
     """h = Φ_P W after steps of AdaGrad; without these it would be far off."""
@@ -365,7 +497,11 @@ def test_running_vector_follows_the_weights(kind):
         optimizer.step(loss)
         objective.step_end()
     phi = model.basis.columns(objective.control_X, everything(model.basis))
-    assert_close(objective.h, phi @ model.columns.permute(1, 0, 2), rtol=1e-9, atol=1e-9)
+    W = model.columns.permute(1, 0, 2)
+    assert_close(objective.h, phi @ W, rtol=1e-9, atol=1e-9)
+    if objective.approximates:
+        u = objective.nystrom(everything(model.basis)) @ W
+        assert_close(objective.u, u, rtol=1e-9, atol=1e-9)
     assert float((objective.h - before).abs().max()) > 0.1
 
 

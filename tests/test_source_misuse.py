@@ -39,6 +39,16 @@ def test_rows_are_not_written_over_the_file_that_they_are_read_from(path, linked
     assert len(pd.read_parquet(path)) == 300
 
 
+@pytest.mark.parametrize("view", [lambda Z: Z, lambda Z: np.asarray(Z)[:, :2]])
+def test_memory_maps_know_their_file(tmp_path, view):
+    np.save(tmp_path / "rows.npy", X)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    with pytest.raises(ValueError, match="another file"):
+        SequenceRows(view(mapped)).shuffle_to(tmp_path / "rows.npy")
+    with pytest.raises(ValueError, match="another file"):
+        SequenceRows(X, view(mapped)).shuffle_to(tmp_path / "rows.npy")
+
+
 def test_where_nothing_can_be_written_is_seen_first(path):
     rows = ParquetRows(path, "y")
     with pytest.raises(FileNotFoundError, match=r"make '.*none' first"):
@@ -55,6 +65,11 @@ def test_new_rows_are_transformed_as_those_of_the_fit(path):
     out = path.with_name("out.parquet")
     with pytest.raises(ValueError, match=r"transform=rows\.transform_"):
         predict_to(model, ParquetRows(new, "y", transform=StandardScaler()), out)
+    looked_at = ParquetRows(new, "y", transform=StandardScaler())
+    assert looked_at.feature_names == ["a", "b"]  # fits the transformer
+    with pytest.raises(ValueError, match=r"transform=rows\.transform_"):
+        predict_to(model, looked_at, out)
+    predict_to(model, rows, out)
     predict_to(model, ParquetRows(new, "y", transform=rows.transform_), out)
     Z = rows.transform_.transform(pd.read_parquet(new)[["a", "b"]])
     expected = model.predict(pd.DataFrame(Z, columns=["a", "b"]))
@@ -70,6 +85,17 @@ def test_predictions_are_for_columns_by_name(path):
     np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
     with pytest.raises(ValueError, match=r"not fitted to, \['y'\]: name"):
         predict_to(model, ParquetRows(path), out)
+
+
+def test_defaults_predict_for_frames_by_name(path):
+    frame = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "y": Y})
+    frame.to_parquet(path)
+    model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(ParquetRows(path, "y"))
+    other, out = path.with_name("other.parquet"), path.with_name("out.parquet")
+    frame[["c", "a"]].to_parquet(other)
+    predict_to(model, ParquetRows(other), out)
+    expected = model.predict(frame[["a", "c"]])
+    np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
 
 
 def test_defaults_know_the_names_of_stored_columns(path):

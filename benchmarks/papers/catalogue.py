@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import dlm, gpcv, scgd, solvegp
+from . import dlm, gpcv, qsgp, scgd, solvegp
 from .tables import Table
 
 
@@ -17,6 +17,7 @@ class Paper:
 
 
 PAPERS = {
+    "qsgp": Paper("Evans and Nair, *Quadruply Stochastic Gaussian Processes*", qsgp.TABLES),
     "scgd": Paper(
         "Shoham and Avron, *Unbiased Stochastic Optimization for Gaussian Processes on Finite "
         "Dimensional RKHS*",

@@ -42,6 +42,7 @@ class RowSource(ABC):
     def __init__(self, transform: Any, buffer_rows: int) -> None:
         self.transform = transform
         self.buffer_rows = positive(buffer_rows, "buffer_rows")
+        self.is_learned = False  # whether a model was fitted to these rows
 
     @property
     @abstractmethod
@@ -105,8 +106,8 @@ class RowSource(ABC):
 
     @property
     def has_new_transform(self) -> bool:
-        """Whether the transformer would be fitted to these rows, and has not been so far."""
-        return "inputs" not in vars(self) and not is_fitted(self.transform)
+        """Whether the transformer is one of these rows, to which no model was fitted."""
+        return not (self.is_learned or is_fitted(self.transform))
 
     def check_inputs(self) -> None:
         """Raise a ValueError if what is stored cannot be X as it is, and is not transformed."""

@@ -74,6 +74,17 @@ class SequenceRows(RowSource):
         return f"SequenceRows({type(self.X).__name__} of {self.n_total:,} rows)"
 
     @property
+    def files(self) -> list[str]:
+        """The files of memory maps, and of datasets that know theirs."""
+        found = []
+        for column in (self.X, *self.columns.values()):
+            while isinstance(column, np.ndarray) and not isinstance(column, np.memmap):
+                column = column.base  # what an array is a view of
+            owner = getattr(column, "file", column)  # of h5py's datasets
+            found.append(getattr(owner, "filename", None))
+        return [str(name) for name in found if name is not None]
+
+    @property
     def n_rows(self) -> int:
         """How many rows there are."""
         return int(np.minimum(self.chunk_rows, self.n_total - self.starts).sum())

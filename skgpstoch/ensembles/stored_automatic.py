@@ -55,6 +55,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
         stored = StoredSample.of(automatic, group, source)
     sample = stored.sample
     rows = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    source.is_learned = True
     if not is_frame(sample.X) and source.feature_names is not None:
         automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
 

@@ -67,6 +67,7 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
     else:
         recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
         fit_in_chunks(estimator, recipe, data, first)
+    source.is_learned = True
     if source.feature_names is not None:
         estimator.feature_names_in_ = np.array(source.feature_names, dtype=object)
 

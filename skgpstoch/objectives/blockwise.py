@@ -387,11 +387,28 @@ def unit_diagonal(H: Tensor) -> tuple[Tensor, Tensor]:
     return d * H * d.mT, d
 
 
-def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
-    """The step to the minimum over a block, (P, |I|, 1 + c); column r of C has rows ≥ r only.
+def tail_solver(
+    H: Tensor, members: Tensor, c: int
+) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+    """What solves Hx = b for columns of which those of a mask exist, and the mask (|I|, 1 + c).
 
     With H = RRᵀ, R upper triangular, the rows from k on have R_{k:}R_{k:}ᵀ: one factor solves for
     all columns, if what is above r is set to 0 in between.
+    """
+    H, d = unit_diagonal(H)
+    R = cholesky(H.flip(1, 2), "posterior precision of a block of weights").flip(1, 2)
+    first = torch.arange(-1, c, device=H.device)  # μ has all rows
+    below = (members[:, None] >= first).to(H)
+
+    def solve(B: Tensor, mask: Tensor) -> Tensor:
+        u = torch.linalg.solve_triangular(R, d * B * mask, upper=True) * mask
+        return d * torch.linalg.solve_triangular(R.mT, u, upper=False)
+
+    return solve, below
+
+
+def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
+    """The step to the minimum over a block, (P, |I|, 1 + c); column r of C has rows ≥ r only.
 
     Parameters
     ----------
@@ -405,15 +422,7 @@ def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
         I, ascending.
     """
     c = W.shape[2] - 1
-    H, d = unit_diagonal(H)
-    R = cholesky(H.flip(1, 2), "posterior precision of a block of weights").flip(1, 2)
-    first = torch.arange(-1, c, device=W.device)  # μ has all rows
-    below = (members[:, None] >= first).to(H)  # (|I|, 1 + c)
-
-    def solve(B: Tensor, mask: Tensor) -> Tensor:
-        u = torch.linalg.solve_triangular(R, d * B * mask, upper=True) * mask
-        return d * torch.linalg.solve_triangular(R.mT, u, upper=False)
-
+    solve, below = tail_solver(H, members, c)
     step = -solve(G, below)
     n_columns = count_dense(members, c)
     if n_columns:

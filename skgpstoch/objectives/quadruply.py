@@ -12,9 +12,12 @@ From index sets I, J of basis functions, independent of one another, and K of ro
     Φ_K μ ≈ (m/|I|) Φ_KI μ_I =: f_I                                               (:func:`seen`)
     ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
 
-and the same of every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
-(D4; :meth:`StochasticObjective.neg_log_prior`). The control variate (:func:`controlled_squares`)
-has rows P that stay, on which h = Φ_P[μ, c_1, …] is kept as the weights change (Proposition 3).
+and the same of every dense column of C, or of some that are drawn (:func:`draw_columns`). Diagonal
+columns are sampled with I (D3), and so is L_S (D4; :meth:`StochasticObjective.neg_log_prior`).
+The control variate (:func:`controlled`)
+has rows P that stay, and their y, on which h = Φ_P[μ, c_1, …] is kept as the weights change
+(Proposition 3), and that of a dense S is Nyström's approximation of it (F.2); the
+coefficient is the best that the steps before know (:class:`BestCoefficient`).
 Other log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
 
 The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
@@ -23,7 +26,7 @@ The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objective
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -32,12 +35,17 @@ from torch.nn import functional as F
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
+from ..maths.linalg import cholesky, tri_solve
+from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel, scales
-from .blockwise import BasisObjective
+from .blockwise import TINY, BasisObjective, tail_solver, weighted_gram
 
 LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
+CURVATURE_RATE = 0.5  # c_rr ← ½(c_rr + 1/(h c_rr)), Heron's steps to h^(−1/2)
+MEMORY = 0.99  # of moments of a control variate, from step to step
+MOST_SUPPORT = 256  # points of Nyström's approximation
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
 
@@ -51,14 +59,73 @@ def squares(f_I: Tensor, f_J: Tensor) -> Tensor:
     return (f_I * f_J).sum(1)
 
 
-def controlled_squares(
-    of_batch: Tensor, of_control: Tensor, h: Tensor, share: float, control_share: float
-) -> Tensor:
-    """‖ΦW‖² of all n rows, (P, C), from :func:`squares` of rows K and P and from h = Φ_P W.
+def of_fit(f_I: Tensor, f_J: Tensor, y: Tensor) -> Tensor:
+    """‖ΦW‖² of every column, less 2yᵀΦμ of the mean's, of some rows, y (P, ñ): (P, C)."""
+    found = squares(f_I, f_J)
+    found[:, 0] -= 2.0 * (y * f_I[..., 0]).sum(1)
+    return found
 
-    (n/|K|) f_Iᵀf_J |_K − (n/p) f_Iᵀf_J |_P + (n/p) ‖Φ_P W‖², the last two of mean zero (eq. 3).
+
+def controlled(
+    estimate: Tensor, control: Tensor, mean: Tensor, coefficient: Tensor | float = 1.0
+) -> Tensor:
+    """a − β(c − E c), for a control variate c whose mean is known (eq. 3)."""
+    return estimate - coefficient * (control - mean)
+
+
+class Columns(NamedTuple):
+    """Columns of W that a step sees, the mean's first, and how many each of them stands for."""
+
+    which: Tensor  # (C',)
+    times: Tensor  # (C',)
+
+
+def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> Columns:
+    """Draw dense columns with replacement, half of the time by `size`, (c,), any that is known.
+
+    Σ_r ‖Φc_r‖² is without bias that of the columns drawn, times one over how often each is to be
+    expected (Theorem 2).
     """
-    return share * of_batch - control_share * of_control + control_share * h.square().sum(1)
+    uniform = torch.full_like(size, 1.0 / len(size))
+    by_size = size / size.sum() if bool(size.sum() > 0) else uniform
+    share = 0.5 * (uniform + by_size)
+    drawn = torch.multinomial(share, n_draws, replacement=True, generator=generator)
+    counts = drawn.bincount(minlength=len(size))
+    index = counts.nonzero()[:, 0]
+    times = counts[index] / (n_draws * share[index])
+    return Columns(F.pad(1 + index, (1, 0)), F.pad(times, (1, 0), value=1.0))
+
+
+class BestCoefficient(Module):
+    """β of a control variate, from the steps before, so that the estimate has no bias.
+
+    The variance of a − β(c − E c) is least at β = cov(a, c)/var c. Moments are those about E c,
+    which is known and not far from E a, and forget the weights of old as these change. β is 0 until
+    a step was seen, and at most 1: control variates of few rows are worse than none.
+    """
+
+    products: Tensor  # of a − E c by c − E c, and the squares of c − E c: (2, P, C)
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("products", like.new_zeros(2, *like.shape, dtype=torch.float64))
+
+    def value(self, columns: Tensor) -> Tensor:
+        """β of some columns, (P, C')."""
+        both, control = self.products[..., columns]
+        return (both / control.clamp_min(TINY)).clamp(0.0, 1.0)
+
+    @torch.no_grad()
+    def see(self, columns: Tensor, estimate: Tensor, control: Tensor, mean: Tensor) -> None:
+        """Learn from a step's estimate, and its control variate, whose mean is known."""
+        deviation = (control - mean).double()
+        seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
+        self.products[..., columns] = MEMORY * self.products[..., columns] + seen_now
+
+
+def sloped(h: Tensor, f_I: Tensor) -> Tensor:
+    """h in value, with the slope of f_I: without bias that of ΦW by sampled weights (F.1)."""
+    return h + f_I - f_I.detach()
 
 
 def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
@@ -90,7 +157,13 @@ class StochasticObjective(BasisObjective):
     batch_size : int
         ñ.
     n_control : int
-        p; 0: no control variate.
+        p; 0: no control variate. Of a dense S, p points at most are those of a Nyström
+        approximation (F.2).
+    n_columns : int or None
+        Dense columns of C that a step draws, with replacement; None: it has all. For a Gaussian
+        likelihood.
+    follows_curvature : bool
+        Whether gradients are times the inverse curvature of the block on the rows of the step.
     generator : torch.Generator
         Draws the rows of the control variate, once.
     model, X, rows, **learning
@@ -98,7 +171,10 @@ class StochasticObjective(BasisObjective):
         the variance of f is none that the bound knows, and stays.
     """
 
-    h: Tensor
+    h: Tensor  # Φ_P W, (P, p, C)
+    support: Tensor  # U
+    root: Tensor  # L of k(U, U) = LLᵀ
+    u: Tensor  # L⁻¹ k(U, Z) W, (P, |U|, C)
 
     def __init__(
         self,
@@ -109,6 +185,8 @@ class StochasticObjective(BasisObjective):
         batch_size: int,
         n_control: int,
         generator: torch.Generator,
+        n_columns: int | None = None,
+        follows_curvature: bool = False,
         **learning: Any,
     ) -> None:
         super().__init__(model, X, rows, **learning)
@@ -123,12 +201,24 @@ class StochasticObjective(BasisObjective):
         self.control_basis = copy.deepcopy(model.basis).requires_grad_(False)
         self.register_buffer("h", self.project(self.control_X)[0])
         model.flat.requires_grad_(True)
+        self.coefficient = BestCoefficient(self.h[:, 0])
+        if len(self.control_X) == len(self.X):
+            self.coefficient.products.fill_(1.0)  # the best β where batches are all rows too
+        self.follows_curvature = follows_curvature
         self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
+        # What coefficients are to learn from the present step: columns, a, c and E c.
+        self.seen_now: list[tuple[BestCoefficient, tuple[Tensor, ...]]] = []
+        self.n_columns = n_columns if n_columns is not None and n_columns < model.n_dense else None
+        self.approximates = not model.basis.is_diagonal and n_control > 0
+        if self.approximates:
+            self.start_nystrom(min(n_control, MOST_SUPPORT), generator)
 
     def param_groups(self) -> list[dict[str, Any]]:
         hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
+        follows = self.follows_curvature
+        rate = CURVATURE_RATE if follows else ADAGRAD_RATE
         return [
-            {"params": [self.model.flat], "rate": ADAGRAD_RATE},
+            {"params": [self.model.flat], "rate": rate, "adapts": not follows},
             {"params": hyper, "rate": ADAGRAD_RATE * HYPER_RATE},
         ]
 
@@ -139,6 +229,9 @@ class StochasticObjective(BasisObjective):
         model.basis.kernel.clamp_()
         if isinstance(model.likelihood, AdditiveNoise):
             model.likelihood.set_noise_(model.likelihood.noise_variance.clamp(low, high))
+        for coefficient, seen_now in self.seen_now:
+            coefficient.see(*seen_now)
+        self.seen_now = []
         if self.touched is None:
             return
         groups, before = self.touched
@@ -149,7 +242,40 @@ class StochasticObjective(BasisObjective):
             model.columns[corner, :, 1 + corner] = own.clamp_min(LEAST_DIAGONAL)
             change = (model.columns[members] - before).permute(1, 0, 2)
             self.h += (self.control_basis.columns(self.control_X, groups) @ change).double()
+            if self.approximates:
+                self.u += self.nystrom(groups) @ change.double()
         self.touched = None
+
+    def start_nystrom(self, size: int, generator: torch.Generator) -> None:
+        """Take points U of the basis; k(Z, U)k(U, U)⁻¹k(U, Z) is about S."""
+        model, basis = self.model, self.model.basis
+        device = self.X.device
+        some = torch.randperm(basis.n_groups, generator=generator, device=device)[:size]
+        S = basis.precision(some).detach()
+        self.register_buffer("support", some)
+        self.register_buffer("root", cholesky(S, "covariance of the points"))
+        W = model.columns.double().permute(1, 0, 2)
+        u = W.new_zeros(W.shape[0], len(some), W.shape[2])
+        with torch.no_grad():
+            for groups, members in model.blocks():
+                u += self.nystrom(groups) @ W[:, members]
+        self.register_buffer("u", u)
+        self.prior_coefficient = BestCoefficient(u[:, 0])
+
+    def nystrom(self, groups: Tensor) -> Tensor:
+        """L⁻¹ k(U, Z_I), (|U|, |I|)."""
+        return tri_solve(self.root, self.model.basis.cross(self.support, groups).double())
+
+    def all_columns(self) -> Columns:
+        """Return each column once."""
+        index = torch.arange(self.h.shape[2], device=self.h.device)
+        return Columns(index, torch.ones_like(index, dtype=self.h.dtype))
+
+    def some_columns(self, generator: torch.Generator) -> Columns:
+        """All columns, or some by what they say of the rows of the control variate."""
+        if self.n_columns is None:
+            return self.all_columns()
+        return draw_columns(self.h[..., 1:].square().sum((0, 1)), self.n_columns, generator)
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         model, basis = self.model, self.model.basis
@@ -165,36 +291,80 @@ class StochasticObjective(BasisObjective):
             module.requires_grad_(learns and self.n_sweeps >= self.warm_up)
         union = torch.cat([groups_i, groups_j]).unique()
         self.touched = union, model.columns[basis.members(union)]
-        bound = self.gaussian if isinstance(model.likelihood, Gaussian) else self.other
-        return bound(groups_i, groups_j, *batch) / self.rows.n_effective
+        if not isinstance(model.likelihood, Gaussian):
+            return self.other(groups_i, groups_j, *batch) / self.rows.n_effective
+        columns = self.some_columns(generator)
+        return self.gaussian(groups_i, groups_j, *batch, columns) / self.rows.n_effective
 
-    def gaussian(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
+    def gaussian(
+        self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows, columns: Columns
+    ) -> Tensor:
         """−ELBO by (D2)-(D4), ()."""
         model, n = self.model, self.rows.n_effective
         noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
-        share, control_share = len(self.X) / len(X), len(self.X) / len(self.control_X)
+        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
+        share = len(self.X) / len(X)
         phi_I, phi_J = (self.rooted(model.basis.columns(X, g), rows) for g in (groups_i, groups_j))
         y = self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
-        m_I, m_J = self.count(groups_i, phi_I), self.count(groups_j, phi_J)
-        f_I, f_J = seen(phi_I, W_I, m_I), seen(phi_J, W_J, m_J)
-        square = share * squares(f_I, f_J)
+        f_I = seen(phi_I, V_I, self.count(groups_i, phi_I))
+        f_J = seen(phi_J, V_J, self.count(groups_j, phi_J))
+        fit = share * of_fit(f_I, f_J, y)
+        self.precondition(groups_i, W_I, phi_I, share / noise[:, None])
+        self.precondition(groups_j, W_J, phi_J, share / noise[:, None])
         if self.controls:
-            on_P = [
-                self.rooted(self.control_basis.columns(self.control_X, g), self.control_rows)
-                for g in (groups_i, groups_j)
-            ]
-            h = self.rooted(self.h, self.control_rows, 1).to(X)
-            # In value h, in slope m/|I| times that by the sampled weights (F.1).
-            h = h + seen(on_P[0], W_I - W_I.detach(), m_I)
-            of_control = squares(seen(on_P[0], W_I, m_I), seen(on_P[1], W_J, m_J))
-            square = controlled_squares(squares(f_I, f_J), of_control, h, share, control_share)
-        mean = square[:, 0] - 2.0 * share * (y * f_I[..., 0]).sum(1) + share * y.square().sum(1)
-        data = (mean + square[:, 1:].sum(1)) / noise + n * (LOG_2PI + noise.log())
+            fit = self.controlled_fit(fit, groups_i, groups_j, V_I, V_J, columns.which)
+        of_columns = (fit * columns.times.to(fit)).sum(1) + share * y.square().sum(1)
+        data = of_columns / noise + n * (LOG_2PI + noise.log())
         curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)
         return 0.5 * data.sum() + self.neg_log_prior(
-            groups_i, groups_j, W_I, W_J, curvature, curvature
+            groups_i, groups_j, W_I, W_J, curvature, curvature, columns
         )
+
+    def controlled_fit(
+        self,
+        estimate: Tensor,
+        groups_i: Tensor,
+        groups_j: Tensor,
+        W_I: Tensor,
+        W_J: Tensor,
+        columns: Tensor,
+    ) -> Tensor:
+        """:func:`of_fit` of all rows with that of rows P as its control variate, (P, C')."""
+        rows, share = self.control_rows, len(self.X) / len(self.control_X)
+        phi_I, phi_J = (
+            self.rooted(self.control_basis.columns(self.control_X, g), rows)
+            for g in (groups_i, groups_j)
+        )
+        y = self.rooted(rows.y - self.model.shift, rows).mT
+        f_I = seen(phi_I, W_I, self.count(groups_i, phi_I))
+        f_J = seen(phi_J, W_J, self.count(groups_j, phi_J))
+        h = self.rooted(self.h[..., columns], rows, 1).to(phi_I)
+        control, h = share * of_fit(f_I, f_J, y), sloped(h, f_I)
+        mean = share * of_fit(h, h, y)
+        seen_now = columns, estimate.detach(), control.detach(), mean.detach()
+        self.seen_now.append((self.coefficient, seen_now))
+        return controlled(estimate, control, mean, self.coefficient.value(columns).to(mean))
+
+    def controlled_prior(
+        self,
+        estimate: Tensor,
+        groups_i: Tensor,
+        groups_j: Tensor,
+        W_I: Tensor,
+        W_J: Tensor,
+        columns: Tensor,
+    ) -> Tensor:
+        """WᵀSW with Nyström's approximation of S as its control variate, (P, C') (F.2)."""
+        A_I, A_J = (self.nystrom(g).to(W_I) for g in (groups_i, groups_j))
+        f_I = seen(A_I, W_I, self.count(groups_i, A_I))
+        f_J = seen(A_J, W_J, self.count(groups_j, A_J))
+        control, u = squares(f_I, f_J), sloped(self.u[..., columns].to(W_I), f_I)
+        mean = squares(u, u)
+        seen_now = columns, estimate.detach(), control.detach(), mean.detach()
+        self.seen_now.append((self.prior_coefficient, seen_now))
+        beta = self.prior_coefficient.value(columns).to(mean)
+        return controlled(estimate, control, mean, beta)
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """An upper bound of −ELBO on average, ()."""
@@ -210,9 +380,12 @@ class StochasticObjective(BasisObjective):
         of_rows = model.likelihood.expected_log_prob(rows.y, q)
         with torch.no_grad():
             _, _, d_var = model.likelihood.expected_gradients(rows.y, q)
-            curvature = share * phi_I.square().mT @ rows.weighted(-2.0 * d_var)  # (|I|, P)
+            lam = share * rows.weighted(-2.0 * d_var)
+            curvature = phi_I.square().mT @ lam  # (|I|, P)
+        self.precondition(groups_i, W_I, phi_I, lam.mT)
+        self.precondition(groups_j, W_J, phi_J, lam.mT)
         neg_log_prior = self.neg_log_prior(
-            groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature)
+            groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature), self.all_columns()
         )
         return neg_log_prior - share * rows.weighted(of_rows).sum()
 
@@ -224,6 +397,7 @@ class StochasticObjective(BasisObjective):
         W_J: Tensor,
         curvature: Tensor,
         data: Tensor,
+        columns: Columns,
     ) -> Tensor:
         """KL[q(w) ‖ p(w)], and what the data, (|I|, P), say of diagonal columns: ().
 
@@ -239,8 +413,32 @@ class StochasticObjective(BasisObjective):
         of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
         model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
         m = share * len(members)  # that the sample is of, where not all groups are of one size
-        squares_of_all = prior_squares(S, W_I, W_J, m).sum()
+        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
+        of_columns = prior_squares(S, V_I, V_J, m)
+        if self.approximates:
+            of_columns = self.controlled_prior(
+                of_columns, groups_i, groups_j, V_I, V_J, columns.which
+            )
+        squares_of_all = (of_columns * columns.times.to(of_columns)).sum()
         return 0.5 * (squares_of_all + share * of_members.sum())
+
+    def precondition(self, groups: Tensor, W: Tensor, phi: Tensor, lam: Tensor) -> None:
+        """Have the gradient of W times n|I|/m H⁻¹, H = Φ_KIᵀ diag(λ) Φ_KI + S_II, λ (P, ñ or 1).
+
+        |I|/m, as gradients that are sampled stand for those of all functions.
+        """
+        if not (self.follows_curvature and W.requires_grad):
+            return
+        model, members = self.model, self.model.basis.members(groups)
+        with torch.no_grad():
+            H = weighted_gram(phi, lam) + model.precision(groups, members)
+            solve, below = tail_solver(H, members, model.n_dense)
+        scale = self.rows.n_effective * len(groups) / model.basis.n_groups
+
+        def times_inverse(gradient: Tensor) -> Tensor:
+            return scale * solve(gradient.double(), below).to(gradient)
+
+        W.register_hook(times_inverse)
 
     def count(self, groups: Tensor, phi: Tensor) -> float:
         """m, for which m/|I| is the inverse of the share of the groups that are sampled."""

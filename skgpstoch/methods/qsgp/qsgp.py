@@ -36,7 +36,7 @@ from ...likelihoods.real import Gaussian
 from ...objectives.blockwise import BasisObjective
 from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel
-from ...recipes.basis import BasisRecipe, FourierFunctions, KernelFunctions
+from ...recipes.basis import MOST_SWEPT, BasisRecipe, FourierFunctions, KernelFunctions
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.parameters import Training
 from ...recipes.plan import Plan, Sizes
@@ -67,17 +67,24 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
         all up to 1,024 of a single latent function, and else 100, as far as these take little
         memory.
-    solver : {"newton", "adagrad"}, default="newton"
+    solver : {"newton", "adagrad", "natural"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
         of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
         functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
         long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
         AdaGrad's rate, and `learning_rate`, how that changes from step to step, is "one-cycle".
+        "natural": gradients from the same estimators times the inverse curvature of their block,
+        half a Newton step; `batch_size` and `n_control` are all rows up to 16,384, for these steps
+        do not bear the noise of few, and diverge.
     learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
         How `learning_rate_init` falls from sweep to sweep, where these have other rows; otherwise
         it stays. "auto" is "theory", t^(−3/4).
     n_control : int or "auto", default="auto"
-        Rows p of the control variate of "adagrad"; 0 is none, "auto" is 1,024.
+        Rows p of the control variate of "adagrad", whose coefficient is the best one; 0 is none,
+        "auto" is 1,024. With basis="inducing" there is one of the prior as well, from 256 points.
+    column_batch_size : int or "auto", default="auto"
+        Dense columns that a step of "adagrad" draws, with replacement, by their share of the
+        variance; "auto" is all of them. A likelihood that is not Gaussian has all.
     augment : bool, default=False
         Whether predictive variances are those with one more function centred on each row, so that
         they return to the prior's far from the data; for basis="inducing".
@@ -92,6 +99,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     solver: str = "newton"
     learning_rate: str = "auto"
     n_control: int | str = "auto"
+    column_batch_size: int | str = "auto"
     augment: bool = False
     learn_kernel: bool = False
 
@@ -99,9 +107,10 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "basis": [StrOptions({"fourier", "inducing"})],
         "n_components": [POSITIVE_INTEGER, AUTO],
         "n_dense": [NOT_NEGATIVE_INTEGER, AUTO],
-        "solver": [StrOptions({"newton", "adagrad"})],
+        "solver": [StrOptions({"newton", "adagrad", "natural"})],
         "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
+        "column_batch_size": [POSITIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],
     }
@@ -112,29 +121,44 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
 class StochasticRecipe(BasisRecipe):
     """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
+    solver: str = "adagrad"
     n_control: int | str = "auto"  # rows of the control variate
+    column_batch_size: int | str = "auto"  # dense columns of a step
+
+    @property
+    def follows_curvature(self) -> bool:
+        """Return whether gradients are times the inverse curvature of their block."""
+        return self.solver == "natural"
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)
         n_groups = math.ceil(plan.n_inducing / self.basis.group_size)
-        sweeps = math.ceil(ADAGRAD_STEPS / math.ceil(n_groups / plan.batch_size))
+        steps = math.ceil(n_groups / plan.batch_size)
+        sweeps = self.sweeps if self.follows_curvature else math.ceil(ADAGRAD_STEPS / steps)
+        name = "constant" if self.follows_curvature else "one-cycle"
         return replace(
             plan,
             solver="adagrad",
             max_iter=sweeps if t.max_iter == "auto" else plan.max_iter,
-            schedule=SCHEDULES["one-cycle" if t.learning_rate == "auto" else t.learning_rate],
+            schedule=SCHEDULES[name if t.learning_rate == "auto" else t.learning_rate],
             patience=t.n_iter_no_change or math.inf,
         )
 
     def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
-        asked = self.training.batch_size
+        columns = self.column_batch_size
+        n_rows, n_control = (
+            (MOST_SWEPT, MOST_SWEPT) if self.follows_curvature else (ADAGRAD_ROWS, CONTROL)
+        )
+        asked, controls = self.training.batch_size, self.n_control
         return StochasticObjective(
             model,
             problem.X,
             problem.rows,
-            batch_size=ADAGRAD_ROWS if asked == "auto" else int(asked),
-            n_control=CONTROL if self.n_control == "auto" else int(self.n_control),
+            batch_size=n_rows if asked == "auto" else int(asked),
+            n_control=n_control if controls == "auto" else int(controls),
             generator=problem.generator,
+            n_columns=None if columns == "auto" else int(columns),
+            follows_curvature=self.follows_curvature,
             **self.learning(model, problem),
         )
 
@@ -142,7 +166,7 @@ class StochasticRecipe(BasisRecipe):
 def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
     """Return basis functions of one kind, the solver's steps, and a likelihood."""
     functions = FourierFunctions if p.basis == "fourier" else KernelFunctions
-    recipe = StochasticRecipe if p.solver == "adagrad" else BasisRecipe
+    recipe = BasisRecipe if p.solver == "newton" else StochasticRecipe
     return recipe.of(
         p,
         likelihood=likelihood,

@@ -724,13 +724,12 @@ def test_multipliers_become_those_of_the_constrained_optimum(sine):
 def test_dual_step_is_that_of_the_multipliers(sine):
     state, options = one_state(sine)
     bounds = torch.tensor([[0.0, 0.0]], dtype=F64)
-    state = multipliers.iterate(state, bounds, options)  # whose residual the next λ takes in
-    full, half = (
-        multipliers.iterate(state, bounds, options._replace(dual_step=step)).locals[0].dual
-        for step in (3.0, 1.5)
-    )
-    assert_close(full - state.locals[0].dual, 2.0 * (half - state.locals[0].dual))
-    assert float((full - state.locals[0].dual).abs().max()) > 0.0
+    steps = [options._replace(dual_step=step) for step in (3.0, 1.5)]
+    (full,), (half,) = (multipliers.iterate(state, bounds, step).locals for step in steps)
+    assert_close(full.pending, 2.0 * half.pending)
+    assert float(full.pending.abs().max()) > 0.0
+    after = multipliers.iterate(state._replace(locals=[full]), bounds, options).locals[0]
+    assert_close(after.dual - full.dual, full.pending)
 
 
 def test_a_search_has_settled_where_nothing_moves_and_constraints_are_met(sine):

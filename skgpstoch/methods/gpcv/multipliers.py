@@ -29,7 +29,7 @@ GAP_ROUNDING = 1e-5  # of the gap
 SHRINKS = 0.25  # of the gap in an iteration, or ρ grows
 RHO_GROWTH = 10.0  # of ρ
 MOST_RHO = 1e6
-LOCAL = ("z", "dual", "residual")  # of a fold, besides its rows
+LOCAL = ("z", "dual", "pending")  # of a fold, besides its rows
 RECORDED = ("objective", "loss", "gap", "rho", "z_norm")  # after every iteration
 SMALLEST_NORMAL = torch.finfo(torch.float64).tiny
 FAILURES = (
@@ -61,7 +61,7 @@ class Local(NamedTuple):
     fold: Fold
     z: Tensor  # (T, P)
     dual: Tensor  # λ, (T, P)
-    residual: Tensor  # Cz − y_T of this z, by which λ is yet to be raised, (T, P)
+    pending: Tensor  # ρ′(Cz − y_T) of this z, by which λ is yet to be raised, (T, P)
 
 
 class Found(NamedTuple):
@@ -70,6 +70,7 @@ class Found(NamedTuple):
     value: float = math.inf  # L_ρ
     loss: float = math.inf  # squared error
     gap: float = math.inf  # ‖Cz − y_T‖/‖y_T‖
+    residual: Tensor = NOTHING  # Cz − y_T
     slope: Tensor = NOTHING  # ∂L_ρ/∂θ, (D,)
     local: Local | None = None
     ended: bool = True  # whether conjugate gradients did
@@ -121,18 +122,19 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
         problem = FoldLoss(local.fold, theta, *options[:4])
         if asked.consistent:
             z, dual = problem.consistent()
-            local = local._replace(z=z, dual=dual)
+            local = local._replace(z=z, dual=dual, pending=torch.zeros_like(dual))
         if asked.weights:
             local = local._replace(z=problem.best_weights(local.dual, rho, local.z))
         at = problem.lagrangian(local.z, local.dual, rho)
-        local = local._replace(residual=at.residual)
         slope = problem.gradient(local.z, at.slope).cpu() if asked.slope else NOTHING
     except FAILURES as error:
         return Found(failure=str(error))
     if not bool(torch.isfinite(at.value)):
         return Found(failure="The Lagrangian is not finite.")
     gap = float(at.residual.norm() / problem.y_T.norm().clamp_min(SMALLEST_NORMAL))
-    return Found(float(at.value), float(at.loss), gap, slope, local, ended=problem.ended)
+    return Found(
+        float(at.value), float(at.loss), gap, at.residual, slope, local, ended=problem.ended
+    )
 
 
 class Together:
@@ -196,7 +198,12 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
         # Go back to the last θ, with the z and λ that it implies.
         raised = state._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO), diverged=True)
         return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
-    locals_ = [one.local for one in found if one.local is not None]
+    dual_step = state.rho if options.dual_step is None else options.dual_step
+    locals_ = [
+        one.local._replace(pending=dual_step * one.residual)
+        for one in found
+        if one.local is not None
+    ]
     moved = float((theta - state.theta).abs().max()) if len(theta) else 0.0
     after = State(theta, locals_, state.rho, gap, value, loss, moved, pace=pace)
     after = after._replace(ended=all(one.ended for one in found))
@@ -290,17 +297,14 @@ class MultiplierSearch(Module):
 # ---- (11a) and (11b) ---------------------------------------------------------------------------
 
 
-def raise_duals(together: Together, rho: float, options: Options) -> None:
+def raise_duals(together: Together) -> None:
     """λ ← λ + ρ′(Cz − y_T) of every fold (11c)."""
-    step = rho if options.dual_step is None else options.dual_step
-    together.locals = [
-        local._replace(dual=local.dual + step * local.residual) for local in together.locals
-    ]
+    together.locals = [local._replace(dual=local.dual + local.pending) for local in together.locals]
 
 
 def joint_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """λ, then θ ← argmin min_z L_ρ."""
-    raise_duals(together, state.rho, together.options)
+    raise_duals(together)
     if not len(state.theta):
         return state.theta, state.pace
     parameter = nn.Parameter(state.theta.clone())
@@ -330,7 +334,7 @@ def relaxed_step(together: Together, state: State, bounds: Tensor) -> tuple[Tens
     if len(theta):
         pace = next_pace(pace, evaluate(theta, True)[1])
         theta = relaxed(theta, coordinate_step(evaluate, theta, bounds), pace, bounds)
-    raise_duals(together, state.rho, together.options)
+    raise_duals(together)
     return theta, pace
 
 

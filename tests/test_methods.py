@@ -822,6 +822,8 @@ def test_general_kernel_of_many_rows_is_solved_by_iterations(is_weighted, data, 
     model.fit(X, y, sample_weight=weight)
     assert isinstance(model.posterior_, IterativePosterior)
     assert math.isnan(model.log_marginal_likelihood_value_)
+    known, expected = (m.log_marginal_likelihood(X, y, weight) for m in (model, exact))
+    assert known == pytest.approx(expected, rel=1e-12)
     assert model.kernel_ == exact.kernel_
     for actual, expected in zip(
         model.predict(X_new, return_cov=True), exact.predict(X_new, return_cov=True), strict=True

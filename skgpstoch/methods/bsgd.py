@@ -222,13 +222,8 @@ class KernelBSGDRecipe(ExactRecipe):
         )
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
-        if len(X) > MAX_EXACT_ROWS:
-            raise ValueError(
-                f"The marginal likelihood of {len(X)} rows needs a factor of their covariance, "
-                f"which is not computed for more than {MAX_EXACT_ROWS}."
-            )
         check_shared_noise(posterior, rows)
-        p = posterior
+        p = posterior  # of either kind: who asks for this has memory for the factor
         exact = ExactPosterior(p.kernel, p.network, p.likelihood, X, rows)
         return float(exact.log_evidence().sum())
 
@@ -249,8 +244,9 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     With a kernel that has finite or random Fourier features the model is that of
     :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
     ``n_components=None``, is learned from minibatches as it is. Its predictions are exact: above
-    10,000 rows by conjugate gradients, in O(n) memory, which means take little of and standard
-    deviations much, and then its `log_marginal_likelihood_value_` is not known.
+    10,000 rows by conjugate gradients, in O(n) memory, quick for means and slow for standard
+    deviations. `log_marginal_likelihood_value_` is not known then, but `log_marginal_likelihood`
+    computes it, in O(n²) memory.
 
     Parameters
     ----------

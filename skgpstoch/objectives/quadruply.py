@@ -44,7 +44,7 @@ LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
 CURVATURE_RATE = 0.5  # c_rr ← ½(c_rr + 1/(h c_rr)), Heron's steps to h^(−1/2)
-MEMORY = 0.99  # of moments of a control variate, from step to step
+KEPT_MOMENTS = 0.99  # of moments of a control variate, from step to step
 MOST_SUPPORT = 256  # points of Nyström's approximation
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
@@ -120,7 +120,7 @@ class BestCoefficient(Module):
         """Learn from a step's estimate, and its control variate, whose mean is known."""
         deviation = (control - mean).double()
         seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
-        self.products[..., columns] = MEMORY * self.products[..., columns] + seen_now
+        self.products[..., columns] = KEPT_MOMENTS * self.products[..., columns] + seen_now
 
 
 def sloped(h: Tensor, f_I: Tensor) -> Tensor:

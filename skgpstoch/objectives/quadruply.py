@@ -74,7 +74,7 @@ def controlled(
 
 
 class SampledColumns(NamedTuple):
-    """SampledColumns of W that a step sees, the mean's first, and how many each of them stands for."""
+    """Columns of W that a step sees, the mean's first, and how many each of them stands for."""
 
     which: Tensor  # (C',)
     times: Tensor  # (C',)

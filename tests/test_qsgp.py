@@ -28,7 +28,7 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.objectives.quadruply import (
     BestCoefficient,
-    Columns,
+    SampledColumns,
     StochasticObjective,
     controlled,
     draw_columns,
@@ -407,7 +407,7 @@ def test_drawn_columns_give_the_bound_without_bias(kind, n_control):
     share = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
     W, total = model.columns.clone().requires_grad_(), 0.0
     for r, p in enumerate(share):
-        some = Columns(torch.tensor([0, 1 + r]), torch.stack([torch.ones_like(p), 1.0 / p]))
+        some = SampledColumns(torch.tensor([0, 1 + r]), torch.stack([torch.ones_like(p), 1.0 / p]))
         total = total + p * mean_of_estimates(objective, 1, 1, some)
     truth = bound_by_parts(model, X, rows, W)
     assert_close(total, truth, rtol=1e-9, atol=1e-9)

@@ -44,7 +44,7 @@ LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
 CURVATURE_RATE = 0.5  # c_rr ← ½(c_rr + 1/(h c_rr)), Heron's steps to h^(−1/2)
-REMEMBERED = 0.99  # of moments of a control variate, from step to step
+KEPT_MOMENTS = 0.99  # of moments of a control variate, from step to step
 MOST_SUPPORT = 256  # points of Nyström's approximation
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
 
@@ -73,14 +73,14 @@ def controlled(
     return estimate - coefficient * (control - mean)
 
 
-class Columns(NamedTuple):
+class SampledColumns(NamedTuple):
     """Columns of W that a step sees, the mean's first, and how many each of them stands for."""
 
     which: Tensor  # (C',)
     times: Tensor  # (C',)
 
 
-def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> Columns:
+def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> SampledColumns:
     """Draw dense columns with replacement, half of the time by `size`, (c,), any that is known.
 
     Σ_r ‖Φc_r‖² is without bias that of the columns drawn, times one over how often each is to be
@@ -93,7 +93,7 @@ def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> Colu
     counts = drawn.bincount(minlength=len(size))
     index = counts.nonzero()[:, 0]
     times = counts[index] / (n_draws * share[index])
-    return Columns(F.pad(1 + index, (1, 0)), F.pad(times, (1, 0), value=1.0))
+    return SampledColumns(F.pad(1 + index, (1, 0)), F.pad(times, (1, 0), value=1.0))
 
 
 class BestCoefficient(Module):
@@ -120,7 +120,7 @@ class BestCoefficient(Module):
         """Learn from a step's estimate, and its control variate, whose mean is known."""
         deviation = (control - mean).double()
         seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
-        self.products[..., columns] = REMEMBERED * self.products[..., columns] + seen_now
+        self.products[..., columns] = KEPT_MOMENTS * self.products[..., columns] + seen_now
 
 
 def sloped(h: Tensor, f_I: Tensor) -> Tensor:
@@ -266,12 +266,12 @@ class StochasticObjective(BasisObjective):
         """L⁻¹ k(U, Z_I), (|U|, |I|)."""
         return tri_solve(self.root, self.model.basis.cross(self.support, groups).double())
 
-    def all_columns(self) -> Columns:
+    def all_columns(self) -> SampledColumns:
         """Return each column once."""
         index = torch.arange(self.h.shape[2], device=self.h.device)
-        return Columns(index, torch.ones_like(index, dtype=self.h.dtype))
+        return SampledColumns(index, torch.ones_like(index, dtype=self.h.dtype))
 
-    def some_columns(self, generator: torch.Generator) -> Columns:
+    def some_columns(self, generator: torch.Generator) -> SampledColumns:
         """All columns, or some by what they say of the rows of the control variate."""
         if self.n_columns is None:
             return self.all_columns()
@@ -297,7 +297,7 @@ class StochasticObjective(BasisObjective):
         return self.gaussian(groups_i, groups_j, *batch, columns) / self.rows.n_effective
 
     def gaussian(
-        self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows, columns: Columns
+        self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows, columns: SampledColumns
     ) -> Tensor:
         """−ELBO by (D2)-(D4), ()."""
         model, n = self.model, self.rows.n_effective
@@ -397,7 +397,7 @@ class StochasticObjective(BasisObjective):
         W_J: Tensor,
         curvature: Tensor,
         data: Tensor,
-        columns: Columns,
+        columns: SampledColumns,
     ) -> Tensor:
         """KL[q(w) ‖ p(w)], and what the data, (|I|, P), say of diagonal columns: ().
 

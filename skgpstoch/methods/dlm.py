@@ -71,6 +71,8 @@ class DLMRecipe(VariationalRecipe):
         The parameter beta: a number, several, or "auto".
     hyperparameters : {"joint", "fixed"}
         What is trained for the loss.
+    q_start : {"elbo", "prior"}
+        Where q starts if hyper-parameters are fixed.
     calibrates : bool or "auto"
         Whether the predictive distribution is recalibrated on held-out rows.
     stopping : {"improvement", "level"}
@@ -79,6 +81,7 @@ class DLMRecipe(VariationalRecipe):
 
     betas: Any
     hyperparameters: str
+    q_start: str
     calibrates: bool | str
     stopping: str
 
@@ -279,7 +282,7 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     if elbo is None:
         return model._train_recipe(recipe, data, model._start())
     model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
-    keeps_q = model.q_start == "elbo"
+    keeps_q = recipe.q_start == "elbo"
     return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True, keeps_q=keeps_q))
 
 

@@ -10,7 +10,9 @@ Cholesky decomposition makes of Z ∪ O,
 two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). The
 model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u)
 N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best
-q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`.
+q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`. The tighter
+bound of the paper's appendix A is `dependent_bound` (:mod:`skgpstoch.objectives.dependent_bound`);
+``bound="log1p"`` is another one, of ours.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ BESIDES = {  # parameters without which one plays no part
     "n_samples": {"hidden_channels": (2,)},
     "n_predict_samples": {"hidden_channels": (2,)},
     "patch_correlation": {"hidden_channels": (2,)},
-    "column_batch_size", "n_control": {"solver": "adagrad"},
+    "column_batch_size": {"solver": "adagrad"},
+    "n_control": {"solver": "adagrad"},
 }
 
 

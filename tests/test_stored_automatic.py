@@ -149,7 +149,7 @@ def test_few_rows_are_a_table_in_memory(table):
     ("rows", "y", "message"),
     [
         (lambda frame, y: SequenceRows(frame, y), True, "y must be None where X is a source"),
-        (lambda frame, y: SequenceRows(frame), False, "has no y"),
+        (lambda frame, y: SequenceRows(frame), False, "must have a y to fit to"),
         (lambda frame, y: SequenceRows(frame, y, y_std=abs(y)), False, "has y_std, which Auto"),
     ],
 )
@@ -358,7 +358,7 @@ def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
         (plain, (text, y), f"{where}Column 'a' of X holds float, str"),
         (log, (frame, negative), f"{where}target_transform must have a finite value"),
         (plain, (frame, y, np.zeros(M)), "has no rows of positive weight"),
-        (plain, (frame,), "has no y"),
+        (plain, (frame,), "must have a y to fit to"),
     ]
     for model, given, message in wrong:
         rows = functools.partial(SequenceRows, *given, chunk_rows=100)

@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ..data.devices import HOST
 from ..data.reduce import ALONE, Group
 from ..data.rows import Rows
 from ..features.base import Basis
@@ -125,17 +126,17 @@ def variance_scale(blocks: Iterable[ErrorsLeftOut], group: Group = ALONE) -> flo
             weight += float(block.weight.sum())
 
     def excess(c: float) -> float:
-        total = torch.tensor(ratio / c - weight, dtype=torch.float64)
+        total = torch.tensor(ratio / c - weight, dtype=torch.float64, device=HOST)
         for square, var, spread, w in kept:
             total += (w * (square / (c * var + spread) - 1.0)).sum().to(total)
         group.sum_(total)
         return float(total)
 
     if not group.flag(bool(kept)):
-        sums = torch.tensor([ratio, weight], dtype=torch.float64)
+        sums = torch.tensor([ratio, weight], dtype=torch.float64, device=HOST)
         group.sum_(sums)
         return max(float(sums[0] / sums[1]), LEAST_SCALE)
-    top = torch.tensor(highest, dtype=torch.float64)
+    top = torch.tensor(highest, dtype=torch.float64, device=HOST)
     group.max_(top)
     low, high = math.log(LEAST_SCALE), math.log(float(top))
     for _ in range(60):

@@ -235,9 +235,7 @@ class StoredSample(NamedTuple):
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
-    """Raise a ValueError if rows have no targets, or what the defaults do not take."""
-    if sample.y is None:
-        raise ValueError(f"{source!r} has no y, which {name} needs.")
+    """Raise a ValueError if rows have what the defaults do not take."""
     for column in ("exposure", "y_std"):
         if getattr(sample, column) is not None:
             raise ValueError(f"{source!r} has {column}, which {name} does not take: leave it out.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..data.deadline import Allowance, Deadline
-from ..data.devices import seed_rng
+from ..data.devices import HOST, seed_rng
 from ..data.messages import warn
 from ..data.reduce import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
@@ -194,8 +194,8 @@ class Trainer:
         if self.group.size == 1:
             return loss if is_sound else math.nan
         sizes = [each.detach().double().abs().sum().cpu() for each in self.objective.parameters()]
-        size = torch.stack([torch.tensor(loss, dtype=torch.float64), *sizes])
-        is_lost = torch.tensor([not is_sound], dtype=torch.float64)
+        size = torch.stack([torch.tensor(loss, dtype=torch.float64, device=HOST), *sizes])
+        is_lost = torch.tensor([not is_sound], dtype=torch.float64, device=HOST)
         self.group.max_(is_lost, most := size.clone(), least := -size)
         if is_lost:
             return math.nan

@@ -561,3 +561,14 @@ def test_target_means_do_not_tell_labels_of_rows_that_are_alike():
     y = rng.integers(2, size=400)
     Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))
     assert abs(np.corrcoef(Z[:, 0], y)[0, 1]) < 0.1
+
+
+def test_rows_of_one_fold_alone_are_told_a_finite_number():
+    """Where all rows that count are of one fold, no other row says anything to them."""
+    numbers = np.arange(40)
+    fold = folds_of(numbers)
+    labels = np.array(["a", "b"] * 20, dtype=object)
+    y = np.random.default_rng(0).normal(size=(40, 1))
+    told = LevelSums({"a": 0, "b": 1}, 1)
+    told.add(labels, numbers, y, (fold == fold[0]).astype(float))
+    assert np.isfinite(told.means()[1](labels, numbers)).all()

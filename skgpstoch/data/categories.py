@@ -188,7 +188,7 @@ def sums(
 
 def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return means of levels, drawn towards that of all rows, which comes last: (L + 1, P)."""
-    mean = total.sum(0) / n.sum()
+    mean = total.sum(0) / (n.sum() or 1.0)  # 0 where no rows say anything
     return np.vstack([(total + prior * mean) / (n + prior), mean])
 
 

@@ -252,6 +252,18 @@ def test_a_minibatch_of_weighted_rows_without_bias():
     assert_close(mean, bound_by_parts(model, X, rows), rtol=1e-10, atol=1e-10)
 
 
+def test_approximate_covariances_are_of_the_kernel_that_their_mean_is_of():
+    """Where the kernel moves, Nyström's control variate stays as it was begun."""
+    model, (X, rows) = make_model("kernel", 6, c=2), make_rows()
+    objective = stochastic(model, X, rows, n_control=3, learns_kernel=True)
+    with torch.no_grad():
+        for each in model.basis.kernel.parameters():
+            each += 0.3
+        W = model.columns.double().permute(1, 0, 2)
+        u = sum(objective.nystrom(groups) @ W[:, members] for groups, members in model.blocks())
+    assert_close(u, objective.u, rtol=1e-12, atol=1e-12)
+
+
 def test_an_odd_number_of_fourier_features_without_bias():
     """The last cosine has no sine: its group is half as large as the others."""
     model, (X, rows) = make_model("fourier", 3, c=1), make_rows()

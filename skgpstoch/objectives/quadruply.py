@@ -248,7 +248,7 @@ class StochasticObjective(BasisObjective):
 
     def start_nystrom(self, size: int, generator: torch.Generator) -> None:
         """Take points U of the basis; k(Z, U)k(U, U)⁻¹k(U, Z) is about S."""
-        model, basis = self.model, self.model.basis
+        model, basis = self.model, self.control_basis
         device = self.X.device
         some = torch.randperm(basis.n_groups, generator=generator, device=device)[:size]
         S = basis.precision(some).detach()
@@ -264,7 +264,7 @@ class StochasticObjective(BasisObjective):
 
     def nystrom(self, groups: Tensor) -> Tensor:
         """L⁻¹ k(U, Z_I), (|U|, |I|)."""
-        return tri_solve(self.root, self.model.basis.cross(self.support, groups).double())
+        return tri_solve(self.root, self.control_basis.cross(self.support, groups).double())
 
     def all_columns(self) -> SampledColumns:
         """Return each column once."""

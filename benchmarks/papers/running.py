@@ -11,7 +11,7 @@ from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from .._common import append_csv, environment, set_threads
-from .tables import DEVIATION, Cell, Figures, Table
+from .tables import DEVIATION, HERE, Cell, Figures, Table
 
 
 def run_table(table: Table, data: Path, only: dict[str, list[str]], n_jobs: int, seed: int) -> None:
@@ -62,7 +62,11 @@ def _shown(table: Table, row: Cell) -> list[str]:
 
 
 def commit() -> str:
-    """The commit of the code, marked if files were changed since."""
-    described = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(described, capture_output=True, text=True, cwd=Path(__file__).parent)
-    return done.stdout.strip()
+    """The commit of the code, marked if files but results were changed since."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, cwd=HERE)
+        return done.stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ":/", ":(exclude,top)benchmarks/results")
+    return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")

@@ -95,11 +95,14 @@ def predictions(
 ) -> Iterator[Named]:
     """Yield the columns of each chunk."""
     takes_frames = rows.transform is None and is_frame(rows.example.X)
+    knows_names = hasattr(estimator, "feature_names_in_")
     for chunk in read_ahead(rows.read(None)) if takes_frames else rows.chunks():
         if not len(chunk):
             continue
-        X = chunk.X if takes_frames else named(rows.feature_names, chunk.X)
-        X = in_fitted_order(estimator, X) if is_frame(X) else X
+        names = rows.feature_names if knows_names and not takes_frames else None
+        X = named(names, chunk.X)
+        if knows_names and is_frame(X):
+            X = in_fitted_order(list(estimator.feature_names_in_), X)
         if is_classifier:
             yield of_classes(estimator, X)
             continue
@@ -128,8 +131,8 @@ def each_output(columns: Named) -> Named:
     }
 
 
-def named(names: list[str] | None, X: np.ndarray) -> Any:
-    """Return X with the names of its columns, if there are any and pandas is here."""
+def named(names: list[str] | None, X: Any) -> Any:
+    """Return X with names of its columns, if any are given and pandas is here."""
     if names is None:
         return X
     try:
@@ -139,17 +142,15 @@ def named(names: list[str] | None, X: np.ndarray) -> Any:
     return pd.DataFrame(X, columns=names)
 
 
-def in_fitted_order(estimator: Any, X: Any) -> Any:
-    """Return a frame with its columns in the order that the estimator knows.
+def in_fitted_order(known: list[str], X: Any) -> Any:
+    """Return a frame with its columns in the order that an estimator knows.
 
     Raises
     ------
     ValueError
         If it has all of them, and more.
     """
-    if not hasattr(estimator, "feature_names_in_"):
-        return np.asarray(X)
-    known, names = list(estimator.feature_names_in_), list(X.columns)
+    names = list(X.columns)
     if set(known) < set(names):
         more = sorted(set(names) - set(known))
         raise ValueError(

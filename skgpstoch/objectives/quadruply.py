@@ -342,9 +342,7 @@ class StochasticObjective(BasisObjective):
         h = self.rooted(self.h[..., columns], rows, 1).to(phi_I)
         control, h = share * of_fit(f_I, f_J, y), sloped(h, f_I)
         mean = share * of_fit(h, h, y)
-        seen_now = columns, estimate.detach(), control.detach(), mean.detach()
-        self.seen_now.append((self.coefficient, seen_now))
-        return controlled(estimate, control, mean, self.coefficient.value(columns).to(mean))
+        return self.with_control(estimate, control, mean, self.coefficient, columns)
 
     def controlled_prior(
         self,
@@ -360,11 +358,20 @@ class StochasticObjective(BasisObjective):
         f_I = seen(A_I, W_I, self.count(groups_i, A_I))
         f_J = seen(A_J, W_J, self.count(groups_j, A_J))
         control, u = squares(f_I, f_J), sloped(self.u[..., columns].to(W_I), f_I)
-        mean = squares(u, u)
+        return self.with_control(estimate, control, squares(u, u), self.prior_coefficient, columns)
+
+    def with_control(
+        self,
+        estimate: Tensor,
+        control: Tensor,
+        mean: Tensor,
+        coefficient: BestCoefficient,
+        columns: Tensor,
+    ) -> Tensor:
+        """Return a − β(c − E c), (P, C'), and keep what β is to learn from it after the step."""
         seen_now = columns, estimate.detach(), control.detach(), mean.detach()
-        self.seen_now.append((self.prior_coefficient, seen_now))
-        beta = self.prior_coefficient.value(columns).to(mean)
-        return controlled(estimate, control, mean, beta)
+        self.seen_now.append((coefficient, seen_now))
+        return controlled(estimate, control, mean, coefficient.value(columns).to(mean))
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """An upper bound of −ELBO on average, ()."""

@@ -287,6 +287,7 @@ def test_fits_end_at_the_least_error(scheme, sine):
         **dict.fromkeys(("objective", "loss", "gap", "rho", "z_norm"), shape),
         "theta": (*shape, 1),
     }
+    assert model.history_["theta"][-1].mean() == pytest.approx(found, abs=1e-12)
     if scheme == "consensus":
         expected = exact_loss(np.array([found]), kernel, X, y, folds, 0.1)
         assert model.loss_curve_[-1] == pytest.approx(expected, rel=1e-4)

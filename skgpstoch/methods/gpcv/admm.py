@@ -133,10 +133,10 @@ class ADMMGaussianProcessRegressor(
         There are none besides the loss.
     history_ : dict of ndarray
         After every iteration, of every search of the kept restart, (`n_iter_`, n_searches), a
-        search being a fold, or all of them by "consensus": "objective", the augmented Lagrangian,
-        and "loss", the squared error, a number held out; "gap", ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and
-        "theta", (`n_iter_`, n_searches, n_dims), the logarithms of the kernel's hyper-parameters,
-        and of the noise where it is learned.
+        search being a fold, or all of them by "consensus"; one that has ended stays as it is:
+        "objective", the augmented Lagrangian, and "loss", the squared error, a number held out;
+        "gap", ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and "theta", (`n_iter_`, n_searches, n_dims), the
+        logarithms of the kernel's hyper-parameters, and of the noise where it is learned.
     n_iter_, best_iter_ : int
         Iterations.
 

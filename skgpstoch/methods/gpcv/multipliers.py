@@ -289,7 +289,7 @@ class MultiplierSearch(Module):
         self.numbers.copy_(torch.tensor(found, dtype=torch.float64, device=HOST))
         self.theta.copy_(state.theta)
         self.pace.copy_(state.pace)
-        self.records[n_iter] = torch.cat([self.numbers, self.theta])
+        self.records[n_iter:] = torch.cat([self.numbers, self.theta])  # where it stays if it ends
         self.done.fill_(state.has_settled(tol))
         self.ended &= state.ended
 

@@ -197,7 +197,14 @@ class ExpectedLogLikelihood(Loss):
 class Log1pBound(ExpectedLogLikelihood):
     """−E_q[log p(y | f)] with log(1 + r/σ²) for the r/σ² of the residual variance r.
 
-    A bound still, for a Gaussian likelihood, and a tighter one.
+    A bound still, for a Gaussian likelihood, and a tighter one: that of f | u ~ N(Pw, R^½ V R^½),
+    R = K − PPᵀ, at the best diagonal V, whose KL[q(f | u) ‖ p(f | u)] is ½ Σ (vᵢ − 1 − log vᵢ), so
+    that vᵢ = 1/(1 + rᵢ/σ²).
+
+    References
+    ----------
+    .. [1] M. Titsias, "New bounds for sparse variational Gaussian processes", 2025.
+    .. [2] T. Bui, M. Ashman, R. Turner, "Tighter sparse variational Gaussian processes", TMLR 2025.
     """
 
     def expected_score(

@@ -194,7 +194,8 @@ class NetworkParameters:
         Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
         sees the inputs as they are.
     weight_decay : float or "auto", default="auto"
-        Decoupled decay of the network's parameters (Adam); "auto" is 2000/n_samples, at most 0.3.
+        Decay of the network's parameters, decoupled with Adam and a part of the gradient with
+        AdaDelta; "auto" is 2000/n_samples, at most 0.3.
     """
 
     hidden_layer_sizes: Any = ()

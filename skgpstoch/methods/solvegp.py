@@ -12,7 +12,7 @@ model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(
 N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best
 q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`. The tighter
 bound of the paper's appendix A is `dependent_bound` (:mod:`skgpstoch.objectives.dependent_bound`);
-``bound="log1p"`` is another one, of ours.
+``bound="log1p"`` is another one (:class:`skgpstoch.losses.Log1pBound`).
 """
 
 from __future__ import annotations

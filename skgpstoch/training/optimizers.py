@@ -114,7 +114,8 @@ def make_optimizer(
 ) -> Optimizer | None:
     """Adam, with decoupled weight decay where a group asks for it, or others; None for none.
 
-    `project` brings parameters back within bounds; for "lbfgs", whose points all are.
+    AdaDelta's decay is a part of the gradient, as torch has it. `project` brings parameters back
+    within bounds; for "lbfgs", whose points all are.
     """
     groups = [
         {"lr": learning_rate * group.get("rate", 1.0), **group}
@@ -123,7 +124,6 @@ def make_optimizer(
     ]
     if not groups:
         return None
-    check_decay(groups)
     if solver == "lbfgs":
         params = [p for group in groups for p in group["params"]]
         return ProjectedLBFGS(params, project, max_iter=LBFGS_ITERATIONS)
@@ -133,4 +133,5 @@ def make_optimizer(
         return SparseAdagrad(groups)
     if solver == "adadelta":
         return Adadelta(groups)
+    check_decay(groups)
     return Adam(groups, weight_decay=0.0, fused=True)

@@ -399,6 +399,22 @@ def test_iterative_posterior_is_the_exact_one(weighted, small_blocks, monkeypatc
             posteriors = [exact.scale_(1.7), found.scale_(1.7)]
 
 
+@pytest.mark.parametrize("length_scale", [1.0, 0.2])
+def test_variances_by_iterations_err_by_a_share_of_the_noise(length_scale):
+    """Residuals r of 1e-6 of k* leave errors rᵀC⁻¹r of a tenth of the variance and the noise."""
+    X, X_new = (3.0 * torch.special.ndtr(normal(n, 2, seed=n)) for n in (700, 20))
+    y = normal(700, 1)
+    noise, kernel = torch.tensor([1e-6], dtype=F64), sk.RBF(length_scale)
+    exact, found = (
+        ExactPosterior(from_sklearn(kernel), torch.nn.Identity(), Gaussian(noise), X, Rows(y)),
+        IterativePosterior(from_sklearn(kernel), Gaussian(noise), X, Rows(y)),
+    )
+    with torch.no_grad():
+        var = exact.marginals(X_new).var + noise
+        for of_f in (found.marginals(X_new).var[0, :, 0], found.covariance(X_new)[0].diagonal()):
+            assert_close(of_f + noise, var[0, :, 0], rtol=3e-3, atol=0.0)
+
+
 def test_rows_beyond_block_size_give_the_same_model(sine):
     X, y = sine
     kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ def conjugate_gradients(
     precondition: Product | None = None,
     tol: float = 1e-6,
     max_iter: int = 1000,
+    most_energy: float = math.inf,
 ) -> Solved:
     """A⁻¹B for a symmetric positive definite A (Nocedal & Wright, algorithm 5.3).
 
@@ -50,6 +52,9 @@ def conjugate_gradients(
         A column ends where its residual is smaller, relative to B's.
     max_iter : int, default=1000
         Products at most.
+    most_energy : float, default=inf
+        A column does not end before rᵀM⁻¹r of its residual r is at most this. From X = 0 on, BᵀX is
+        less than BᵀA⁻¹B by rᵀA⁻¹r, which is no more than that where A − M is no less than 0.
 
     Examples
     --------
@@ -64,10 +69,13 @@ def conjugate_gradients(
     X = torch.zeros_like(B) if start is None else start.clone()
     R = B - product(X) if start is not None else B.clone()
     limit = tol * B.norm(dim=0)
-    open_ = R.norm(dim=0) > limit
     Z = precondition(R)
     D, ZR = Z.clone(), (Z * R).sum(0)
-    n_iter = 0
+
+    def is_far() -> Tensor:
+        return (R.norm(dim=0) > limit) | ZR.gt(most_energy)
+
+    open_, n_iter = is_far(), 0
     while bool(open_.any()) and n_iter < max_iter:
         AD = product(D)
         curvature = (D * AD).sum(0)
@@ -78,6 +86,6 @@ def conjugate_gradients(
         Z = precondition(R)
         last, ZR = ZR, (Z * R).sum(0)
         D = Z + torch.where(open_, ZR / last, 0.0) * D
-        open_ = open_ & (R.norm(dim=0) > limit)
+        open_ = open_ & is_far()
         n_iter += 1
-    return Solved(X, n_iter, bool((R.norm(dim=0) <= limit).all()))
+    return Solved(X, n_iter, not bool(is_far().any()))

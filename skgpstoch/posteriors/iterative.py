@@ -6,7 +6,8 @@ matrix-matrix Gaussian process inference with GPU acceleration", NeurIPS 2018),
 
     E f* = K*α,  α = C⁻¹y        cov f* = K** − K*C⁻¹K*ᵀ
 
-each column of the latter a system of its own. The error of a variance is quadratic in the residual.
+each column of the latter a system of its own. The error of a variance is rᵀC⁻¹r for the residual r:
+at most rᵀM⁻¹r, as C − M = K − LLᵀ is positive semi-definite, which conjugate gradients know.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .functions import Functions, prior_functions, updated_functions
 POSTERIOR_RANK = 500  # of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
 MOST_ITERATIONS = 5_000
+VARIANCE_ERROR = 1e-3  # of the noise, in a variance
 
 
 class IterativePosterior(Posterior):
@@ -91,7 +93,13 @@ class IterativePosterior(Posterior):
         return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
 
     @torch.no_grad()
-    def solve(self, B: Tensor, tol: float, precondition: Product | None = None) -> Tensor:
+    def solve(
+        self,
+        B: Tensor,
+        tol: float,
+        precondition: Product | None = None,
+        most_energy: float = math.inf,
+    ) -> Tensor:
         """Return C⁻¹B, (N, R); of many blocks the preconditioner should be made before them.
 
         Raises
@@ -105,6 +113,7 @@ class IterativePosterior(Posterior):
             precondition=precondition or LowRankInverse(self.factor, self.noise),
             tol=tol,
             max_iter=MOST_ITERATIONS,
+            most_energy=most_energy,
         )
         if not found.converged:
             raise NotPositiveDefiniteError(
@@ -113,6 +122,11 @@ class IterativePosterior(Posterior):
                 "small; raise the lower bound of a WhiteKernel."
             )
         return found.solution
+
+    def explaining(self, K_star: Tensor, inverse: Product) -> Tensor:
+        """Return C⁻¹K*ᵀ, (N, b), as exact as variances need it."""
+        most = VARIANCE_ERROR * float(self.likelihood.noise_variance.min())
+        return self.solve(K_star.mT, TOL_VARIANCE, inverse, most)
 
     @torch.no_grad()
     def scale_(self, factor: float) -> IterativePosterior:
@@ -140,7 +154,7 @@ class IterativePosterior(Posterior):
         for block in torch.arange(len(X), device=X.device).split(COLUMNS):
             K_star = self.cross(X[block])  # (b, N)
             mean[block] = K_star @ self.alpha
-            half = (K_star.mT * self.solve(K_star.mT, TOL_VARIANCE, inverse)).sum(0)
+            half = (K_star.mT * self.explaining(K_star, inverse)).sum(0)
             # The solution has no graph, and is half of the slope of k*C⁻¹k*ᵀ.
             explained = 2.0 * half - half.detach()
             var[block, 0] = (self.kernel.diag(self.network(X[block])) - explained).clamp_min(0.0)
@@ -151,7 +165,7 @@ class IterativePosterior(Posterior):
         inverse = LowRankInverse(self.factor, self.noise)
         parts = K_star.split(COLUMNS)
         # S has no graph, and its part of the slope is 0: the whole is stationary there.
-        S = torch.cat([self.solve(part.mT, TOL_VARIANCE, inverse) for part in parts], 1)
+        S = torch.cat([self.explaining(part, inverse) for part in parts], 1)
         KS = K_star @ S
         # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
         K = self.kernel(self.network(X)) - KS - KS.mT + S.mT @ self.product(S)

@@ -224,8 +224,9 @@ class VariationalRegressor(GeneralRegressor):
 
         It is that of Shi, Titsias and Mnih, appendix A (14), in which the values at the inducing
         points and the rest of f depend on each other: at least Titsias' bound for all the inducing
-        points, ordinary and orthogonal ones alike. It takes all pairs of rows: O(n²) time, but not
-        memory.
+        points, ordinary and orthogonal ones alike. Where orthogonal ones only have a mean
+        (posterior="odvgp" with whiten=False), it is that of the ordinary ones about this mean. It
+        takes all pairs of rows: O(n²) time, but not memory.
 
         Returns
         -------

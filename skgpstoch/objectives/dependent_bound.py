@@ -12,7 +12,7 @@ which is Titsias' bound (B3) and, with κ = 1/σ² and G = PᵀκP,
 for all of the features P, as if they were of one block. R is that of all pairs of rows: O(N²M)
 time, by blocks, so that no matrix of N² numbers is kept. It is for a Gaussian likelihood; rows have
 noise variances of their own in κ where errors are known. A row of weight w is w rows, with the same
-f⊥.
+f⊥. A shift of the mean makes q(f⊥) = N(shift, R), whose divergence from p(f⊥) is the penalty.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def quick_parameters(cls):
     own = QUICK_FINITE if cls in FINITE + NETWORKS else QUICK_SPARSE
     if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)
-    return {**own, "max_iter": 25, "random_state": 0}
+    return {**own, "max_iter": 10, "random_state": 0}
 
 
 def constructor(cls):

@@ -852,6 +852,7 @@ model.fit(X, y)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsys):
     command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(shared.__file__), str(tmp_path)]

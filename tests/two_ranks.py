@@ -343,9 +343,9 @@ def interrupted(folder):
         found.append(fit_mine(group, model(max_iter=50)).n_iter_)
     trains = at_step(20, lambda: tell(folder, "trains"), rank=0)
     presses = unittest.mock.patch.object(first_rank, "told", told_or_press(folder))
-    with group_at(folder, "alone") as group, few_are_many(N), on_interrupt("keep"):
-        with presses if group.rank else trains:
-            found.append(fit_mine(group, model(max_iter=100_000), 300).n_iter_)
+    act = presses if rank() else trains
+    with group_at(folder, "alone") as group, few_are_many(N), on_interrupt("keep"), act:
+        found.append(fit_mine(group, model(max_iter=100_000), 300).n_iter_)
     estimator, seconds = model(max_iter=100_000), time.monotonic()
     try:
         at_ninth, raises = at_step(9, press, rank=1), on_interrupt("raise")

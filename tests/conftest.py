@@ -83,6 +83,7 @@ QUICK_BASIS = {"n_subset": 50}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
+QUICK_DEEP = {"n_samples": 1, "n_predict_samples": 10}
 
 
 def quick_parameters(cls):
@@ -91,10 +92,11 @@ def quick_parameters(cls):
         return {"random_state": 0}
     if cls in BASIS:
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
-        return {**QUICK_BASIS, **fourier, "max_iter": 10, "random_state": 0}
+        return {**QUICK_BASIS, **fourier, "max_iter": 5, "random_state": 0}
     own = QUICK_FINITE if cls in FINITE + NETWORKS else QUICK_SPARSE
     if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)
+        own = own | (QUICK_DEEP if cls in DEEP else {})
     return {**own, "max_iter": 10, "random_state": 0}
 
 

@@ -7,7 +7,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, predict_to
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    GaussianProcessRegressor,
+    StackedDensityRegressor,
+    SVGPRegressor,
+    predict_to,
+)
 from skgpstoch.data import ParquetRows, SequenceRows
 
 pd = pytest.importorskip("pandas")
@@ -129,5 +135,24 @@ def test_what_needs_arrays_says_what_to_do(use):
 def test_a_target_must_be_named(path, model):
     with pytest.raises(ValueError, match="must have a y to fit to: name its column"):
         model.fit(ParquetRows(path))
-    with pytest.raises(TypeError, match="read files by"):
-        model.fit(str(path))
+    for names in (str(path), [str(path), str(path)], [path]):
+        with pytest.raises(TypeError, match="read files by"):
+            model.fit(names)
+
+
+STACK = StackedDensityRegressor([("one", MODEL)])
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [(GaussianProcessRegressor(), "fit"), (STACK, "fit"), (MODEL, "partial_fit")],
+    ids=["drop-in", "stack", "stream"],
+)
+def test_fits_that_take_no_source_say_so_and_ask_for_targets(model, method):
+    fit = getattr(clone(model), method)
+    with pytest.raises(TypeError, match="read in chunks, and is no array"):
+        fit(SequenceRows(X, Y))
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        fit(X)
+    with pytest.raises(TypeError, match="X"):
+        fit()

@@ -8,6 +8,10 @@ so on.
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
 
+Processes. A test that starts processes, which import all anew, is marked `processes`: CI runs it,
+the default run does not. Default solvers of small sparse models begin at the exact optimum of some
+rows, which takes half a second: give solver="natural" where that is not what is tested.
+
 Times. pytest prints the slowest tests (`--durations` in setup.cfg), and people judge them. No test
 fails by the clock, because machines differ and are busy.
 """

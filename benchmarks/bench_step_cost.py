@@ -26,10 +26,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch.data.rows import Data, Rows
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.minibatches import Permuted
-from skgpstoch.training.optimizers import make_optimizer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
 
@@ -50,21 +47,19 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
     return X, torch.sin(2 * X[:, :1]) + X[:, 1:2] * X[:, 2:3]
 
 
-def training_step(model: Any, X: Tensor, known: Rows, b: int, seed: int) -> Step:
-    """One step of the package's training loop, for an estimator and what is known of rows."""
-    generator = torch.Generator().manual_seed(seed)
-    plan = model._plan(Data(X.numpy(), known.y.numpy()), len(X), None)
-    objective = model._objective(X, known, plan, None, generator)
+def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
+    """One step of the package's training loop, as a fit of this estimator would begin it."""
+    run = model._prepare(model._recipe(), model._validate(X.numpy(), y.numpy(), True), None)
     trainer = Trainer(
-        objective,
-        make_optimizer(plan.solver, objective.param_groups(), model.learning_rate_init),
-        Permuted(X, known),
+        run.objective,
+        run.optimizer,
+        run.minibatches(),
         max_iter=100,
-        batch_size=b,
-        schedule=plan.schedule,
-        generator=generator,
+        batch_size=run.plan.batch_size,
+        schedule=run.plan.schedule,
+        generator=run.generator,
     )
-    return lambda rows: trainer.train_step(X.index_select(0, rows), known[rows])
+    return lambda rows: trainer.train_step(run.X.index_select(0, rows), run.rows[rows])
 
 
 def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:
@@ -74,12 +69,12 @@ def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:
         hidden_layer_sizes=(WIDTH, D),
         learning_rate_init=LEARNING_RATE,
         weight_decay=WEIGHT_DECAY,
-        noise="validation",
+        noise="validation",  # no step learns it
         noise_variance=NOISE,
+        batch_size=b,
+        random_state=seed,
     )
-    fold = torch.full((len(X),), -1, dtype=torch.int32)
-    fold[0] = 0  # validation rows exist, so no step learns the noise
-    return training_step(model, X, Rows(y, fold=fold), b, seed)
+    return training_step(model, X, y)
 
 
 def bare_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:

@@ -31,7 +31,6 @@ from bench_step_cost import Step, batches, make_data, medians, time_steps, train
 from torch import Tensor
 
 from skgpstoch import SolveGPRegressor, SVGPRegressor
-from skgpstoch.data.rows import Rows
 
 SOLVERS = ("collapsed", "natural", "adam")
 BAR, SOLVEGP_BAR = 0.6, 0.7
@@ -77,7 +76,8 @@ OPERATORS: dict[str, tuple[str, Callable[[list[list[int]]], float]]] = {
 # --- steps ----------------------------------------------------------------------------------------
 def our_step(model: Any, X: Tensor, y: Tensor, b: int, seed: int) -> Step:
     """One step of the package's training loop."""
-    return training_step(model, X, Rows(y), b, seed)  # no row is held out
+    model.set_params(batch_size=b, random_state=seed)
+    return training_step(model, X, y)
 
 
 def svgp(solver: str, M: int) -> SVGPRegressor:

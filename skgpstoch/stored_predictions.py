@@ -58,7 +58,7 @@ def predict_to(
     >>> from pathlib import Path
     >>> from skgpstoch import SVGPRegressor, predict_to
     >>> from skgpstoch.data import SequenceRows
-    >>> X = np.linspace(0.0, 6.0, 500)[:, None]
+    >>> X = np.linspace(0.0, 6.0, 100)[:, None]
     >>> model = SVGPRegressor(n_inducing=10, random_state=0).fit(X, np.sin(X[:, 0]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "predictions.parquet"

@@ -8,6 +8,10 @@ so on.
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
 
+Processes. A test that starts processes, which import all anew, is marked `processes`: CI runs it,
+the default run does not. Default solvers of small sparse models begin at the exact optimum of some
+rows, which takes half a second: give solver="natural" where that is not what is tested.
+
 Times. pytest prints the slowest tests (`--durations` in setup.cfg), and people judge them. No test
 fails by the clock, because machines differ and are busy.
 """
@@ -83,6 +87,7 @@ QUICK_BASIS = {"n_subset": 50}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
+QUICK_DEEP = {"n_samples": 1, "n_predict_samples": 10}
 
 
 def quick_parameters(cls):
@@ -91,11 +96,12 @@ def quick_parameters(cls):
         return {"random_state": 0}
     if cls in BASIS:
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
-        return {**QUICK_BASIS, **fourier, "max_iter": 10, "random_state": 0}
+        return {**QUICK_BASIS, **fourier, "max_iter": 5, "random_state": 0}
     own = QUICK_FINITE if cls in FINITE + NETWORKS else QUICK_SPARSE
     if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)
-    return {**own, "max_iter": 25, "random_state": 0}
+        own = own | (QUICK_DEEP if cls in DEEP else {})
+    return {**own, "max_iter": 10, "random_state": 0}
 
 
 def constructor(cls):

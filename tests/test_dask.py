@@ -29,8 +29,6 @@ from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
 from skgpstoch.estimators import group_fit  # noqa: E402
 from skgpstoch.training.checkpoint import CheckpointOfGroup  # noqa: E402
 
-pytestmark = pytest.mark.dask
-
 TIMEOUT = 10.0
 SECONDS = 60.0
 """Until a fit counts as hanging."""
@@ -141,6 +139,7 @@ def by_threads(estimator, *shares):
 # ---- the same model ----------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_model_is_that_of_ranks_with_these_rows_and_needs_no_cluster(client):
     estimator = model()
     fitted = in_time(fit, estimator, chunked(X, *SIXTHS), chunked(Y, 600), timeout=TIMEOUT)
@@ -178,6 +177,7 @@ def check_nothing_is_left(client):
     )
 
 
+@pytest.mark.processes
 def test_frames_weights_and_few_rows_are_fitted_as_on_one_machine(client):
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=Y, w=W)[:FEW]
     rows = dd.from_pandas(frame, npartitions=3, sort=False)
@@ -197,6 +197,7 @@ def test_frames_weights_and_few_rows_are_fitted_as_on_one_machine(client):
     assert_allclose(interval, fitted.predict_interval(frame[["a", "b"]], coverage=0.5), rtol=1e-7)
 
 
+@pytest.mark.processes
 def test_labels_and_probabilities_of_classes_and_partitions_without_rows(client):
     labels = np.where(Y[:90] > 0, "up", "down")
     there = chunked(X[:90], 0, 60, 30), chunked(labels, 90)
@@ -207,6 +208,7 @@ def test_labels_and_probabilities_of_classes_and_partitions_without_rows(client)
     assert_array_equal(predict(fitted, there[0]).compute(), fitted.predict(X[:90]))
 
 
+@pytest.mark.processes
 def test_two_fits_at_once_queue(client):
     """Both have all workers; the second one waits for the first."""
     there = chunked(X, *SIXTHS), chunked(Y, *SIXTHS)
@@ -228,6 +230,7 @@ def test_two_fits_at_once_queue(client):
 # ---- lost workers ------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_fit_resumes_when_a_worker_is_killed(client, folder, rank):
     client.wait_for_workers(2, timeout=SECONDS)
@@ -243,6 +246,7 @@ def test_fit_resumes_when_a_worker_is_killed(client, folder, rank):
     assert_allclose(fitted.predict(X), undisturbed.predict(X), atol=0.02)
 
 
+@pytest.mark.processes
 def test_without_restarts_a_killed_worker_is_an_error_with_a_name(client, folder):
     client.wait_for_workers(2, timeout=SECONDS)
     (folder / "victim").write_text("0")
@@ -252,6 +256,7 @@ def test_without_restarts_a_killed_worker_is_an_error_with_a_name(client, folder
     client.wait_for_workers(2, timeout=SECONDS)
 
 
+@pytest.mark.processes
 def test_ranks_end_soon_after_an_interrupt_of_the_caller(client, monkeypatch):
     """Dask leaves tasks alone that run."""
 
@@ -282,6 +287,7 @@ def wait_until(is_so):
 # ---- what cannot be ----------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_errors_of_ranks_are_raised_here(client):
     there = chunked(X, 300, 300), chunked(np.where(Y > 1, np.nan, Y), 600)
     with pytest.raises(ValueError, match="Input y contains NaN"):
@@ -296,6 +302,7 @@ A = da.zeros((10, 2), chunks=(5, 2))
 B = da.zeros(10, chunks=5)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
@@ -317,6 +324,7 @@ def test_what_cannot_be_fitted_is_refused_with_reasons(client, arguments, option
         in_time(fit, *arguments, client=client, **options)
 
 
+@pytest.mark.processes
 def test_batch_normalisation_and_no_client_are_refused(client):
     estimator = SCGDGaussianProcessRegressor(feature_map=with_batch_norm())
     with pytest.raises(ValueError, match="feature_map has batch normalisation"):

@@ -72,7 +72,7 @@ def run(objective, seconds=None, max_iter=25, **options):
     objective.optimizer = make_optimizer("adam", objective.param_groups(), 0.1)
     deadline = None
     if seconds is not None:
-        deadline = Deadline(objective.clock() + seconds, objective.clock)
+        deadline = Deadline(objective.clock() + seconds, objective.clock, objective.clock)
     X = torch.zeros(N_ROWS, 1)
     return train(
         objective,
@@ -253,6 +253,13 @@ def test_what_was_cut_is_said_in_full():
         "max_time allowed only 120 of 900 steps and 3 of 8 networks and a part of the closing "
         "pass: more time gives better predictions."
     )
+    busy = Budget(430, 6116, 8, 8, "full", False, 0.4, 4).shortage
+    assert busy.startswith("max_time allowed only 430 of 6116 steps: ")
+    assert "had a core for 40% of its time" in busy
+    assert "torch had 4 threads" in busy
+    assert "torch.set_num_threads(1)" in busy
+    assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
+    assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
     said = Budget(900, 900, 2, 2, "none", False).shortage
     assert said.startswith("max_time allowed only nothing of the closing pass: ")
 
@@ -288,14 +295,18 @@ def table(n=120):
     return X, np.sin(X[:, 0]) + 0.1 * X[:, 1]
 
 
-def fit_by(model, seconds, tick, n=120):
-    """Fit by a clock that goes on by `tick` whenever it is looked at."""
-    times = itertools.count()
-    clock = lambda: tick * next(times)  # noqa: E731
+def fit_by(model, seconds, tick, n=120, core_share=1.0):
+    """Fit by a clock that goes on by `tick` whenever it is looked at; one with a core does less."""
+    times, clock = itertools.count(), Clock()
+
+    def look():
+        clock.now = tick * next(times)
+        return clock.now
+
+    deadline = Deadline(seconds, look, lambda: core_share * clock.now)
     X, y = table(n)
     data = model._validate(X, y > 0 if is_classifier(model) else y, True)
-    recipe = dataclasses.replace(model._recipe(), deadline=Deadline(seconds, clock))
-    model._fit(recipe, data)
+    model._fit(dataclasses.replace(model._recipe(), deadline=deadline), data)
     model._diagnosis.warn()  # as `fit` does at its end
     return model
 
@@ -317,6 +328,15 @@ def test_what_was_cut_is_said_and_recorded(cls):
         again = fit_by(cls(**SMALL), 0.9, tick=0.1)
     X, _ = table()
     assert_array_equal(model.predict(X), again.predict(X))
+
+
+@pytest.mark.parametrize(("share", "is_busy"), [(0.25, True), (0.95, False)])
+def test_other_programs_on_the_cores_are_told_of(share, is_busy):
+    model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=1)
+    with pytest.warns(ConvergenceWarning, match="max_time allowed only") as caught:
+        fit_by(model, 0.9, tick=0.1, core_share=share)
+    assert ("training had a core for 25% of its time" in str(caught[0].message)) == is_busy
+    assert_allclose(model.budget_["core_share"], share, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("seconds", "is_hurried"), [(0.9, True), (1e6, False)])

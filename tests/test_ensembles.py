@@ -31,7 +31,7 @@ from skgpstoch.ensembles.stacking import stacking_weights
 
 
 def sparse(**params):
-    return SVGPRegressor(n_inducing=10, max_iter=2, random_state=0, **params)
+    return SVGPRegressor(n_inducing=10, solver="natural", max_iter=10, random_state=0, **params)
 
 
 def stack(**params):

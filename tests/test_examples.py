@@ -1,7 +1,7 @@
 """The gallery runs as a user runs it: a script in a process of its own, without a warning.
 
-So does the code of pages that readers are told to run. The quick start is in the default run; the
-others are slow, and run with the documentation.
+So does the code of pages that readers are told to run. The quick start runs in CI; the others are
+slow, and run with the documentation.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ def test_direct_loss_minimisation_gains_density_and_calibration(script, gain, tm
     assert off["DLM"] < 0.5 * off["ELBO"]
 
 
+@pytest.mark.processes
 @needs_flights
 def test_quickstart_keeps_up_with_ridge_and_draws_two_pictures(tmp_path):
     output = run(QUICKSTART, "--quick", "--output-dir", "pictures", cwd=tmp_path)

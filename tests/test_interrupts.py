@@ -208,6 +208,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.processes
 def test_real_signals():
     """At a terminal a loop ends at the second; without one at the first."""
     keyboard, terminal = pytest.importorskip("pty").openpty()

@@ -1,5 +1,7 @@
 """Rows of categories whose levels training rows did not have."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,8 @@ from skgpstoch.data.tables import TableEncoder
 from skgpstoch.data.unknown_levels import STAND_INS
 from skgpstoch.distributions.joined import JoinedLaw
 from skgpstoch.distributions.normal import NormalLaw
+from skgpstoch.ensembles import automatic_regressor
+from skgpstoch.ensembles.process import ExactProcessRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Column 'g' of X has levels")
 
@@ -26,6 +30,15 @@ def table(n_levels, n_rows=120, effect=1.0, n_new=75, seed=0):
     y = np.sin(x) + effects[level] + 0.1 * rng.normal(size=len(level))
     X = pd.DataFrame({"x": x, "g": [f"level {i}" for i in level]})
     return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_kernel():
+    """What is told of new levels does not depend on the kernel of a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        of_one = functools.partial(ExactProcessRegressor, kernels=["matern"])
+        patch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
+        yield
 
 
 @pytest.fixture(scope="module")

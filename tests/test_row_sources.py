@@ -224,6 +224,22 @@ def test_sorted_rows_are_warned_of(kind, tmp_path):
         scan(SequenceRows(X, rng.standard_cauchy(4000), chunk_rows=50, buffer_rows=400), 5, 0)
 
 
+def test_rows_that_are_sorted_a_little_need_a_larger_buffer():
+    """Of y's variance a buffer's rows explain 12 %, but 4 % where they are half of all."""
+    rng = np.random.default_rng(0)
+    trend = np.linspace(-(3.0**0.5), 3.0**0.5, 4000)
+    y = 0.15**0.5 * trend + 0.85**0.5 * rng.normal(size=4000)
+
+    def chunks():
+        yield from ((y[i : i + 100, None], y[i : i + 100]) for i in range(0, 4000, 100))
+
+    with pytest.warns(UserWarning, match="Rows seem to be sorted"):
+        scan(ChunkRows(chunks, buffer_rows=400), 5, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scan(ChunkRows(chunks, buffer_rows=2000), 5, 0)
+
+
 # ---- tables ------------------------------------------------------------------------------------
 
 

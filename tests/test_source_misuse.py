@@ -2,11 +2,18 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, predict_to
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    GaussianProcessRegressor,
+    StackedDensityRegressor,
+    SVGPRegressor,
+    predict_to,
+)
 from skgpstoch.data import ParquetRows, SequenceRows
 
 pd = pytest.importorskip("pandas")
@@ -14,7 +21,9 @@ pytest.importorskip("pyarrow")
 
 X = np.random.default_rng(0).normal(size=(300, 2))
 Y = X[:, 0] + 0.1 * X[:, 1]
-MODEL = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0)
+MODEL = SVGPRegressor(n_inducing=10, solver="natural", max_iter=1, random_state=0)
+FEW = 80
+"""Rows to which the default fits processes alone."""
 
 
 @pytest.fixture
@@ -31,7 +40,7 @@ def test_rows_are_not_written_over_the_file_that_they_are_read_from(path, linked
         target = path.with_name("link.parquet")
         target.symlink_to(path)
     rows = ParquetRows(path, "y")
-    model = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0).fit(rows)
+    model = clone(MODEL).fit(rows)
     with pytest.raises(ValueError, match="another file"):
         predict_to(model, rows, target)
     with pytest.raises(ValueError, match="another file"):
@@ -59,7 +68,7 @@ def test_where_nothing_can_be_written_is_seen_first(path):
 
 def test_new_rows_are_transformed_as_those_of_the_fit(path):
     rows = ParquetRows(path, "y", transform=StandardScaler())
-    model = SVGPRegressor(n_inducing=10, random_state=0).fit(rows)
+    model = clone(MODEL).fit(rows)
     new = path.with_name("new.parquet")
     pd.DataFrame({"a": X[:50, 0] + 1.0, "b": X[:50, 1], "y": Y[:50]}).to_parquet(new)
     out = path.with_name("out.parquet")
@@ -77,7 +86,7 @@ def test_new_rows_are_transformed_as_those_of_the_fit(path):
 
 
 def test_predictions_are_for_columns_by_name(path):
-    model = SVGPRegressor(n_inducing=10, random_state=0).fit(ParquetRows(path, "y"))
+    model = clone(MODEL).fit(ParquetRows(path, "y"))
     other, out = path.with_name("other.parquet"), path.with_name("out.parquet")
     pd.DataFrame({"b": X[:, 1], "a": X[:, 0]}).to_parquet(other)
     predict_to(model, ParquetRows(other), out)
@@ -89,8 +98,8 @@ def test_predictions_are_for_columns_by_name(path):
 
 def test_defaults_predict_for_frames_by_name(path):
     frame = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "y": Y})
-    frame.to_parquet(path)
-    model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(ParquetRows(path, "y"))
+    frame[:FEW].to_parquet(path)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(ParquetRows(path, "y"))
     other, out = path.with_name("other.parquet"), path.with_name("out.parquet")
     frame[["c", "a"]].to_parquet(other)
     predict_to(model, ParquetRows(other), out)
@@ -99,7 +108,8 @@ def test_defaults_predict_for_frames_by_name(path):
 
 
 def test_defaults_know_the_names_of_stored_columns(path):
-    model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(ParquetRows(path, "y"))
+    pd.read_parquet(path)[:FEW].to_parquet(path)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(ParquetRows(path, "y"))
     assert list(model.feature_names_in_) == ["a", "b"]
     with pytest.raises(ValueError, match="feature names"):
         model.predict(pd.DataFrame(X[:, ::-1], columns=["b", "a"]))
@@ -116,7 +126,7 @@ def test_defaults_know_the_names_of_stored_columns(path):
 )
 def test_what_needs_arrays_says_what_to_do(use):
     rows = SequenceRows(X, Y)
-    model = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0).fit(X, Y)
+    model = clone(MODEL).fit(X, Y)
     with pytest.raises(TypeError, match="predict_to"):
         use(rows, model)
 
@@ -125,5 +135,24 @@ def test_what_needs_arrays_says_what_to_do(use):
 def test_a_target_must_be_named(path, model):
     with pytest.raises(ValueError, match="must have a y to fit to: name its column"):
         model.fit(ParquetRows(path))
-    with pytest.raises(TypeError, match="read files by"):
-        model.fit(str(path))
+    for names in (str(path), [str(path), str(path)], [path]):
+        with pytest.raises(TypeError, match="read files by"):
+            model.fit(names)
+
+
+STACK = StackedDensityRegressor([("one", MODEL)])
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [(GaussianProcessRegressor(), "fit"), (STACK, "fit"), (MODEL, "partial_fit")],
+    ids=["drop-in", "stack", "stream"],
+)
+def test_fits_that_take_no_source_say_so_and_ask_for_targets(model, method):
+    fit = getattr(clone(model), method)
+    with pytest.raises(TypeError, match="read in chunks, and is no array"):
+        fit(SequenceRows(X, Y))
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        fit(X)
+    with pytest.raises(TypeError, match="X"):
+        fit()

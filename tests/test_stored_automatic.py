@@ -58,12 +58,20 @@ def few_are_many(monkeypatch):
     monkeypatch.setattr(group_fit, "MERGED_ROWS", 700)
 
 
-def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, tmp_path):
+@pytest.fixture
+def small_networks(monkeypatch):
+    small = {"n_estimators": 2, "max_iter": 12, "hidden_layer_sizes": (32,)}
+    for module in (automatic_regressor, automatic_classifier):
+        of_networks = functools.partial(module.of_networks, **small)
+        monkeypatch.setattr(module, "of_networks", of_networks)
+
+
+def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, small_networks, tmp_path):
     frame, f, y = table
     pytest.importorskip("pyarrow")
     frame.assign(y=np.exp(y)).to_parquet(tmp_path / "rows.parquet", row_group_size=400)
     rows = ParquetRows(tmp_path / "rows.parquet", target="y")
-    model = AutoGaussianProcessRegressor(max_time=1.5, target_transform="log", random_state=0)
+    model = AutoGaussianProcessRegressor(target_transform="log", random_state=0)
     model.fit(rows)
     assert list(model.estimators_) == ["networks"]
     assert model.feature_names_in_.tolist() == ["a", "b", "place"]
@@ -114,12 +122,12 @@ def test_levels_are_told_by_the_sample_if_time_is_short(few_are_many):
     assert abs(np.corrcoef(own[sample], y[sample])[0, 1]) < 0.2
 
 
-def test_classes_that_the_sample_has_not(table, few_are_many):
+def test_classes_that_the_sample_has_not(table, few_are_many, small_networks):
     frame, f, _ = table
     labels = np.where(f > 0.5, "high", "low").astype(object)
     hidden = np.setdiff1d(np.arange(N), sampled_numbers(700))[:3]
     labels[hidden] = "rare"
-    model = AutoGaussianProcessClassifier(max_time=1.5, random_state=0)
+    model = AutoGaussianProcessClassifier(random_state=0)
     model.fit(SequenceRows(frame, labels, chunk_rows=300))
     assert model.classes_.tolist() == ["high", "low", "rare"]
     assert model.predict_proba(frame).shape == (N, 3)
@@ -162,13 +170,13 @@ def test_targets_are_in_the_rows(rows, y, message, table):
 # ---- columns of all rows -------------------------------------------------------------------------
 
 
-def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many):
+def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many, small_networks):
     frame, _, y = table
     hidden = np.setdiff1d(np.arange(N), sampled_numbers(700))[:3]
     frame = frame.assign(place=frame["place"].astype(object))
     frame.loc[hidden, "place"] = "far away"
     frame.loc[hidden[0], "a"] = np.nan
-    model = AutoGaussianProcessRegressor(max_time=1.5, random_state=0)
+    model = AutoGaussianProcessRegressor(random_state=0)
     model.fit(SequenceRows(frame, y, chunk_rows=300))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of a level that training rows had not

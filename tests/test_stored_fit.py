@@ -171,7 +171,9 @@ def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
     "model",
     [
         SVGPClassifier(n_inducing=20, solver="natural", max_iter=3, random_state=0),
-        DeepKernelEnsembleClassifier(n_estimators=2, max_iter=5, random_state=0),
+        DeepKernelEnsembleClassifier(
+            hidden_layer_sizes=(16,), n_estimators=2, max_iter=5, random_state=0
+        ),
     ],
     ids=["svgp", "networks"],
 )
@@ -187,8 +189,9 @@ def test_classifiers_know_all_classes(model, table):
 def test_few_rows_are_fitted_as_arrays_are(table):
     X, y = table
     rows = SequenceRows(X[:200], y[:200], chunk_rows=30)
-    model = SVGPRegressor(n_inducing=20, random_state=0).fit(rows)
-    whole = SVGPRegressor(n_inducing=20, random_state=0).fit(X[:200], y[:200])
+    params = {"n_inducing": 20, "solver": "natural", "max_iter": 5, "random_state": 0}
+    model = SVGPRegressor(**params).fit(rows)
+    whole = SVGPRegressor(**params).fit(X[:200], y[:200])
     assert_allclose(model.predict(X[:200]), whole.predict(X[:200]), atol=1e-6)
 
 

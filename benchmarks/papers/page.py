@@ -12,6 +12,7 @@ from .tables import DEVIATION, HERE, Cell, Table, Verdict, read
 PAGE = HERE.parents[1] / "doc" / "papers_reproduced.rst"
 EXPLANATIONS = HERE / "misses.csv"  # paper, table, where (COLUMN=A,B or nothing), why
 VERDICTS = get_args(Verdict)
+Tables = list[tuple[Table, list[tuple[Cell, Cell | None]]]]
 OPENING = """\
 .. This page is written by ``python -m benchmarks.papers page``: change that, not this.
 
@@ -41,54 +42,58 @@ def write_page() -> None:
 
 def page() -> Iterator[str]:
     """The lines of the page: a line a paper, then all cells."""
+    papers = [(paper, _read(paper)) for paper in PAPERS.values()]
     yield OPENING
     yield from list_table(
         ["paper, table", "measure", "cells", *VERDICTS],
-        [line for paper in PAPERS.values() for line in _summary(paper)],
+        [line for paper, tables in papers for line in _summary(paper, tables)],
     )
-    for paper in PAPERS.values():
-        yield from _in_full(paper)
+    for paper, tables in papers:
+        yield from _in_full(paper, tables)
 
 
-def _summary(paper: Paper) -> Iterator[list[str]]:
+def _read(paper: Paper) -> Tables:
+    """Each table, and its cells as they are printed, each with what was measured here."""
+    found = []
     for table in paper.tables.values():
+        measured = table.measured()
+        found.append((table, [(c, measured.get(table.key(c))) for c in table.published()]))
+    return found
+
+
+def _summary(paper: Paper, tables: Tables) -> Iterator[list[str]]:
+    for table, cells in tables:
         for measure in table.measures:
-            cells = [cell for cell in table.published() if _has(table, cell, measure)]
-            verdicts = [_verdict(table, cell, measure) for cell in cells]
+            verdicts = [
+                table.verdict(printed, here, measure)
+                for printed, here in cells
+                if printed[measure] or (here or {}).get(measure)
+            ]
             found = Counter(verdicts)
             counts = [str(found[name]) for name in VERDICTS]
             title = f"{paper.citation.split(',')[0]}, {table.title}"
             yield [title, measure, str(len(verdicts)), *counts]
 
 
-def _has(table: Table, cell: Cell, measure: str) -> bool:
-    """Whether a cell has a measure, printed or measured here."""
-    return bool(cell[measure] or table.measured().get(table.key(cell), {}).get(measure))
-
-
-def _in_full(paper: Paper) -> Iterator[str]:
+def _in_full(paper: Paper, tables: Tables) -> Iterator[str]:
     yield from ("", paper.citation.replace("*", ""), "-" * len(paper.citation))
-    for table in paper.tables.values():
+    for table, cells in tables:
         yield from ("", f"**{table.title}.** {table.settings}", "")
         figures = [f"{m}, {whose}" for m in table.measures for whose in ("here", "printed")]
         columns = [*table.key_columns, *figures, "verdict"]
-        yield from list_table(columns, [_line(table, cell) for cell in table.published()])
+        yield from list_table(columns, [_line(table, *cell) for cell in cells])
         yield from (f"- {line}" for line in _notes(table))
 
 
-def _line(table: Table, cell: Cell) -> list[str]:
-    measured, figures = table.measured().get(table.key(cell)), []
+def _line(table: Table, printed: Cell, here: Cell | None) -> list[str]:
+    figures = []
     for measure in table.measures:
-        here = measured.get(measure) if measured else None
-        figures.append(f"{float(here):.3f}" if here else "")
-        spread = cell[measure + DEVIATION]
-        figures.append(cell[measure] + (f" ± {spread}" if spread else ""))
-    verdicts = [_verdict(table, cell, measure) for measure in table.measures if cell[measure]]
-    return [*table.key(cell), *figures, ", ".join(dict.fromkeys(verdicts))]
-
-
-def _verdict(table: Table, cell: Cell, measure: str) -> str:
-    return table.verdict(cell, table.measured().get(table.key(cell)), measure)
+        figure = (here or {}).get(measure)
+        figures.append(f"{float(figure):.3f}" if figure else "")
+        spread = printed[measure + DEVIATION]
+        figures.append(printed[measure] + (f" ± {spread}" if spread else ""))
+    verdicts = [table.verdict(printed, here, m) for m in table.measures if printed[m]]
+    return [*table.key(printed), *figures, ", ".join(dict.fromkeys(verdicts))]
 
 
 def _notes(table: Table) -> Iterator[str]:

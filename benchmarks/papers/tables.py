@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ class Table:
         """What a cell is of: the columns that are no measure of the published table."""
         return tuple(cell[column] for column in self.key_columns)
 
-    @property
+    @cached_property
     def key_columns(self) -> list[str]:
         with self.published_path.open(newline="") as file:
             columns = next(csv.reader(file))

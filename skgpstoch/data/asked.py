@@ -8,6 +8,9 @@ from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
 
+from .row_source import check_no_source
+
+FITS = ("fit", "partial_fit")
 ADVICE = {
     "exposure": "Regressors with likelihood='poisson' predict counts of an exposure.",
     "y_std": "Regressors with likelihood='gaussian', as SVGPRegressor, take the errors of rows.",
@@ -36,12 +39,20 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
 
 
 def with_names_checked(method: Callable) -> Callable:
-    """Let a method's errors name the class that users know, not the one that defines it."""
+    """Let a method's errors name the class that users know, not the one that defines it.
+
+    Without targets, which it needs, a fit says what scikit-learn's estimators do of None.
+    """
+    target = signature(method).parameters.get("y")
+    needs_target = method.__name__ in FITS and target is not None and target.default is target.empty
 
     @functools.wraps(method)
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             check_names(estimator, method, kwargs)
+        if needs_target and len(args) < 2 and kwargs.get("y") is None:
+            check_no_source(args[0] if args else kwargs.get("X"))
+            kwargs["y"] = None
         return method(estimator, *args, **kwargs)
 
     return checked

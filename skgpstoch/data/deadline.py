@@ -23,10 +23,13 @@ class Deadline(NamedTuple):
         When, by the clock.
     clock : callable, default=time.monotonic
         What tells the time, in seconds.
+    core_clock : callable, default=time.thread_time
+        The same, but it stands still while this thread has no core, or waits.
     """
 
     end: float
     clock: Clock = time.monotonic
+    core_clock: Clock = time.thread_time
 
     def left(self) -> float:
         """Return the seconds that are left; less than 0 if it has passed."""
@@ -57,12 +60,13 @@ class Allowance:
     deadline: Deadline
     spent: float = 0.0
     granted: float | None = None  # seconds, from the first look on
+    core_start: float = 0.0  # the core clock at the first look
 
     def used(self) -> float:
         """Return the seconds that have passed; none at the first look."""
         left = self.deadline.left()
         if self.granted is None:
-            self.granted = left
+            self.granted, self.core_start = left, self.deadline.core_clock()
         return self.spent + self.granted - left
 
     def share(self) -> float:
@@ -70,3 +74,8 @@ class Allowance:
         used = self.used()
         assert self.granted is not None
         return used / self.granted if self.granted > 0.0 else 1.0
+
+    def core_share(self) -> float:
+        """Return the share of the seconds since the first look that this thread had a core for."""
+        seconds = self.used() - self.spent
+        return (self.deadline.core_clock() - self.core_start) / seconds if seconds > 0.0 else 1.0

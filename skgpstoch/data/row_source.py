@@ -268,13 +268,20 @@ class RowSource(ABC):
 
 
 def is_source(X: Any) -> bool:
-    """Tell whether X is a source of rows; the name of a file is a TypeError."""
-    if isinstance(X, str | Path):
+    """Tell whether X is a source of rows; names of files are a TypeError."""
+    names = X if isinstance(X, list | tuple) else [X]
+    if names and all(isinstance(name, str | Path) for name in names):
         raise TypeError(
-            f"X must be an array, a frame or a source of rows, got {X!r}: read files by "
+            f"X must be an array, a frame or a source of rows, got {X!r:.200}: read files by "
             "skgpstoch.data.ParquetRows(paths, target=...)."
         )
     return isinstance(X, RowSource)
+
+
+def check_no_source(X: Any) -> None:
+    """Raise a TypeError if X is a source of rows, where an array is asked for."""
+    if isinstance(X, RowSource):
+        np.asarray(X)
 
 
 def positive(value: Any, name: str) -> int:

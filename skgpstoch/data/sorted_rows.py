@@ -142,7 +142,8 @@ def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:
     explained = (blocks.explained() - chance) / (1.0 - chance)
     held = source.buffer_rows / n_rows  # share of the rows
     in_buffer = 1.0 if source.n_units is None else held * source.n_units
-    if explained * (1.0 - held) <= MOST_EXPLAINED * max(in_buffer, 1.0):
+    # Of sorted rows, the mean of those in the buffer moves through 1 − held of y's range.
+    if explained * (1.0 - held) ** 2 <= MOST_EXPLAINED * max(in_buffer, 1.0):
         return
     warn(
         f"Rows seem to be sorted: which of {n_chunks} chunks a row is in explains "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.deadline import Clock, Deadline
+from ..data.devices import is_host
 from ..data.reduce import current
 from ..data.rows import Rows
 from ..objectives.base import Objective
@@ -194,4 +195,7 @@ def budget_of(run: Run, history: History) -> Budget | None:
     n_members, closing = run.plan.folds.n_folds, run.objective.closing
     is_cut = history.status == "deadline" or n_members < run.all_members or closing != FULL
     done, wanted = history.n_steps, n_steps(run)
-    return Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
+    budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
+    if run.shared is not None or not is_host(run.X.device):
+        return budget  # whose thread also waits for other ranks, for rows or for a device
+    return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())

@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 LEAST_SHARE = 1 / 3  # of the steps that each network makes, or there are fewer networks
 
+BUSY = 0.7
+"""Share of its time with a core, below which training competes with other programs. *Measured* on
+four cores: .13 with four threads, and .33 with one, beside eight jobs."""
+
 
 def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
     """Return how many members predict best if there is time for so many steps of all of them.
@@ -34,6 +38,10 @@ class Budget(NamedTuple):
         How thorough the closing pass was; "none": last layers are as training left them.
     is_enough : bool
         Whether nothing was cut.
+    core_share : float, default=1.0
+        Share of the seconds of training that its thread had a core for; others have the rest.
+    n_threads : int, default=1
+        Of torch, in the fit.
     """
 
     n_steps: int
@@ -42,6 +50,8 @@ class Budget(NamedTuple):
     all_estimators: int
     closing_pass: str
     is_enough: bool
+    core_share: float = 1.0
+    n_threads: int = 1
 
     @property
     def shortage(self) -> str:
@@ -54,4 +64,20 @@ class Budget(NamedTuple):
         if self.closing_pass != "full":
             some = {"short": "a part", "none": "nothing"}[self.closing_pass]
             cut.append(f"{some} of the closing pass")
-        return f"max_time allowed only {' and '.join(cut)}: more time gives better predictions."
+        allowed = f"max_time allowed only {' and '.join(cut)}: more time gives better predictions."
+        return f"{allowed} {self.rivalry}" if self.core_share < BUSY else allowed
+
+    @property
+    def rivalry(self) -> str:
+        """What a user should know of other programs on the same cores."""
+        said = (
+            "The machine was busy with other programs as well: training had a core for "
+            f"{self.core_share:.0%} of its time."
+        )
+        if self.n_threads == 1:
+            return said
+        fewer = max(1, int(self.core_share * self.n_threads))
+        return (
+            f"{said} torch had {self.n_threads} threads, which then wait for each other: call "
+            f"torch.set_num_threads({fewer}) before the fit, or set OMP_NUM_THREADS={fewer}."
+        )

@@ -22,6 +22,7 @@ class History:
     n_rollbacks: int = 0
     n_steps: int = 0  # when it has ended
     status: str = "running"
+    core_share: float = 1.0  # of the seconds of a run with a deadline, those with a core
 
     @property
     def n_iter(self) -> int:

@@ -514,6 +514,8 @@ def train(
             raise
         trainer.interrupt()
     trainer.history.n_steps = trainer.step
+    if allowance is not None:
+        trainer.history.core_share = allowance.core_share()
     trainer.choose()
     if checkpoint is not None and trainer.history.status != "interrupted":
         checkpoint.remove()

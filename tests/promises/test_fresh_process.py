@@ -120,6 +120,7 @@ for name, model in models.items():
     measure(name, lambda: model.fit(X, target).log_predictive_density(X, target))
 """
 
+pytestmark = pytest.mark.processes
 BETWEEN = "measured from here"
 LINUX = sys.platform.startswith("linux")
 

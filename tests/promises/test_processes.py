@@ -28,6 +28,8 @@ from skgpstoch import (
 )
 from skgpstoch.metrics import make_coverage_scorer, neg_log_predictive_density_scorer
 
+pytestmark = pytest.mark.processes
+
 
 def test_other_processes_get_the_same_bits(quick_finite, sine):
     X, y = sine

@@ -492,7 +492,7 @@ def test_ctrl_c_in_a_batch(quick, sine, batch, early_stopping):
     """Two batches make an epoch; in the first of them there is no iterate but the initial one."""
     X, y = sine
     module = Hooked(in_training(throw(KeyboardInterrupt()), batch))
-    model = quick(feature_map=module, early_stopping=early_stopping, batch_size=100)
+    model = quick(feature_map=module, early_stopping=early_stopping, batch_size=100, max_iter=25)
     interrupted(model.fit, X, y, r"interrupted after \d+ of 25 epochs")
     passes = 4 if isinstance(model, MinimaxGaussianProcessRegressor) else 2  # of each epoch
     assert model.n_iter_ == batch // passes
@@ -509,7 +509,7 @@ def test_ctrl_c_in_an_evaluation(quick, sine):
             count[0] += 1
             raise KeyboardInterrupt
 
-    model = quick(feature_map=Hooked(hook))
+    model = quick(feature_map=Hooked(hook), max_iter=25)
     interrupted(model.fit, X, y)
     assert 0 < model.n_iter_ < 25
     assert_usable(model, X, y)
@@ -704,7 +704,7 @@ def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     """An interrupted fit gives a usable model, and the next call takes up its training."""
     reference = quick(feature_map=Hooked(lambda *_: None)).fit(*sine)
     model = quick(
-        feature_map=Hooked(in_training(throw(KeyboardInterrupt()), 20)), checkpoint_dir=tmp_path
+        feature_map=Hooked(in_training(throw(KeyboardInterrupt()), 8)), checkpoint_dir=tmp_path
     )
     interrupted(model.fit, *sine)
     assert_usable(model, *sine)
@@ -852,6 +852,7 @@ model.fit(X, y)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsys):
     command = [sys.executable, "-u", "-c", SCRIPT, os.path.dirname(shared.__file__), str(tmp_path)]

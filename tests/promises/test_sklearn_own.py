@@ -13,10 +13,13 @@ import skgpstoch
 
 SKLEARN = Path(sklearn.__file__).parent
 # What scikit-learn's tests look at changes from version to version; the promise is of this one.
-pytestmark = pytest.mark.skipif(
-    not sklearn.__version__.startswith("1.9."),
-    reason=f"the drop-in follows scikit-learn 1.9's tests; this is {sklearn.__version__}",
-)
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(
+        not sklearn.__version__.startswith("1.9."),
+        reason=f"the drop-in follows scikit-learn 1.9's tests; this is {sklearn.__version__}",
+    ),
+]
 
 
 def ours(text, name):

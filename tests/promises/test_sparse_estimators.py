@@ -850,7 +850,7 @@ def test_exposures_in_streams(quick_sparse, counts):
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 def test_extreme_counts(quick_sparse, sine, y, solver):
     X, _ = sine
-    model = quick_sparse(likelihood="poisson", solver=solver)
+    model = quick_sparse(likelihood="poisson", solver=solver, max_iter=25)
     still_improves = pytest.warns(ConvergenceWarning, match="while it was improving")
     with still_improves if y.any() else contextlib.nullcontext():
         model.fit(X, y)

@@ -101,7 +101,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     budget_ : dict or None
         With `max_time`: "n_steps" and "n_estimators" that there was time for, "all_steps" and
         "all_estimators" of a fit without it, "closing_pass" ("full", "short", or "none" if the last
-        layers are as training left them), and "is_enough", whether nothing was cut.
+        layers are as training left them), "is_enough", whether nothing was cut, "core_share", the
+        share of its time that training had a core for, and "n_threads", how many torch had.
     kernel_ : sklearn kernel
         The fitted kernel on the networks' outputs.
     loss_curve_ : list of float

@@ -60,7 +60,7 @@ def few_are_many(monkeypatch):
 
 @pytest.fixture
 def small_networks(monkeypatch):
-    small = {"n_estimators": 2, "max_iter": 12, "hidden_layer_sizes": (32,)}
+    small = {"n_estimators": 2, "max_iter": 6, "hidden_layer_sizes": (32,)}
     for module in (automatic_regressor, automatic_classifier):
         of_networks = functools.partial(module.of_networks, **small)
         monkeypatch.setattr(module, "of_networks", of_networks)

@@ -43,7 +43,7 @@ SECONDS = 300.0
 TIMEOUT = 60.0
 """Of groups, also those that lose a rank: the others are to learn of it sooner."""
 
-SHORT = 2.0
+SHORT = 4.0
 """Of a rank that waits in vain."""
 
 SHARES = [slice(0, 37), slice(37, 50)]

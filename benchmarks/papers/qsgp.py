@@ -56,7 +56,7 @@ def densities(cell: Cell, data: Path, seed: int) -> Figures:
 
 
 def some_rows(name: str, data: Path) -> Split:
-    """Friedman's function with noise of variance 1, or 6,000 rows of a table; 2,000 more to test."""
+    """Friedman's function, noise of variance 1, or 6,000 rows of a table; 2,000 more to test."""
     if name != "friedman":
         return load_split(data, name, rows=6_000, spare=2_000)
     X, y = make_friedman1(5_000, noise=1.0, random_state=0)

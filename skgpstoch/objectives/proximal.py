@@ -22,8 +22,9 @@ with H_K the same of K. It does not expand distances, however ill-conditioned th
 however few the rows: what K says loudly, its own curvature divides by. A gradient times the inverse
 curvature of other rows alone has no such guarantee, and diverges where these lack a direction.
 
-*Steps are as long as what they see is sure.* v, the variance of f̂, is measured by the two halves of
-J. A step is times 1 − v/r², r² the mean square of the residuals of y that it sees (:func:`trust`).
+*Steps are as long as what they see is sure.* v, the variance of f̂, is measured by the two halves
+of J. It adds to the variance 1/λ of y, and a step is times 1/(1 + λv), as if both were that of y:
+the noise it brings stays bounded, however large v is (:func:`trust`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ..data.rows import Rows
 from ..maths.linalg import cholesky
 from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel
-from .blockwise import TINY, Block, BlockwiseObjective, Sweep, block_newton, weighted_gram
+from .blockwise import Block, BlockwiseObjective, Sweep, block_newton, weighted_gram
 from .quadruply import seen
 
 KRIGING_JITTER = 1e-6  # of k(x, x); any has no bias, and less than that is rounded away
@@ -75,14 +76,9 @@ class Kriging(Module):
         return K @ torch.cholesky_solve(values, self.root)
 
 
-def trust(variance: Tensor, square: Tensor) -> Tensor:
-    """1 − v/r², what share of r² is not the noise v of a residual's estimate."""
-    return (1.0 - variance / square.clamp_min(TINY)).clamp(0.0, 1.0)
-
-
-def weighted_mean(values: Tensor, lam: Tensor) -> Tensor:
-    """The mean over rows, (P, ñ, C) → (P, C), by their λ (P, ñ or 1)."""
-    return (lam[..., None] * values).mean(1) / lam.mean(1, keepdim=True).clamp_min(TINY)
+def trust(variance: Tensor, lam: Tensor) -> Tensor:
+    """1/(1 + λv), what a row of precision λ (P, ñ or 1) weighs if f errs by v (P, ñ, C): (P, C)."""
+    return 1.0 / (1.0 + (lam[..., None] * variance).mean(1))
 
 
 class ProximalObjective(BlockwiseObjective):
@@ -178,8 +174,7 @@ class ProximalObjective(BlockwiseObjective):
         SW = S @ W if sweep.at_points is None else sweep.at_points[:, members]
         of_rows = torch.cat([-g[..., None], lam_K[..., None] * seen_now.h[..., 1:]], 2)
         step = block_newton(W, SW + (phi_K.mT @ of_rows.to(phi_K)).double(), H, members)
-        residual = (of_rows / lam_K[..., None].clamp_min(TINY)).square()
-        step *= trust(*(weighted_mean(a, lam_K) for a in (variance, residual)))[:, None]
+        step *= trust(variance, lam_K / seen_now.share)[:, None]
         block = Block(groups, members, phi, W, model.std[members].double(), step, S, SW, H)
         h, v, kl, std = self.candidate(sweep, block, rho)
         self.move(sweep, replace(sweep, h=h, v=v, kl=kl), block, rho, std)

@@ -7,7 +7,8 @@ rows and functions (D2)-(D4), the control variate and the bound for other likeli
 :mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Their noise is that of sampling f, some
 k(x, x)‖μ‖²/|I|: ten times the variance of y and more on data that are not noisy. So
 ``solver="newton"`` (:mod:`skgpstoch.objectives.blockwise`) keeps f on the minibatch itself, has
-none of it, and takes exact steps for a block of functions.
+none of it, and takes exact steps for a block of functions; and ``solver="sgd"``
+(:mod:`skgpstoch.objectives.proximal`), which samples as the paper does, predicts that noise.
 """
 
 from __future__ import annotations

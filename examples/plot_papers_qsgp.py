@@ -52,9 +52,9 @@ axes[1].legend()
 # %%
 # Steps from sampled rows and functions
 # -------------------------------------
-# ``solver="sgd"`` has the same samples as the paper's AdaGrad. Its control variate is kriged, and its
-# steps are proximal, and so a few passes over the rows are as good as Newton's. AdaGrad's steps
-# from a problem with a condition of 10⁷ are not (some of its errors lie above the axis).
+# ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged and its steps
+# are proximal, and a few passes over the rows do what as many of Newton's do. AdaGrad needs many
+# more where the problem is ill-conditioned (some of its errors lie above the axis).
 
 passes = cells("passes")
 sets = list(dict.fromkeys(row["set"] for row in passes))

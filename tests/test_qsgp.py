@@ -1263,14 +1263,13 @@ def test_proximal_steps_learn_as_newton_does(basis, size):
 
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
-@pytest.mark.parametrize("n_rows", [16, 64])
-def test_proximal_steps_bear_few_rows(n_rows):
+def test_proximal_steps_bear_few_rows():
     """Of a problem with a condition of 10⁷, in as few passes as five."""
     X = normal(400, 3).numpy()
     y = X[:, 0] + np.sin(X[:, 1]) + 0.05 * normal(400, seed=1).numpy()
     kernel = sk.ConstantKernel(100.0) * sk.RBF(3.0) + sk.WhiteKernel(1e-3, "fixed")
     settings = {"n_components": 200, "n_subset": 0, "n_dense": 0, "random_state": 0}
-    few = {"batch_size": n_rows, "n_control": 48 + n_rows, "max_iter": 5 * 300 // n_rows}
+    few = {"batch_size": 32, "n_control": 64, "max_iter": 5 * 300 // 32}
     exact = QSGPRegressor(kernel, **settings)
     found = QSGPRegressor(kernel, solver="sgd", basis_batch_size=50, **few, **settings)
     errors = [m.fit(X[:300], y[:300]).predict(X[300:]) - y[300:] for m in (exact, found)]
@@ -1287,6 +1286,7 @@ SHAPES = {
     "terms": {"kernel": SUM, "n_components": 41, "n_dense": 0, "learn_kernel": True},
     "laplace": {"n_components": 40, "n_dense": 13, "likelihood": "laplace"},
     "points": {"n_components": 40, "n_dense": 13, "basis": "inducing", "augment": True},
+    "sampled": {"n_components": 40, "n_dense": 13, "solver": "sgd"},
 }
 
 
@@ -1296,7 +1296,7 @@ def shaped(shape, **params):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@by_default("laplace", "odd", "some dense")
+@by_default("laplace", "odd", "some dense", "sampled")
 def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
     X, y = sine
     ours, theirs = (shaped(shape, device=d).fit(X, y) for d in ("pretend", None))

@@ -52,7 +52,7 @@ axes[1].legend()
 # %%
 # Steps from sampled rows and functions
 # -------------------------------------
-# ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged and its steps
+# ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged, its steps
 # are proximal, and a few passes over the rows do what as many of Newton's do. AdaGrad needs many
 # more where the problem is ill-conditioned (some of its errors lie above the axis).
 

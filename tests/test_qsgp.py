@@ -26,6 +26,7 @@ from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
+from skgpstoch.objectives.proximal import ProximalObjective, trust
 from skgpstoch.objectives.quadruply import (
     BestCoefficient,
     SampledColumns,
@@ -427,19 +428,6 @@ def test_drawn_columns_give_the_bound_without_bias(kind, n_control):
     below = torch.arange(4)[:, None] >= torch.arange(-1, 3)
     slope = torch.autograd.grad(truth, W)[0] * below[:, None]
     assert_close(model.flat.grad.to_dense().view_as(W), slope, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore:Training ended after max_iter")
-@pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
-def test_gradients_along_the_curvature_learn_as_newton_does(basis, size):
-    """Of blocks that are drawn; at the same number of sweeps."""
-    X = 1.5 * normal(120, 2).numpy()
-    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.1 * normal(120, seed=1).numpy()
-    settings = {"basis": basis, "n_components": 60, "n_dense": 8, "basis_batch_size": size}
-    settings |= {"n_subset": 60, "max_iter": 20, "random_state": 0}
-    truth = QSGPRegressor(solver="newton", **settings).fit(X, y).predict(X)
-    found = QSGPRegressor(solver="natural", **settings).fit(X, y).predict(X)
-    assert np.sqrt(np.mean((found - truth) ** 2)) < 0.1 * np.sqrt(np.mean((truth - y) ** 2)) + 0.01
 
 
 def test_a_step_of_the_estimator_draws_columns():
@@ -1038,7 +1026,7 @@ def test_sample_weight_2_is_the_row_twice(data):
         assert_allclose(a, b, rtol=1e-5)
 
 
-@pytest.mark.parametrize("solver", ["newton", "adagrad"])
+@pytest.mark.parametrize("solver", ["newton", "adagrad", "sgd"])
 def test_classes_are_any_labels(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -1121,6 +1109,7 @@ def test_basis_batch_size_counts_basis_functions(data):
         ({"kernel": sk.RBF([1.0, 1.0])}, ValueError, "2 entries"),
         ({**INDUCING, "kernel": sk.RBF([1.0, 1.0])}, ValueError, "2 entries"),
         ({"solver": "adam"}, ValueError, "solver"),
+        ({"solver": "sgd", "n_control": 0}, ValueError, "n_control must be at least 1"),
     ],
 )
 def test_parameters_that_do_not_agree(params, error, message, data):
@@ -1189,6 +1178,104 @@ def test_all_functions_and_rows_give_the_bound_itself():
     assert_close(found, expected, rtol=1e-10, atol=0.0)
 
 
+# ---- proximal steps
+def proximal(model, X, rows, n_control=4, batch_size=3, rate=0.5):
+    return ProximalObjective(
+        model,
+        X,
+        rows,
+        batch_size=batch_size,
+        n_control=n_control,
+        rate=lambda sweep: rate,
+        learns_noise=False,
+    )
+
+
+def estimates(objective, X, rows, size, stride=1):
+    """f̂ and its measured variance for each J there can be, or some, (n_groups, P, n, C)."""
+    sweep, n = objective.begin(generator()), objective.model.basis.n_groups
+    windows = [((first + torch.arange(size)) % n).sort().values for first in range(0, n, stride)]
+    found = [objective.estimate(sweep, J, X, rows) for J in windows]
+    return torch.stack([s.h for s, _ in found]), torch.stack([v for _, v in found])
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("kind", BASES)
+def test_kriged_estimates_of_f_without_bias(kind, size):
+    """On average over all J; also of every dense column, and of rows that P has not."""
+    m = 14 if kind == "fourier" else 7  # in 7 groups
+    model, (X, rows) = make_model(kind, m, c=2), make_rows(9)
+    objective = proximal(model, X, rows)
+    exact, _ = model.project(X)
+    f, variance = estimates(objective, X, rows, size)
+    assert_close(f.mean(0), exact, rtol=1e-10, atol=1e-10)
+    assert (variance.max() > 0.0) == (size < 7)
+    assert_close(f[:, :, :4], exact[:, :4].expand(7, -1, -1, -1), rtol=0.0, atol=1e-4)  # known on P
+
+
+def test_kriging_takes_the_noise_of_sampled_functions_away():
+    """The control variate's own kernel says what is left: k's variance given P, for k(x, x)."""
+    X, rows = make_rows(300)
+    model = make_model("fourier", 400, c=0)
+    plain, kriged = (proximal(model, X, rows, n_control=p) for p in (1, 100))
+    before, after = (estimates(o, X, rows, 20)[0].var(0).mean() for o in (plain, kriged))
+    assert 0.0 < after < 1e-2 * before
+
+
+def test_the_variance_of_an_estimate_is_measured():
+    """By the halves of J, on average over draws, of which 50 have no function in common."""
+    (X, rows), model = make_rows(20), make_model("fourier", 4000, c=0)
+    f, measured = estimates(proximal(model, X, rows, n_control=1), X, rows, 40, stride=20)
+    true = (f - model.project(X)[0]).square()
+    off = (measured - true).mean((1, 2, 3))
+    assert off.mean().abs() < 3.0 * off.std() / math.sqrt(50.0)
+    assert off.std() < 4.0 * true.mean()  # the test could fail
+    assert trust(torch.tensor([[[0.0, 3.0]]]), torch.tensor([[1.0]])).tolist() == [[1.0, 0.25]]
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
+    """With all rows and functions, in blocks: the exact posterior, mean and covariance."""
+    model, (X, rows) = make_model(kind, 8, c=8), make_rows(12)
+    objective = proximal(model, X, rows, n_control=6, batch_size=12, rate=0.8)
+    everyone = everything(model.basis)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objective, "some_groups", lambda size, generator: everyone)
+        sweeps(objective, 100, max(1, model.basis.n_groups // 2))
+    mean, covariance = exact_posterior(model, X, rows)
+    phi = model.basis.columns(X, everyone)
+    C = dense_factor(model.columns, model.std)
+    assert_close(phi @ model.columns[:, 0, 0], phi @ mean[:, 0], rtol=1e-5, atol=1e-5)
+    assert_close(phi @ C[0] @ C[0].T @ phi.T, phi @ covariance[0] @ phi.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Training ended after max_iter")
+@pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
+def test_proximal_steps_learn_as_newton_does(basis, size):
+    """Of functions that are drawn; at the same number of sweeps."""
+    X = 1.5 * normal(120, 2).numpy()
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.1 * normal(120, seed=1).numpy()
+    settings = {"basis": basis, "n_components": 60, "n_dense": 8, "basis_batch_size": size}
+    settings |= {"n_subset": 60, "max_iter": 20, "random_state": 0}
+    truth = QSGPRegressor(solver="newton", **settings).fit(X, y).predict(X)
+    found = QSGPRegressor(solver="sgd", **settings).fit(X, y).predict(X)
+    assert np.sqrt(np.mean((found - truth) ** 2)) < 0.1 * np.sqrt(np.mean((truth - y) ** 2)) + 0.01
+
+
+@pytest.mark.filterwarnings("ignore:Training ended after max_iter")
+def test_proximal_steps_bear_few_rows():
+    """Of a problem with a condition of 10⁷, in as few passes as five."""
+    X = normal(400, 3).numpy()
+    y = X[:, 0] + np.sin(X[:, 1]) + 0.05 * normal(400, seed=1).numpy()
+    kernel = sk.ConstantKernel(100.0) * sk.RBF(3.0) + sk.WhiteKernel(1e-3, "fixed")
+    settings = {"n_components": 200, "n_subset": 0, "n_dense": 0, "random_state": 0}
+    few = {"batch_size": 32, "n_control": 64, "max_iter": 5 * 300 // 32}
+    exact = QSGPRegressor(kernel, **settings)
+    found = QSGPRegressor(kernel, solver="sgd", basis_batch_size=50, **few, **settings)
+    errors = [m.fit(X[:300], y[:300]).predict(X[300:]) - y[300:] for m in (exact, found)]
+    assert np.linalg.norm(errors[1]) < 1.6 * np.linalg.norm(errors[0])
+
+
 # ---- on an accelerator ---------------------------------------------------------------------------
 
 SUM = sk.RBF() + sk.ConstantKernel(0.5) * sk.Matern(nu=1.5) * sk.RBF(3.0) + sk.WhiteKernel(0.1)
@@ -1199,6 +1286,7 @@ SHAPES = {
     "terms": {"kernel": SUM, "n_components": 41, "n_dense": 0, "learn_kernel": True},
     "laplace": {"n_components": 40, "n_dense": 13, "likelihood": "laplace"},
     "points": {"n_components": 40, "n_dense": 13, "basis": "inducing", "augment": True},
+    "sampled": {"n_components": 40, "n_dense": 13, "solver": "sgd"},
 }
 
 
@@ -1208,7 +1296,7 @@ def shaped(shape, **params):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@by_default("laplace", "odd", "some dense")
+@by_default("laplace", "odd", "some dense", "sampled")
 def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
     X, y = sine
     ours, theirs = (shaped(shape, device=d).fit(X, y) for d in ("pretend", None))

@@ -245,7 +245,7 @@ class BlockwiseObjective(BasisObjective):
             self.n_left = self.model.basis.n_groups
         members = self.model.basis.members(groups)
         with torch.no_grad():
-            value = self.step(self.sweep, groups, members)
+            value = self.visit(self.sweep, groups, members, generator)
         self.n_left -= len(groups)
         if not self._hyperparameters():
             return value
@@ -256,10 +256,14 @@ class BlockwiseObjective(BasisObjective):
 
     # ---- a sweep -----------------------------------------------------------------------------
 
+    def rows_of_sweep(self, generator: torch.Generator) -> tuple[Tensor, Rows]:
+        """Rows on which f is kept."""
+        return self.some_rows(self.n_swept, generator)
+
     @torch.no_grad()
     def begin(self, generator: torch.Generator) -> Sweep:
         """Rows of their own, and what q says of them."""
-        model, (X, rows) = self.model, self.some_rows(self.n_swept, generator)
+        model, (X, rows) = self.model, self.rows_of_sweep(generator)
         for gradient in self.gradients:
             gradient.zero_()
         h, v = self.project(X)
@@ -269,6 +273,12 @@ class BlockwiseObjective(BasisObjective):
             at_points, _ = self.project(model.basis.points.to(X))
             kl = self.dense_kl(at_points)
         return Sweep(X, rows, len(self.X) / len(X), h, v, at_points, kl)
+
+    def visit(
+        self, sweep: Sweep, groups: Tensor, members: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Take a step; −ELBO per row at the q before it, ()."""
+        return self.step(sweep, groups, members)
 
     def step(self, sweep: Sweep, groups: Tensor, members: Tensor) -> Tensor:
         """Minimise over a block; −ELBO per row at the q before it, ()."""

@@ -38,12 +38,11 @@ from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import cholesky, tri_solve
 from ..maths.modules import Module
 from ..posteriors.chevron import ChevronModel, scales
-from .blockwise import TINY, BasisObjective, tail_solver, weighted_gram
+from .blockwise import TINY, BasisObjective
 
 LEAST_VARIANCE = 1e-12
 LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
 ADAGRAD_RATE = 0.1
-CURVATURE_RATE = 0.5  # c_rr ← ½(c_rr + 1/(h c_rr)), Heron's steps to h^(−1/2)
 KEPT_MOMENTS = 0.99  # of moments of a control variate, from step to step
 MOST_SUPPORT = 256  # points of Nyström's approximation
 HYPER_RATE = 0.1  # of kernels and noise, relative to that
@@ -162,8 +161,6 @@ class StochasticObjective(BasisObjective):
     n_columns : int or None
         Dense columns of C that a step draws, with replacement; None: it has all. For a Gaussian
         likelihood.
-    follows_curvature : bool
-        Whether gradients are times the inverse curvature of the block on the rows of the step.
     generator : torch.Generator
         Draws the rows of the control variate, once.
     model, X, rows, **learning
@@ -186,7 +183,6 @@ class StochasticObjective(BasisObjective):
         n_control: int,
         generator: torch.Generator,
         n_columns: int | None = None,
-        follows_curvature: bool = False,
         **learning: Any,
     ) -> None:
         super().__init__(model, X, rows, **learning)
@@ -204,7 +200,6 @@ class StochasticObjective(BasisObjective):
         self.coefficient = BestCoefficient(self.h[:, 0])
         if len(self.control_X) == len(self.X):
             self.coefficient.products.fill_(1.0)  # the best β where batches are all rows too
-        self.follows_curvature = follows_curvature
         self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
         # What coefficients are to learn from the present step: columns, a, c and E c.
         self.seen_now: list[tuple[BestCoefficient, tuple[Tensor, ...]]] = []
@@ -215,10 +210,8 @@ class StochasticObjective(BasisObjective):
 
     def param_groups(self) -> list[dict[str, Any]]:
         hyper = [p for module, learns in self.learns.items() if learns for p in module.parameters()]
-        follows = self.follows_curvature
-        rate = CURVATURE_RATE if follows else ADAGRAD_RATE
         return [
-            {"params": [self.model.flat], "rate": rate, "adapts": not follows},
+            {"params": [self.model.flat], "rate": ADAGRAD_RATE},
             {"params": hyper, "rate": ADAGRAD_RATE * HYPER_RATE},
         ]
 
@@ -310,8 +303,6 @@ class StochasticObjective(BasisObjective):
         f_I = seen(phi_I, V_I, self.count(groups_i, phi_I))
         f_J = seen(phi_J, V_J, self.count(groups_j, phi_J))
         fit = share * of_fit(f_I, f_J, y)
-        self.precondition(groups_i, W_I, phi_I, share / noise[:, None])
-        self.precondition(groups_j, W_J, phi_J, share / noise[:, None])
         if self.controls:
             fit = self.controlled_fit(fit, groups_i, groups_j, V_I, V_J, columns.which)
         of_columns = (fit * columns.times.to(fit)).sum(1) + share * y.square().sum(1)
@@ -389,8 +380,6 @@ class StochasticObjective(BasisObjective):
             _, _, d_var = model.likelihood.expected_gradients(rows.y, q)
             lam = share * rows.weighted(-2.0 * d_var)
             curvature = phi_I.square().mT @ lam  # (|I|, P)
-        self.precondition(groups_i, W_I, phi_I, lam.mT)
-        self.precondition(groups_j, W_J, phi_J, lam.mT)
         neg_log_prior = self.neg_log_prior(
             groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature), self.all_columns()
         )
@@ -428,24 +417,6 @@ class StochasticObjective(BasisObjective):
             )
         squares_of_all = (of_columns * columns.times.to(of_columns)).sum()
         return 0.5 * (squares_of_all + share * of_members.sum())
-
-    def precondition(self, groups: Tensor, W: Tensor, phi: Tensor, lam: Tensor) -> None:
-        """Have the gradient of W times n|I|/m H⁻¹, H = Φ_KIᵀ diag(λ) Φ_KI + S_II, λ (P, ñ or 1).
-
-        |I|/m, as gradients that are sampled stand for those of all functions.
-        """
-        if not (self.follows_curvature and W.requires_grad):
-            return
-        model, members = self.model, self.model.basis.members(groups)
-        with torch.no_grad():
-            H = weighted_gram(phi, lam) + model.precision(groups, members)
-            solve, below = tail_solver(H, members, model.n_dense)
-        scale = self.rows.n_effective * len(groups) / model.basis.n_groups
-
-        def times_inverse(gradient: Tensor) -> Tensor:
-            return scale * solve(gradient.double(), below).to(gradient)
-
-        W.register_hook(times_inverse)
 
     def count(self, groups: Tensor, phi: Tensor) -> float:
         """m, for which m/|I| is the inverse of the share of the groups that are sampled."""

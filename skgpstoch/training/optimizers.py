@@ -45,8 +45,7 @@ SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, 
 class SparseAdagrad(LightOptimizer):
     """AdaGrad (Duchi et al., 2011) that touches only those rows of a parameter with a gradient.
 
-    torch's own does so with a warning of torch's at the first step. A group that says
-    ``adapts=False`` has plain steps along its gradients.
+    torch's own does so with a warning of torch's at the first step.
     """
 
     def __init__(self, params: Any, eps: float = 1e-10) -> None:
@@ -67,10 +66,8 @@ class SparseAdagrad(LightOptimizer):
                 if gradient.is_sparse:
                     gradient = gradient.coalesce()
                     rows, gradient = gradient.indices()[0], gradient.values()
-                if group.get("adapts", True):
-                    total[rows] += gradient.square()
-                    gradient = gradient / (total[rows].sqrt() + group["eps"])
-                p[rows] -= group["lr"] * gradient
+                total[rows] += gradient.square()
+                p[rows] -= group["lr"] * gradient / (total[rows].sqrt() + group["eps"])
         return loss
 
 

@@ -57,8 +57,8 @@ class BasisParameters:
         Number of basis functions of the model.
     loss_curve_ : list of float
         Minus the evidence lower bound of every sweep, nats per row, of the scaled y where it is
-        scaled; without log|k(Z, Z)| where basis="inducing". For solver="adagrad" an estimate, of
-        more than that where the likelihood is not Gaussian.
+        scaled; without log|k(Z, Z)| where basis="inducing". For solver="sgd" that of the control
+        variate's rows; for "adagrad" an estimate, of more where the likelihood is not Gaussian.
     n_iter_, best_iter_ : int
         Sweeps done, and the one whose iterate was kept; 0 is the start.
     """

@@ -7,7 +7,8 @@ rows and functions (D2)-(D4), the control variate and the bound for other likeli
 :mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Their noise is that of sampling f, some
 k(x, x)‖μ‖²/|I|: ten times the variance of y and more on data that are not noisy. So
 ``solver="newton"`` (:mod:`skgpstoch.objectives.blockwise`) keeps f on the minibatch itself, has
-none of it, and takes exact steps for a block of functions.
+none of it, and takes exact steps for a block of functions; and ``solver="sgd"``
+(:mod:`skgpstoch.objectives.proximal`), which samples as the paper does, predicts that noise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from ...data.rows import Data
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
@@ -34,9 +36,10 @@ from ...likelihoods.heavy_tailed import Laplace
 from ...likelihoods.one_vs_rest import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...objectives.blockwise import BasisObjective
+from ...objectives.proximal import ProximalObjective
 from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel
-from ...recipes.basis import MOST_SWEPT, BasisRecipe, FourierFunctions, KernelFunctions
+from ...recipes.basis import LEAST_STEPS, BasisRecipe, FourierFunctions, KernelFunctions
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.parameters import Training
 from ...recipes.plan import Plan, Sizes
@@ -46,7 +49,9 @@ from ...training.optimizers import SCHEDULES
 from .parameters import BasisParameters, BasisRegressionParameters
 
 CONTROL = 1024  # rows of the control variate
-ADAGRAD_ROWS = 1024
+SAMPLED_ROWS = 1024  # of a step
+KRIGED = 2048  # rows of the control variate where it is kriged
+PASSES = 4  # over all rows
 ADAGRAD_STEPS = 3_000
 
 
@@ -67,21 +72,22 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
         all up to 1,024 of a single latent function, and else 100, as far as these take little
         memory.
-    solver : {"newton", "adagrad", "natural"}, default="newton"
+    solver : {"newton", "adagrad", "sgd"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
         of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
         functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
         long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
         AdaGrad's rate, and `learning_rate`, how that changes from step to step, is "one-cycle".
-        "natural": gradients from the same estimators times the inverse curvature of their block,
-        half a Newton step; `batch_size` and `n_control` are all rows up to 16,384, for these steps
-        do not bear the noise of few, and diverge.
+        "sgd": the same samples of rows and functions, in proximal steps, with a control variate
+        that is kriged: as good as "newton" after two to four times that it has seen all rows, and
+        `max_iter` "auto" makes four; `batch_size` is 1,024.
     learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
         How `learning_rate_init` falls from sweep to sweep, where these have other rows; otherwise
         it stays. "auto" is "theory", t^(−3/4).
     n_control : int or "auto", default="auto"
-        Rows p of the control variate of "adagrad", whose coefficient is the best one; 0 is none,
-        "auto" is 1,024. With basis="inducing" there is one of the prior as well, from 256 points.
+        Rows p of the control variate. "adagrad": its coefficient is the best one; 0 is none, "auto"
+        is 1,024, and with basis="inducing" there is one of the prior as well, from 256 points.
+        "sgd": "auto" is 2,048; more, where functions are rough.
     column_batch_size : int or "auto", default="auto"
         Dense columns that a step of "adagrad" draws, with replacement, by their share of the
         variance; "auto" is all of them. A likelihood that is not Gaussian has all.
@@ -107,7 +113,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "basis": [StrOptions({"fourier", "inducing"})],
         "n_components": [POSITIVE_INTEGER, AUTO],
         "n_dense": [NOT_NEGATIVE_INTEGER, AUTO],
-        "solver": [StrOptions({"newton", "adagrad", "natural"})],
+        "solver": [StrOptions({"newton", "adagrad", "sgd"})],
         "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
         "column_batch_size": [POSITIVE_INTEGER, AUTO],
@@ -121,53 +127,94 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
 class StochasticRecipe(BasisRecipe):
     """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
-    solver: str = "adagrad"
     n_control: int | str = "auto"  # rows of the control variate
     column_batch_size: int | str = "auto"  # dense columns of a step
-
-    @property
-    def follows_curvature(self) -> bool:
-        """Return whether gradients are times the inverse curvature of their block."""
-        return self.solver == "natural"
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)
         n_groups = math.ceil(plan.n_inducing / self.basis.group_size)
         steps = math.ceil(n_groups / plan.batch_size)
-        sweeps = self.sweeps if self.follows_curvature else math.ceil(ADAGRAD_STEPS / steps)
-        name = "constant" if self.follows_curvature else "one-cycle"
+        sweeps = math.ceil(ADAGRAD_STEPS / steps)
         return replace(
             plan,
             solver="adagrad",
             max_iter=sweeps if t.max_iter == "auto" else plan.max_iter,
-            schedule=SCHEDULES[name if t.learning_rate == "auto" else t.learning_rate],
+            schedule=SCHEDULES["one-cycle" if t.learning_rate == "auto" else t.learning_rate],
             patience=t.n_iter_no_change or math.inf,
         )
 
     def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
         columns = self.column_batch_size
-        n_rows, n_control = (
-            (MOST_SWEPT, MOST_SWEPT) if self.follows_curvature else (ADAGRAD_ROWS, CONTROL)
-        )
         asked, controls = self.training.batch_size, self.n_control
         return StochasticObjective(
             model,
             problem.X,
             problem.rows,
-            batch_size=n_rows if asked == "auto" else int(asked),
-            n_control=n_control if controls == "auto" else int(controls),
+            batch_size=SAMPLED_ROWS if asked == "auto" else int(asked),
+            n_control=CONTROL if controls == "auto" else int(controls),
             generator=problem.generator,
             n_columns=None if columns == "auto" else int(columns),
-            follows_curvature=self.follows_curvature,
             **self.learning(model, problem),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalRecipe(BasisRecipe):
+    """Proximal steps, from sampled rows and sampled basis functions."""
+
+    n_control: int | str = "auto"  # rows of the control variate
+
+    def check(self, data: Data) -> None:
+        super().check(data)
+        if self.n_control == 0:
+            raise ValueError(
+                "n_control must be at least 1 with solver='sgd', whose steps are measured on these "
+                "rows, got 0; solver='adagrad' needs none."
+            )
+
+    @property
+    def n_sampled(self) -> int:
+        """Return |K|, the rows of a step."""
+        asked = self.training.batch_size
+        return SAMPLED_ROWS if asked == "auto" else int(asked)
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        t, plan = self.training, super().plan(sizes, start)
+        n = sizes.n_rows - plan.folds.size
+        steps = math.ceil(plan.n_inducing / (plan.batch_size * self.basis.group_size))
+        sweeps = math.ceil(PASSES * n / min(self.n_sampled, n))
+        sweeps = min(sweeps, max(1, LEAST_STEPS // steps))
+        return replace(
+            plan,
+            max_iter=sweeps if t.max_iter == "auto" else plan.max_iter,
+            patience=t.n_iter_no_change or math.inf,
+        )
+
+    def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
+        t, controls, n_iter = self.training, self.n_control, problem.plan.max_iter
+        schedule = SCHEDULES["theory" if t.learning_rate == "auto" else t.learning_rate]
+        return ProximalObjective(
+            model,
+            problem.X,
+            problem.rows,
+            batch_size=self.n_sampled,
+            n_control=KRIGED if controls == "auto" else int(controls),
+            rate=lambda sweep: t.learning_rate_init * schedule(sweep, n_iter),
+            **self.learning(model, problem),
+        )
+
+
+SOLVERS: dict[str, type[BasisRecipe]] = {
+    "newton": BasisRecipe,
+    "adagrad": StochasticRecipe,
+    "sgd": ProximalRecipe,
+}
 
 
 def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
     """Return basis functions of one kind, the solver's steps, and a likelihood."""
     functions = FourierFunctions if p.basis == "fourier" else KernelFunctions
-    recipe = BasisRecipe if p.solver == "newton" else StochasticRecipe
-    return recipe.of(
+    return SOLVERS[p.solver].of(
         p,
         likelihood=likelihood,
         kernel=KernelChoice.of(p.kernel),

@@ -1,0 +1,91 @@
+"""
+=========================================
+QSGP: control variates, solvers, features
+=========================================
+
+What `python -m benchmarks.papers qsgp` measured of Evans and Nair, "Quadruply stochastic Gaussian
+processes" (2020): figure 1, and two comparisons of our own. It reads CSVs and fits nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+here = Path(__file__).parent if "__file__" in globals() else Path()  # of a script, of a notebook
+results = here.parent / "benchmarks" / "results" / "papers"
+
+
+def cells(table):
+    """Rows of a table of the paper, as they were measured."""
+    with (results / f"qsgp_{table}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def series(rows, x, y, **where):
+    """Two columns of the rows that have these texts, by the first of them."""
+    some = [row for row in rows if all(row[column] == text for column, text in where.items())]
+    pairs = sorted((float(row[x]), float(row[y])) for row in some)
+    return [list(column) for column in zip(*pairs, strict=True)]
+
+
+# %%
+# Figure 1: variance by the rows p of the control variate
+# -------------------------------------------------------
+# Relative to none. With the coefficient 1 a control variate of ten rows triples the variance; with
+# the best one it never raises it, and a thousand rows leave a tenth.
+
+variances = cells("figure1")
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+for ax, kind in zip(axes, ("value", "gradient"), strict=True):
+    for name, label in (("", "best coefficient"), ("fixed_", "coefficient 1")):
+        p, variance = series(variances, "p", f"{name}{kind}_variance")
+        ax.loglog(p, variance, "o-", label=label)
+    ax.axhline(1.0, color="0.6", linewidth=0.8)
+    ax.set_xlabel("p")
+    ax.set_title(f"variance of the {kind}")
+axes[0].set_ylabel("relative to no control variate")
+axes[1].legend()
+
+# %%
+# Steps from sampled rows and functions
+# -------------------------------------
+# ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged, its steps
+# are proximal, and a few passes over the rows do what as many of Newton's do. AdaGrad needs many
+# more where the problem is ill-conditioned (some of its errors lie above the axis).
+
+passes = cells("passes")
+sets = list(dict.fromkeys(row["set"] for row in passes))
+styles = {"newton": "k--", "sgd": "C0o-", "sgd, 500 functions a step": "C2^-", "adagrad": "C1s-"}
+figure, axes = plt.subplots(1, len(sets), figsize=(3 * len(sets), 3.4), layout="constrained")
+for ax, name in zip(axes, sets, strict=True):
+    for solver, style in styles.items():
+        x, y = series(passes, "passes", "rmse", set=name, solver=solver)
+        ax.plot(x, y, style, label=solver)
+    best = min(series(passes, "passes", "rmse", set=name, solver="newton")[1])
+    ax.set_ylim(0.95 * best, 2.0 * best)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks([2, 4, 8], ["2", "4", "8"])
+    ax.set(title=name, xlabel="passes over the rows")
+axes[0].set_ylabel("RMSE, y standardised")
+axes[-1].legend(fontsize="small")
+
+# %%
+# Density by the number of functions m
+# ------------------------------------
+# More functions are a better mean of a rough function, and not always a better density: diagonal
+# columns of the covariance take each weight to be alone, and m of them explain σ²m/n of variance,
+# however many directions the rows determine. The first hundred columns are dense or diagonal.
+
+densities = cells("functions")
+sets = list(dict.fromkeys(row["set"] for row in densities))
+figure, axes = plt.subplots(1, len(sets), figsize=(3.4 * len(sets), 3.4), layout="constrained")
+for ax, name in zip(axes, sets, strict=True):
+    for c, label in (("0", "QSGP-0"), ("100", "QSGP-100")):
+        ax.semilogx(*series(densities, "m", "mnlp", set=name, c=c), "o-", label=label)
+    ax.set(title=name, xlabel="m")
+axes[0].set_ylabel("mean negative log density")
+axes[-1].legend()
+plt.show()

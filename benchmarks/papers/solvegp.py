@@ -21,7 +21,8 @@ from skgpstoch import SolveGPRegressor, SVGPRegressor
 from .._common import gaussian_scores, load_random_split
 from .tables import Cell, Figures, Table
 
-EPOCHS = 100
+EPOCHS = 100  # the paper's
+ADAM_EPOCHS = 25  # of these, of each method alike: what there is time for
 BATCH_SIZE = 1024
 TRAIN, TEST = 0.64, 0.2  # shares of the rows
 SOLVERS: Mapping[str, dict[str, Any]] = {
@@ -74,8 +75,8 @@ ABSENT = "its data cannot be had here"
 DENSE = "decompositions of 8,096² at each step"
 LARGE = {"3droad": ABSENT, "song": ABSENT, "buzz": ABSENT, "houseelectric": ABSENT}
 ADAM = (
-    f"As published: Adam at .01, batches of {BATCH_SIZE}, {EPOCHS} epochs, q not whitened; one "
-    "random split."
+    f"As published: Adam at .01, batches of {BATCH_SIZE}, q not whitened; but for {ADAM_EPOCHS} of "
+    f"the paper's {EPOCHS} epochs; one random split."
 )
 
 
@@ -102,7 +103,7 @@ def _table(
 
 
 TABLES = {
-    "7": _table("7", "table 7", "adam", EPOCHS, ADAM, {}),
+    "7": _table("7", "table 7", "adam", ADAM_EPOCHS, ADAM, {}),
     "7-collapsed": _table(
         "7-collapsed",
         "table 7, by running averages",
@@ -111,13 +112,13 @@ TABLES = {
         _ours(10),
         {"1024+8096": DENSE},
     ),
-    "2": _table("2", "tables 2 and 6", "adam", EPOCHS, ADAM, LARGE),
+    "2": _table("2", "tables 2 and 6", "adam", ADAM_EPOCHS, ADAM, LARGE),
     "2-collapsed": _table(
         "2-collapsed",
         "tables 2 and 6, by running averages",
         "collapsed",
-        10,
-        _ours(10),
+        4,
+        _ours(4),
         {**LARGE, "1024+8096": DENSE},
     ),
 }

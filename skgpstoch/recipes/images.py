@@ -156,7 +156,7 @@ class HiddenImages:
         root, start = beginning(problem.rows.n_effective, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
         kernel = kernels.from_sklearn(constant * shape).to(X.device)
-        features = make_features(kernel, both, unit, geometry.size, n_channels)
+        features = make_features(kernel, both, unit, geometry.size, n_channels, sets=last.sets)
         return PatchLayer(
             features,
             centre_map(geometry, n_channels).to(X),

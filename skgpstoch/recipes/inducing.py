@@ -79,8 +79,8 @@ class InducingBuilder(OfParameters):
             "points": p.inducing_points,
             "learned": p.learn_inducing_points,
         }
-        if np.ndim(p.n_orthogonal):
-            made["sets"] = sets = positive_integers("n_orthogonal", p.n_orthogonal)
+        if np.ndim(asked := getattr(p, "n_orthogonal", "auto")):
+            made["sets"] = sets = positive_integers("n_orthogonal", asked)
             made["n_orthogonal"] = sum(sets)
         return super().of(p, **made | decided)
 

@@ -137,7 +137,7 @@ def patches() -> Iterator[dict[str, Any]]:
             for cls in (ConvolutionalGPClassifier, RandomFiltersClassifier):
                 model = cls(
                     hidden_channels=channels, posterior="solve", n_inducing=30, n_orthogonal=30,
-                    global_kernel=None, max_iter=PATCH_EPOCHS, random_state=seed,
+                    patch_correlation="none", global_kernel=None, max_iter=PATCH_EPOCHS, random_state=seed,
                 )  # fmt: skip
                 start = time.process_time()
                 model.fit(X[train], y[train])

@@ -32,7 +32,7 @@ from ._common import add_data, gaussian_scores, load_split, parser, set_threads,
 
 SEEDS = range(2)
 RATES = (0.01, 0.03)
-EPOCHS, PATCH_EPOCHS = 100, 40
+EPOCHS, PATCH_EPOCHS = 80, 80
 DIGITS = 300  # rows to train on
 CHANNELS = ((4,), (4, 4))
 
@@ -137,7 +137,8 @@ def patches() -> Iterator[dict[str, Any]]:
             for cls in (ConvolutionalGPClassifier, RandomFiltersClassifier):
                 model = cls(
                     hidden_channels=channels, posterior="solve", n_inducing=30, n_orthogonal=30,
-                    patch_correlation="none", global_kernel=None, max_iter=PATCH_EPOCHS, random_state=seed,
+                    patch_correlation="none", global_kernel=None, max_iter=PATCH_EPOCHS,
+                    random_state=seed,
                 )  # fmt: skip
                 start = time.process_time()
                 model.fit(X[train], y[train])

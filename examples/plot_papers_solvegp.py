@@ -77,8 +77,8 @@ for name, values in bounds.items():
 # By M
 # ----
 # Where M is far too few, M + M points in two sets do what 2M in one do, for a quarter of the
-# decomposition's price, and a third set helps. Where M nearly suffices, what is left is that q has no
-# covariance between sets, which no further set gives back.
+# decomposition's price, and a third set helps. Where M nearly suffices, what is left is that q has
+# no covariance between sets, which no further set gives back.
 
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for name, values in bounds.items():

@@ -1,12 +1,19 @@
 """Papers' tables: what a figure is worth, and that the page is what the CSVs say."""
 
 import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF
+from torch.testing import assert_close
 
 pytest.importorskip("benchmarks.papers")
 
+from benchmarks.bench_solvegp_layers import UnwhitenedLayer
 from benchmarks.papers.catalogue import PAPERS
 from benchmarks.papers.page import PAGE, page
 from benchmarks.papers.tables import Table
+from skgpstoch.features.orthogonal import OrthogonalFeatures
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.layers import GPLayer
 
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 TABLE = Table("scgd", "2", "", {"nlml": "low", "rmse": "high"}, lambda cell, data, seed: {})
@@ -53,3 +60,31 @@ def test_cells_are_of_the_published_table_once(table):
 
 def test_the_page_is_what_the_files_say():
     assert PAGE.read_text() == "\n".join(page()) + "\n", "run `python -m benchmarks.papers page`"
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_layers_that_are_not_white_are_the_same_layers(shares):
+    """Of one q: moments, divergence, and the way from q(u) to them that a gradient goes."""
+    g = torch.Generator().manual_seed(0)
+    X, Z = (torch.randn(n, 2, generator=g, dtype=torch.float64) for n in (20, 9))
+    unit = torch.ones(2, dtype=torch.float64)
+    args = (from_sklearn(2.0 * RBF(0.8)), torch.nn.Identity(), Z[:4], unit, 2)
+    features = OrthogonalFeatures(*args, orthogonal_points=Z[4:], sizes=(3, 2))
+    W = torch.eye(2, dtype=torch.float64)
+    white = GPLayer(features, W, 1e-3, (False,) * 3, shares)
+    with torch.no_grad():
+        for parameter in (white.means, *white.roots):
+            parameter += 0.2 * torch.randn(parameter.shape, generator=g, dtype=torch.float64).tril()
+    other = UnwhitenedLayer.of(white)
+    for ours, theirs in zip(other.moments(X), white.moments(X), strict=True):
+        assert_close(ours, theirs, rtol=0, atol=1e-9)
+    assert_close(other.kl(), white.kl(), rtol=0, atol=1e-9)
+    scale = features.kernel.k2.log_length_scale  # w stays as k changes, u does not
+    (grad,) = torch.autograd.grad(other.kl(), scale)
+    values = []
+    for step in (1e-6, -1e-6):
+        with torch.no_grad():
+            scale += step
+            values.append(other.kl())
+            scale -= step
+    assert_close(grad.sum(), (values[0] - values[1]) / 2e-6, rtol=1e-5, atol=1e-5)

@@ -123,10 +123,12 @@ class OrthogonalParameters:
         points keep the prior's covariance, False has the mean learned by coefficients of kernel
         functions, from some columns of the covariance matrix at each step, so that M₂ may be much
         larger than M.
-    n_orthogonal : int or "auto", default="auto"
+    n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
+        Several numbers are of sets that are orthogonal to one another as well, so that each needs
+        a decomposition of its own size only.
     orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
-        Where they start; None: as `inducing_points`.
+        Where they start, one set after another; None: as `inducing_points`.
 
     Attributes
     ----------
@@ -135,12 +137,12 @@ class OrthogonalParameters:
     """
 
     posterior: str = "svgp"
-    n_orthogonal: int | str = "auto"
+    n_orthogonal: Any = "auto"
     orthogonal_points: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"svgp", "solve", "odvgp"})],
-        "n_orthogonal": [POSITIVE_INTEGER, AUTO],
+        "n_orthogonal": [POSITIVE_INTEGER, "array-like", AUTO],
         "orthogonal_points": ["array-like", None],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = (

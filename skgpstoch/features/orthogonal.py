@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,49 +37,98 @@ class _WithOrthogonalPoints(InducingFeatures):
 
 
 class OrthogonalFeatures(_WithOrthogonalPoints):
-    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O."""
+    """The whitened features [P_u P_v] of inducing points Z and orthogonal inducing points O.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Points O of several sets O₁, O₂, … are orthogonal to one another as well: the residual process
+    of Z and O₁ has the points O₂, and so on (section 4 of the paper), P = [P_u P₁ P₂ …] with
+
+        P_b(X) = c_b(X, O_b) L_b⁻ᵀ,   c_b(X, O) = k(X, O) − Σ_{a<b} P_a(X) P_a(O)ᵀ.
+
+    Parameters
+    ----------
+    *args, orthogonal_points : object
+        Those of :class:`InducingFeatures`, and O.
+    sizes : sequence of int or None, default=None
+        Points of every set, which follow one another in O; None: there is one set.
+    """
+
+    def __init__(self, *args: Any, sizes: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.blocks = (len(self.points), len(self.others))
+        self.blocks = (len(self.points), *((len(self.others),) if sizes is None else sizes))
         self.n_features = sum(self.blocks)
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        K, inverse, *_, C, inverse_v = self.condition(*self.embedded_points())
-        return (K, inverse), (C, inverse_v)
+        K, inverse, *state = self.condition(*self.embedded_points())
+        return (K, inverse), *((C, R) for *_, C, R in sets_of(state))
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu, L_u⁻¹, K_oo, K_ou; and P_u(O), C_vv, L_v⁻¹ without gradient; all in float64."""
+        """K_uu and L_u⁻¹, and a :class:`PointSet` of each set O_b; all in float64."""
         M = len(points[0])
         whole = self.covariances.among(torch.cat([p.double() for p in points]))
-        K_ou, prior_variance = whole[M:, :M], whole[M:, M:].diagonal().mean().detach()
-        K, K_oo = self.jittered(whole[:M, :M]), self.jittered(whole[M:, M:])
+        prior_variance = whole[M:, M:].diagonal().mean().detach()
+        K = self.jittered(whole[:M, :M])
         inverse = self.inverse_factor(K)
-        with torch.no_grad():
-            P_o = K_ou @ inverse.mT  # (M₂, M)
-            C = K_oo - P_o @ P_o.mT
-            inverse_v = self.inverse_factor(C, prior_variance)
-        return [K, inverse, K_oo, K_ou, P_o, C, inverse_v]
+        sets: list[PointSet] = []
+        for size in self.blocks[1:]:
+            K_o, K_oo = whole[M : M + size, :M], self.jittered(whole[M : M + size, M : M + size])
+            with torch.no_grad():
+                P = block_features(K_o, inverse, sets)
+                C = K_oo - P @ P.mT
+                sets.append(PointSet(K_oo, K_o, P, C, self.inverse_factor(C, prior_variance)))
+            M += size
+        return [K, inverse, *(part for found in sets for part in found)]
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
-        Z, Z_v, K, inverse, K_oo, K_ou, P_o, C, inverse_v = state
-        points = torch.cat([Z, Z_v])
-        K_fu, K_fv = self.covariances.cross(G, points).split([len(Z), len(Z_v)], 1)
-        if torch.is_grad_enabled():  # O as more rows: the gradient in their type, in one go
-            rows = torch.cat([K_fu, K_ou.to(K_fu)])
-            P_u, P_o = whiten(rows, K, inverse).split([len(G), len(Z_v)])
-            C = _Residual.apply(K_oo, P_o, C)
-        else:
-            P_u = whiten(K_fu, K, inverse)
-        C_fv = K_fv - P_u @ P_o.to(P_u).mT  # (N, M₂)
-        phi = torch.cat([P_u, whiten(C_fv, C, inverse_v)], 1)
-        return Basis(phi, self.covariances.prior(G), factors=((K, inverse), (C, inverse_v)))
+        Z, Z_v, K, inverse, *others = state
+        sets, lower = sets_of(others), []
+        B = self.covariances.cross(G, torch.cat([Z, Z_v])).split(self.blocks, 1)
+        if torch.is_grad_enabled():  # points of sets as more rows: the gradient in their type
+            lower = [found.K_o.to(G).split(self.blocks[:b], 1) for b, found in enumerate(sets, 1)]
+        phi = whiten(torch.cat([*(part[0] for part in lower), B[0]]), K, inverse)
+        factors = [(K, inverse)]
+        for b, (K_oo, _, P_o, C, R) in enumerate(sets, 1):
+            if lower:  # these rows have done
+                P_o, phi = phi.split([len(C), len(phi) - len(C)])
+                C = _Residual.apply(K_oo, P_o, C)
+            cross = torch.cat([*(part[b] for part in lower[b:]), B[b]])
+            c = cross - phi @ P_o.to(phi).mT  # (N, M_b)
+            phi = torch.cat([phi, whiten(c, C, R)], 1)
+            factors.append((C, R))
+        return Basis(phi, self.covariances.prior(G), factors=tuple(factors))
 
     def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
-        Z, _, _, inverse, _, _, P_o, _, inverse_v = state
-        u = inverse @ values[..., : len(Z), :]
-        v = inverse_v @ (values[..., len(Z) :, :] - P_o @ u)
-        return torch.cat([u, v], -2)
+        _, _, _, inverse, *others = state
+        first, *values_of_sets = values.split(self.blocks, -2)
+        u = inverse @ first
+        for at, found in zip(values_of_sets, sets_of(others), strict=True):
+            u = torch.cat([u, found.inverse @ (at - found.P @ u)], -2)
+        return u
+
+
+class PointSet(NamedTuple):
+    """What rows are conditioned on of one set O_b of orthogonal points."""
+
+    K_oo: Tensor  # k(O_b, O_b)
+    K_o: Tensor  # with the points of sets before, (M_b, M + M₁ + …)
+    P: Tensor  # features of these at O_b, without gradient
+    C: Tensor  # c_b(O_b, O_b) = L_b L_bᵀ, without gradient
+    inverse: Tensor  # L_b⁻¹
+
+
+def sets_of(state: Sequence[Any]) -> list[PointSet]:
+    """Return the sets that a flat state is of, of tensors or arrays."""
+    n = len(PointSet._fields)
+    return [PointSet(*state[i : i + n]) for i in range(0, len(state), n)]
+
+
+def block_features(B: Tensor, inverse: Tensor, sets: Sequence[PointSet]) -> Tensor:
+    """P (N, D) of rows with the covariances B (N, D) with the points of Z and of sets."""
+    sizes = [len(inverse), *(len(found.inverse) for found in sets)]
+    first, *others = B.split(sizes, 1)
+    P = first @ inverse.mT
+    for part, found in zip(others, sets, strict=True):
+        P = torch.cat([P, (part - P @ found.P.mT) @ found.inverse.mT], 1)
+    return P
 
 
 class _Residual(torch.autograd.Function):

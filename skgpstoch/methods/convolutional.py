@@ -79,7 +79,7 @@ class ImageParameters:
         given ones, a patch a row, in the units of X, with two more columns, row and column of the
         centre, where there is a location kernel: `inducing_points_` with `inducing_places_` beside
         it. Images of the global function start alike.
-    n_orthogonal : int or "auto", default="auto"
+    n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing patches; "auto" is `n_inducing`.
     orthogonal_points : array-like or None, default=None
         Where these start, with the columns of `inducing_points`; None: as these.

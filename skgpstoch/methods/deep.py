@@ -63,7 +63,7 @@ class LayerParameters:
         Whether functions of an inner layer share the covariance of q, or each has its own.
     n_inducing : int or "auto", default="auto"
         Number M of inducing points of every layer; "auto" is 128, as far as there are rows.
-    n_orthogonal : int or "auto", default="auto"
+    n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal ones, with posterior="solve" or "odvgp"; "auto" is `n_inducing`, as
         far as there are rows.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"

@@ -7,7 +7,8 @@ Cholesky decomposition makes of Z ∪ O,
 
     P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
 
-two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). The
+two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). What is
+left after O may have points of its own again, and so on: ``n_orthogonal`` of several numbers. The
 model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u)
 N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best
 q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`. The tighter

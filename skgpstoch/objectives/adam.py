@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.inducing import whiten
 from ..models.sparse import SparsePosterior
 from ..posteriors.blocks import (
     VariationalWeights,
@@ -17,6 +16,7 @@ from ..posteriors.blocks import (
     identities,
     make_roots,
     moments_of,
+    whitened_moments,
 )
 from ..posteriors.sites import Sites
 from .elbo import expected_score_at
@@ -80,10 +80,7 @@ class GradientObjective(VariationalObjective):
         means, roots = list(self.means), [root.tril() for root in self.roots]
         if not self.whiten:
             for b, (K, inverse) in enumerate(factors):
-                P, size = len(roots[b]), means[b].shape[0]
-                rows = torch.cat([means[b].mT, roots[b].mT.reshape(-1, size)])
-                white = whiten(rows, K, inverse)
-                means[b], roots[b] = white[:P].mT, white[P:].reshape(P, size, size).mT
+                means[b], roots[b] = whitened_moments(means[b], roots[b], K, inverse)
         pairs = zip(roots, self.model.has_prior_covariance, strict=True)
         free = [None if is_prior else root for root, is_prior in pairs]
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)

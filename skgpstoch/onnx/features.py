@@ -190,11 +190,14 @@ def _(features: InducingFeatures, X: Value) -> FeatureValues:
 @basis.register
 def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
-    Z, Z_v, _, inverse, _, _, P_o, _, inverse_v = state(features)
+    Z, Z_v, _, inverse, *others = state(features)
     kernel = plain_kernel(features)
-    P_u = covariance(kernel, G, Z) @ inverse.T
-    C_fv = covariance(kernel, G, Z_v) - P_u @ P_o.T
-    return FeatureValues(X.graph.concat([P_u, C_fv @ inverse_v.T], 1), variance(kernel, G))
+    phi = covariance(kernel, G, Z) @ inverse.T
+    ends = np.cumsum(features.blocks[1:-1])
+    for points, found in zip(np.split(Z_v, ends), orthogonal.sets_of(others), strict=True):
+        c = covariance(kernel, G, points) - phi @ found.P.T
+        phi = X.graph.concat([phi, c @ found.inverse.T], 1)
+    return FeatureValues(phi, variance(kernel, G))
 
 
 @basis.register

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..features.inducing import whiten
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky
 from .base import Weights
@@ -113,6 +114,15 @@ class WeightMoments(NamedTuple):
     def weights(self) -> VariationalWeights:
         """The same, for predictions."""
         return VariationalWeights(self.mean, self.roots(), self.sizes)
+
+
+def whitened_moments(
+    mean: Tensor, roots: Tensor, K: Tensor, inverse: Tensor
+) -> tuple[Tensor, Tensor]:
+    """L⁻¹m (D, P) and L⁻¹R (P, D, D), those of w for u = Lw with LLᵀ = K, given L⁻¹."""
+    n_means = mean.shape[1]
+    white = whiten(torch.cat([mean.mT, roots.mT.flatten(0, 1)]), K, inverse)
+    return white[:n_means].mT, white[n_means:].unflatten(0, roots.shape[:2]).mT
 
 
 def make_roots(factors: list[Tensor], n_outputs: int, fixed: tuple[bool, ...]) -> nn.ParameterList:

@@ -4,7 +4,7 @@ With G (D, D) and c (D, P) the contributions of the likelihood to the natural pa
 
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,
 
-the covariances S_b of one or two blocks of features. What G and c are,
+the covariances S_b of blocks of features. What G and c are,
 :mod:`skgpstoch.objectives.elbo` says.
 """
 
@@ -85,7 +85,7 @@ def optimal_moments(
 ) -> WeightMoments:
     """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
-    Of one or two blocks of sizes D_b; of `prior_blocks` S_b stays I. `dtype` is the
+    Of blocks of sizes D_b; of `prior_blocks` S_b stays I. `dtype` is the
     result's; all but S is computed in float64.
     """
     mean, inverses = optimal_mean(sites, sizes, inverse_factor)
@@ -111,29 +111,28 @@ def optimal_mean(
 ) -> tuple[Tensor, list[Tensor]]:
     """m = (I + G)⁻¹c, (D, P), and R_0, R_0ᵀR_0 = (I + G_00)⁻¹."""
     rhs = sites.cross.mT[..., None]  # (P, D, 1)
-    blocks = [add_diagonal(G, 1.0) for G in diagonal_blocks(sites.precision, sizes)]
-    R = inverse_factor(blocks[0])
-    if len(sizes) == 1:
-        mean = R.mT @ (R @ rhs)
-    else:
-        between = sites.precision[..., : sizes[0], sizes[0] :]
-        mean = eliminate(R, between, blocks[1], rhs, inverse_factor)
+    R = inverse_factor(add_diagonal(diagonal_blocks(sites.precision, sizes)[0], 1.0))
+    mean = eliminate(R, sites.precision, sizes, rhs, inverse_factor)
     return mean[..., 0].mT, [R]
 
 
 def eliminate(
-    R: Tensor, B: Tensor, D: Tensor, rhs: Tensor, inverse_factor: InverseFactor
+    R: Tensor, G: Tensor, sizes: tuple[int, ...], rhs: Tensor, inverse_factor: InverseFactor
 ) -> Tensor:
-    """X with [[A, B], [Bᵀ, D]] X = rhs by the Schur complement of A, given R with RᵀR = A⁻¹.
+    """(I + G)⁻¹ rhs by Schur complements of one block after another, given R, RᵀR = (I + G_00)⁻¹.
 
     Conjugate gradients with the blocks as preconditioner would take 20 to 40 steps, more than this
     costs: the blocks are strongly correlated.
     """
-    W = R @ B
-    upper, lower = rhs.split([B.shape[-2], B.shape[-1]], -2)
+    if len(sizes) == 1:
+        return R.mT @ (R @ rhs)
+    M, M2 = sizes[:2]
+    W = R @ G[..., :M, M:]
+    upper, lower = rhs.split([M, rhs.shape[-2] - M], -2)
     z = R @ upper
-    R_v = inverse_factor(D - W.mT @ W)
-    x_v = R_v.mT @ (R_v @ (lower - W.mT @ z))
+    S = G[..., M:, M:] - W.mT @ W
+    R_v = inverse_factor(add_diagonal(S[..., :M2, :M2], 1.0))
+    x_v = eliminate(R_v, S, sizes[1:], lower - W.mT @ z, inverse_factor)
     return torch.cat([R.mT @ (z - W @ x_v), x_v], -2)
 
 

@@ -132,9 +132,20 @@ class HiddenImages:
         layers: list[PatchLayer] = []
         for geometry, n_channels in zip(self.geometries(image), self.channels, strict=True):
             layers.append(self.layer(images, problem, geometry, n_channels, last))
-            images = after(images, layers[-1], problem.generator)
+            images = self.after(images, layers[-1], problem.generator)
         check_draws_of_layers("hidden_channels", self.channels, layers)
         return layers, images
+
+    def after(self, images: Images, layer: PatchLayer, generator: torch.Generator) -> Images:
+        """Return what the next layer is given."""
+        W = layer.mean_map
+        varied = mapped(images.varied, layer, self.filters(W, generator))
+        return Images(mapped(images.mean, layer, W), varied, images.rows)
+
+    def filters(self, mean_map: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what makes the images that inducing patches of the next layer are chosen from."""
+        is_empty = (mean_map == 0.0).all(0)  # channels without a mean, (C,)
+        return mean_map + VARIETY * is_empty * glorot_filters(mean_map, generator)
 
     def layer(
         self,
@@ -156,7 +167,7 @@ class HiddenImages:
         root, start = beginning(problem.rows.n_effective, n_channels * n_points)
         constant = sk.ConstantKernel(start * variance, (1e-6 * variance, 1e2 * variance))
         kernel = kernels.from_sklearn(constant * shape).to(X.device)
-        features = make_features(kernel, both, unit, geometry.size, n_channels)
+        features = make_features(kernel, both, unit, geometry.size, n_channels, sets=last.sets)
         return PatchLayer(
             features,
             centre_map(geometry, n_channels).to(X),
@@ -168,25 +179,18 @@ class HiddenImages:
         )
 
 
-def after(images: Images, layer: PatchLayer, generator: torch.Generator) -> Images:
-    """Return what the next layer is given."""
-    L, C = layer.mean_map.shape
-    bound = (6.0 / (L + C)) ** 0.5  # Glorot & Bengio's
-    filters = torch.empty(L, C, dtype=torch.float64, device=generator.device)
-    filters.uniform_(-bound, bound, generator=generator)
-    is_empty = (layer.mean_map == 0.0).all(0)  # channels without a mean, (C,)
-    varied_map = layer.mean_map + VARIETY * is_empty * filters.to(images.mean)
-    pairs = (images.mean, layer.mean_map), (images.varied, varied_map)
-    mean, varied = (
-        torch.cat(
-            [
-                (layer.patches(X[block]) @ W).reshape(-1, layer.n_pixels)
-                for block in row_blocks(len(X), max(1, BLOCK_ROWS // layer.n_patches))
-            ]
-        )
-        for X, W in pairs
-    )
-    return Images(mean, varied, images.rows)
+def glorot_filters(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a map like another, (L, C), drawn by Glorot & Bengio's rule."""
+    bound = (6.0 / sum(like.shape)) ** 0.5
+    filters = torch.empty(like.shape, dtype=torch.float64, device=generator.device)
+    return filters.uniform_(-bound, bound, generator=generator).to(like)
+
+
+def mapped(X: Tensor, layer: PatchLayer, W: Tensor) -> Tensor:
+    """Return the images that W (L, C) makes of the patches that a layer looks at, (N, J·C)."""
+    blocks = row_blocks(len(X), max(1, BLOCK_ROWS // layer.n_patches))
+    parts = [(layer.patches(X[block]) @ W).reshape(-1, layer.n_pixels) for block in blocks]
+    return torch.cat(parts)
 
 
 def hidden_attributes(fitted: Fitted) -> dict[str, Any]:

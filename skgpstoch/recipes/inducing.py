@@ -6,6 +6,7 @@ beside the others q is that of SOLVE-GP or ODVGP, else that of SVGP.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -25,7 +26,7 @@ from ..models.sparse import SparseModel
 from .feature_builder import STEPS, USUAL_BATCH, FeatureSizes
 from .kernel_choice import KernelChoice, in_units, make_kernel
 from .networks import Network, build_network
-from .parameters import OfParameters
+from .parameters import OfParameters, positive_integers
 from .plan import Sizes
 from .points import (
     arrays_of_points,
@@ -63,6 +64,7 @@ class InducingBuilder(OfParameters):
     learned: bool = True
     posterior: str = "svgp"
     n_orthogonal: int | str = "auto"
+    sets: tuple[int, ...] = ()  # of these, if they are of several
     orthogonal_points: Any = None
     whiten: bool = True
 
@@ -77,6 +79,9 @@ class InducingBuilder(OfParameters):
             "points": p.inducing_points,
             "learned": p.learn_inducing_points,
         }
+        if np.ndim(asked := getattr(p, "n_orthogonal", "auto")):
+            made["sets"] = sets = positive_integers("n_orthogonal", asked)
+            made["n_orthogonal"] = sum(sets)
         return super().of(p, **made | decided)
 
     # ---- what is known before ----------------------------------------------------------------
@@ -129,6 +134,11 @@ class InducingBuilder(OfParameters):
 
     def check(self) -> None:
         """Raise a ValueError where parameters do not agree."""
+        if self.is_decoupled and self.sets:
+            raise ValueError(
+                "n_orthogonal must be a number with posterior='odvgp' and whiten=False, whose mean "
+                f"is one of all points, got {self.sets}."
+            )
         if self.is_orthogonal:
             return
         given = {"n_orthogonal": self.n_orthogonal, "orthogonal_points": self.orthogonal_points}
@@ -168,6 +178,8 @@ class InducingBuilder(OfParameters):
                 "warm_start=True goes on from a model without orthogonal points, but they are "
                 "asked for now; set that back, or fit with warm_start=False."
             )
+        if self.sets or len(features.blocks) > 2:
+            start.check_unchanged(("n_orthogonal",))
         return start.number("n_orthogonal", self.n_orthogonal, len(others))
 
     # ---- features ----------------------------------------------------------------------------
@@ -308,7 +320,8 @@ class InducingPoints(InducingBuilder):
         are_placed = problem.plan.start_rows and isinstance(self.points, str)
         chooser = replace(self, points="random") if are_placed else self
         points, unit = chooser.points_of_rows(problem, kernel, network, fitted), input_unit(X, rows)
-        return make_features(kernel, points, unit, width, n_latents, self.is_decoupled, network)
+        kind = self.is_decoupled, network, self.sets
+        return make_features(kernel, points, unit, width, n_latents, *kind)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         super().set_trainable(features, n_rows, learns_variance)
@@ -367,6 +380,12 @@ def n_orthogonal(asked: int | str, n_trained: int, M: int) -> int:
     return min(int(asked), n_trained)
 
 
+def shares_of(n_points: int, sets: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many of the points each set has, of these sizes if there are enough."""
+    ends = [n_points * end // sum(sets) for end in itertools.accumulate(sets, initial=0)]
+    return tuple(b - a for a, b in itertools.pairwise(ends))
+
+
 def make_features(
     kernel: kernels.Kernel | Covariances,
     both: tuple[Tensor, Tensor | None],
@@ -375,14 +394,19 @@ def make_features(
     n_outputs: int,
     decoupled: bool = False,
     network: nn.Module | None = None,
+    sets: tuple[int, ...] = (),
 ) -> InducingFeatures:
-    """Make P of Z, and O if there is any, as :class:`InducingFeatures` has the arguments."""
+    """Make P of Z, and O if there is any, as :class:`InducingFeatures` has the arguments.
+
+    O are of several `sets`, if these are given; of fewer points each has its share.
+    """
     points, others = both
     arguments = (kernel, nn.Identity() if network is None else network, points, unit, width)
     if others is None:
         return InducingFeatures(*arguments)
     if not decoupled:
-        return OrthogonalFeatures(*arguments, orthogonal_points=others)
+        sizes = shares_of(len(others), sets) if sets else None
+        return OrthogonalFeatures(*arguments, orthogonal_points=others, sizes=sizes)
     n_columns = max(len(points), MOST_COLUMNS)
     return DecoupledFeatures(
         *arguments, orthogonal_points=others, n_outputs=n_outputs, n_columns=n_columns

@@ -169,7 +169,8 @@ class Layers(InducingBuilder):
             kernel = make_kernel(expression, identity, H, rows, most)
         check_draws_of_layers("hidden_dims", self.hidden_dims, layers)
         both, unit, width = (points, others), input_unit(H, rows), H.shape[1]
-        last = make_features(kernel, both, unit, width, n_latents, self.is_decoupled)
+        kind = self.is_decoupled, None, self.sets
+        last = make_features(kernel, both, unit, width, n_latents, *kind)
         return DeepFeatures(layers, last, *draws)
 
     def inner_layer(
@@ -189,7 +190,8 @@ class Layers(InducingBuilder):
         kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input").to(
             H.device
         )
-        features = make_features(kernel, both, input_unit(H, rows), H.shape[1], n_functions)
+        unit, sets = input_unit(H, rows), self.sets
+        features = make_features(kernel, both, unit, H.shape[1], n_functions, sets=sets)
         mean = W if self.mean_function == "linear" else torch.zeros_like(W)
         shares = self.hidden_covariance == "shared"
         blocks = prior_blocks(self.posterior, features.blocks)

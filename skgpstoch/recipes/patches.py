@@ -218,7 +218,8 @@ class Patches(InducingBuilder):
                 self.given_patches("orthogonal_points", self.orthogonal_points, problem),
             ]
         both, unit = start_patches(self, covariances, X, given, problem)
-        return make_features(covariances, both, unit, geometry.size, n_latents, self.is_decoupled)
+        kind = self.is_decoupled, None, self.sets
+        return make_features(covariances, both, unit, geometry.size, n_latents, *kind)
 
     def covariances(self, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
         """Make k of images, before training."""
@@ -285,7 +286,8 @@ class Patches(InducingBuilder):
         both = self.chosen_rows(problem, kernel, nn.Identity(), given)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))
-        return make_features(kernel, both, unit, X.shape[1], n_latents, self.is_decoupled)
+        kind = self.is_decoupled, None, self.sets
+        return make_features(kernel, both, unit, X.shape[1], n_latents, *kind)
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         super().set_trainable(features, n_rows, learns_variance)

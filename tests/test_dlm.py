@@ -13,7 +13,7 @@ import torch
 from conftest import DIRECT, constructor, fitted_once, named, on_each
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from shared import GRID, Calls, constant_density, global_state, kill, labelled, results
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
@@ -730,22 +730,48 @@ def test_ctrl_c_in_a_fit_leaves_a_usable_model(quick_direct, sine):
     assert np.isfinite(results(model)).all()
 
 
-def test_where_q_starts_and_when_it_ends(sine):
-    """q from the prior has further to go; losses that stay within tol end it."""
+def test_where_q_starts(sine):
+    """The first loss of the prior's q(f) = N(0, k(x, x)), and of the bound's with its divergence.
+
+    That is the bound's data term at these predictions, less the bound.
+    """
     X, y = sine
-    params = {"hyperparameters": "fixed", "solver": "adam", "max_iter": 1, "random_state": 0}
-    losses = {
-        start: quick(**{**params, "batch_size": len(X), "q_start": start}).fit(X, y).loss_curve_[0]
-        for start in ("elbo", "prior")
+    params = {"solver": "adam", "max_iter": 1, "random_state": 0, "mean": "zero", "n_inducing": 8}
+    params |= {"batch_size": len(X), "dtype": "float64", "normalize_y": False}
+    elbo = SVGPRegressor(**params).fit(X, y)
+    noise, beta = elbo.noise_variance_, 0.3
+    prior_variance = elbo.kernel_.diag(X)
+    mean, std = elbo.predict(X, return_std=True)
+    data_term = norm.logpdf(y, mean, np.sqrt(noise)) - 0.5 * (std**2 - noise) / noise
+    kl = data_term.sum() - elbo.log_marginal_likelihood_value_
+    expected = {
+        "prior": -norm.logpdf(y, 0.0, np.sqrt(prior_variance + noise)).mean(),
+        "elbo": -norm.logpdf(y, mean, std).mean() + beta * kl / len(X),
     }
-    assert losses["prior"] > losses["elbo"] + 0.1
-    params |= {"max_iter": 30, "stopping": "level", "n_iter_no_change": 5, "q_start": "prior"}
+    for start, loss in expected.items():
+        fixed = {"hyperparameters": "fixed", "q_start": start, "beta": beta}
+        model = DLMRegressor(**params, **fixed).fit(X, y)
+        assert_allclose(model.kernel_.theta, elbo.kernel_.theta, rtol=1e-12)
+        assert_allclose(model.loss_curve_[0], loss, rtol=1e-6)
+
+
+def test_losses_that_stay_level_end_training(sine):
+    params = {"hyperparameters": "fixed", "solver": "adam", "random_state": 0, "max_iter": 30}
+    params |= {"stopping": "level", "n_iter_no_change": 5, "q_start": "prior"}
     for tol in (1e3, 0.3, 0.0):
-        model = quick(**params, tol=tol).fit(X, y)
+        model = quick(**params, tol=tol).fit(*sine)
         curve = np.array(model.loss_curve_)
         level = [n for n in range(5, len(curve) + 1) if np.ptp(curve[n - 5 : n]) <= tol]
         assert len(curve) == min([30, *level])
         assert len(curve) == {1e3: 5, 0.3: len(curve), 0.0: 30}[tol]
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+def test_one_loss_is_not_level(sine, patience):
+    """L-BFGS, which has a patience of its own, would end after its first epoch."""
+    model = quick(stopping="level", loss="elbo", n_iter_no_change=patience)
+    with pytest.raises(ValueError, match="n_iter_no_change of at least 2"):
+        model.fit(*sine)
 
 
 def test_draws_that_become_more_train(sine):

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
 from scipy.special import gammaln, log_ndtr, logsumexp
 from scipy.stats import kstest, norm, t
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -37,7 +39,7 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
-from skgpstoch.likelihoods.normal_proposals import widest
+from skgpstoch.likelihoods.normal_proposals import peak, widest
 from skgpstoch.likelihoods.rejection import accept_reject
 from skgpstoch.losses import (
     ExpectedLogLikelihood,
@@ -50,6 +52,7 @@ from skgpstoch.losses import (
     product_gradients,
 )
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.models import sparse
 from skgpstoch.models.sparse import SparsePosterior
 from skgpstoch.objectives import optimal_q
@@ -468,19 +471,46 @@ def test_the_papers_proposals_are_unbiased(name):
     assert 0.1 < np.abs(z).max() < 4.0, z
 
 
-def test_the_papers_proposals_are_as_wide_as_their_bound_holds():
-    """In closed form for y of unit noise at distance d: d²/2 − log(√k) ≥ the reach inside."""
-    y = torch.tensor([[0.0], [3.0], [30.0]], dtype=F64)
-    mean, var = torch.zeros_like(y), torch.ones_like(y)
-    k = widest(lambda f: -0.5 * (y - f).square(), mean, var, y)
-    for row, distance in enumerate((0.0, 3.0, 30.0)):
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "logit", "probit", "exp", "softplus"])
+def test_the_papers_proposals_are_as_wide_as_their_bound_holds(name):
+    """The largest k up to 10 with √k max p in [a, b] ≤ max p, on a grid; and none is exceeded."""
+    log_p, parameters = LOG_P[name]
+    moderate = itertools.product((0.0, 1.0), (-3.0, 0.5, 2.0), (0.05, 2.0))
+    found = [*moderate, (1.0, -30.0, 0.5)]
+    y, q = as_rows(found)
+    everywhere = np.union1d(np.linspace(-60.0, 60.0, 48_001), [0.0, 1.0])
 
-        def holds(k, distance=distance):
-            short = max(distance - math.sqrt(k * math.log(k) / (k - 1.0)), 0.0)
-            return 0.5 * short**2 >= 0.5 * math.log(k)
+    def ours(f):
+        return SCALARS[name]().log_prob(y, f)
 
-        assert float(k[row]) == max([1, *(k for k in range(2, 11) if holds(k))])
-    assert [float(a) for a in k] == [1.0, 8.0, 10.0]
+    best = peak(ours, 1.0 + y.abs())
+    widths = widest(ours, q.mean[0], q.var[0], best)[:, 0].tolist()
+    for (y_, mean, var), width, height in zip(
+        found, widths, ours(best)[:, 0].tolist(), strict=True
+    ):
+        most = log_p(y_, everywhere, *parameters).max()
+        assert height == pytest.approx(most, abs=1e-6)
+
+        def holds(k, y=y_, mean=mean, var=var, most=most):
+            reach = math.sqrt(var * k * math.log(k) / (k - 1.0))
+            inside = np.append(np.linspace(mean - reach, mean + reach, 2001), y)
+            inside = inside[abs(inside - mean) <= reach]
+            return 0.5 * math.log(k) + log_p(y, inside, *parameters).max() <= most
+
+        assert width == max([1, *(k for k in range(2, 11) if holds(k))])
+        log_ratio = log_normal_density(everywhere, mean, var) - log_normal_density(
+            everywhere, mean, width * var
+        )
+        assert (log_ratio + log_p(y_, everywhere, *parameters)).max() <= height + 1e-9
+    assert {1.0, 10.0} <= set(widths)
+
+
+def test_the_papers_proposals_say_why_they_are_rejected(monkeypatch):
+    """An outlier is no sign of a likelihood that is not log-concave."""
+    monkeypatch.setattr("skgpstoch.likelihoods.rejection.MAX_ROUNDS", 20)
+    y, q = as_rows([(30.0, 0.0, 0.1)])
+    with pytest.raises(NotPositiveDefiniteError, match=r"far from what q.*proposal='envelope'"):
+        product_gradients(y, Gaussian(0.01), q, 3, generator(), "normal")
 
 
 def test_what_the_papers_proposals_are_not_for():
@@ -493,6 +523,36 @@ def test_draws_become_more_with_the_steps():
     loss = LogLoss("biased", n_samples=4, growth=0.5)
     assert [loss.at_step(t).n_samples for t in (0, 1, 8, 99)] == [4, 6, 12, 40]
     assert all(other.at_step(9) is other for other in (LogLoss("biased"), LogLoss(growth=1.0)))
+
+
+def test_draws_that_become_more_find_what_is_exact():
+    """One draw finds the bound's best q(f) of a count; more and more find that of the log-loss."""
+    y, beta, n = 6.0, 0.3, 200
+    z, w = np.polynomial.hermite_e.hermegauss(80)
+
+    def cost(theta, is_bound):
+        """β KL[N(m, e²ʳ) ‖ N(0, 1)] and the loss of the count, by Gauss and Hermite."""
+        mean, r = theta
+        log_p = log_poisson(y, mean + math.exp(r) * z)
+        gain = w @ log_p / w.sum() if is_bound else logsumexp(log_p, b=w / w.sum())
+        return 0.5 * beta * (mean**2 + math.exp(2.0 * r) - 1.0 - 2.0 * r) - gain
+
+    def descend(loss):
+        """The mean of n descents with draws of their own."""
+        g, rows = generator(), torch.full((n, 1), y, dtype=F64)
+        mean, r = torch.full((2, n, 1), 1.5, dtype=F64) * f64([1.0, -0.9])[:, None, None]
+        for step in range(150):
+            var, rate = (2.0 * r).exp(), 0.3 / (1.0 + step) ** 0.5
+            q = Marginals(mean[None], var[None])
+            term = loss.at_step(step).expected_score(rows, Poisson(), q, rows[:, 0] * 0.0, g)
+            mean = mean - rate * (beta * mean - term.mean)
+            r = r - rate * (beta * (var - 1.0) - 2.0 * var * term.explained)
+        return [float(mean.mean()), float(r.mean())]
+
+    bound, exact = (minimize(cost, [1.5, -1.3], args=(b,)).x for b in (True, False))
+    assert abs(bound - exact).max() > 0.19
+    assert_allclose(descend(LogLoss("biased", 1)), bound, atol=0.02)
+    assert_allclose(descend(LogLoss("biased", 1, growth=1.0)), exact, atol=0.02)
 
 
 @scalars

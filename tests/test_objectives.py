@@ -7,6 +7,7 @@ import pytest
 import torch
 from families import slow_cases
 from sklearn.gaussian_process.kernels import RBF
+from test_sparse import dense_features, k, make_problem, random_moments
 
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.base import Basis
@@ -23,6 +24,7 @@ from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives import natural
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.elbo import FARTHEST_TARGET, sites_of
+from skgpstoch.objectives.gaussian_rows import row_sums, term_of_features, term_of_points
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import optimal_q
@@ -209,6 +211,27 @@ def test_sums_over_rows_give_the_gradient_of_every_row(kind, inputs, monkeypatch
         found.append([loss.detach(), *(p.grad for p in objective.parameters())])
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("term", [term_of_points, term_of_features])
+def test_the_data_term_of_gaussian_rows_is_that_of_autograd(term):
+    """Dense algebra and autograd by all parameters, at some q(w); two outputs, weighted rows."""
+    p = make_problem(P=2, layers=(3,))
+    model, q = p.model, random_moments(p)
+    weight = torch.arange(len(p.X), dtype=F64) % 3
+    rows = Rows(p.y, weight=weight)
+    phi, noise = dense_features(model, p.X), model.likelihood.noise_variance
+    explained = torch.einsum("nd,pde,ne->np", phi, q.covariances[0], phi)
+    residual = k(model, p.X, p.X).diagonal() - phi.square().sum(1)
+    square = (p.y - phi @ q.mean - model.mean.value).square() + explained + residual[:, None]
+    expected = -0.5 * (weight[:, None] * ((2.0 * math.pi * noise).log() + square / noise)).sum()
+    value = term(model, p.X, rows, lambda phi, offset: (row_sums(phi, rows, offset), q))
+    params = list(model.parameters())
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=0.0)
+    pairs = zip(*(torch.autograd.grad(a, params) for a in (value, expected)), strict=True)
+    for ours, theirs in pairs:
+        assert theirs.abs().max() > 0.0
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
 def test_sites_of_steep_rows_point_no_further_than_a_few_prior_deviations():

@@ -25,6 +25,11 @@ from .rejection import Draws, accept_reject
 WIDEST = 10  # times the variance
 N_DOUBLINGS = 20  # of an interval that a maximum is looked for in
 N_SECTIONS = 90  # which leave 1e-19 of an interval
+TOO_FAR = (
+    "proposal='normal' draws from N(mu, kv), and a row's target is far from what q(f) expects, as "
+    "an outlier's or where noise is small. Use proposal='envelope', which accepts most proposals "
+    "whatever the row is, or gradient='exact'."
+)
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
@@ -48,7 +53,7 @@ def normal_product_samples(
             log_ratio = 0.5 * k.log() - 0.5 * (k - 1.0) * z.square()  # q(f)/N(f | μ, kv)
             return f, likelihood.at_rows(rows).log_prob(y[rows], f) - height[rows] + log_ratio
 
-        return accept_reject(propose, n_samples, mean, generator)
+        return accept_reject(propose, n_samples, mean, generator, TOO_FAR)
 
 
 def widest(log_p: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, best: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ MAX_ROUNDS = 10_000
 
 N_ZOOMS = 5  # each finds where the integrand counts a dozen times closer
 
+NOT_CONCAVE = "is the logarithm of the likelihood concave? Use gradient='exact'."
+
 UNASKED = 8  # rounds of an accelerator before it is asked what is pending: mostly nothing then
 
 Propose = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -50,9 +52,16 @@ class Draws(NamedTuple):
 
 
 def accept_reject(
-    propose: Propose, n_samples: int, like: Tensor, generator: torch.Generator
+    propose: Propose,
+    n_samples: int,
+    like: Tensor,
+    generator: torch.Generator,
+    cause: str = NOT_CONCAVE,
 ) -> Draws:
-    """Propose for what is pending until nothing is: `like` (N, P) says for what."""
+    """Propose for what is pending until nothing is: `like` (N, P) says for what.
+
+    `cause` says what it may be if that never ends, and what to do.
+    """
     N, P = like.shape
     row = torch.arange(N, device=like.device).repeat(n_samples)  # (n_samples·N,)
     f = like.new_empty(n_samples * N, P)
@@ -75,8 +84,7 @@ def accept_reject(
             waits[pending] = still & ~accepted
         pending = pending[waits[pending].any(1)]
     raise NotPositiveDefiniteError(
-        f"Of {n_proposed} proposals too few were accepted as draws from q(f) p(y | f): is the "
-        "logarithm of the likelihood concave? Use gradient='exact'."
+        f"Of {n_proposed} proposals too few were accepted as draws from q(f) p(y | f): {cause}"
     )
 
 

@@ -97,6 +97,15 @@ class DLMRecipe(VariationalRecipe):
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         return replace(super().plan(sizes, start), stops_when_level=self.stopping == "level")
 
+    def check(self, data: Data) -> None:
+        super().check(data)
+        patience = self.training.n_iter_no_change
+        if self.stopping == "level" and (patience is None or patience < 2):
+            raise ValueError(
+                "stopping='level' needs n_iter_no_change of at least 2, the epochs whose losses "
+                f"must differ by tol at most, got n_iter_no_change={patience}."
+            )
+
     def check_streams(self) -> None:
         super().check_streams()
         if self.holds_out or self.hyperparameters == "fixed":
@@ -368,7 +377,7 @@ class DLMParameters(
         the paper.
     stopping : {"improvement", "level"}, default="improvement"
         What `n_iter_no_change` epochs must show for training to end: no improvement by `tol`; or
-        losses that differ by `tol` at most, as in the paper.
+        losses that differ by `tol` at most, as in the paper, which needs two epochs or more.
     calibrate : bool or "auto", default="auto"
         Whether to recalibrate the predictive distribution on held-out rows after training: the
         scale and the tails of deviations and noise. "auto": if rows are held out in any case, to

@@ -95,7 +95,12 @@ def fit(model: Any, split: Split) -> Figures:
         mean, std = model.predict(split.X_test, return_std=True)
         scores = gaussian_scores(split.y_test, mean, std)._asdict()
     nlml = negative_log_evidence(model, split)
-    return {"nlml": nlml, **scores, "learning_rate": model.learning_rate_init, "epochs": model.max_iter}
+    return {
+        "nlml": nlml,
+        **scores,
+        "learning_rate": model.learning_rate_init,
+        "epochs": model.max_iter,
+    }
 
 
 def negative_log_evidence(model: Any, split: Split) -> float | str:

@@ -294,6 +294,22 @@ def test_scgd_gradient_is_that_of_the_exact_evidence(problem):
     assert objective.epoch_loss(0.0) == pytest.approx(exact.item(), rel=1e-8)
 
 
+def test_scgd_gradient_is_the_same_with_and_without_an_inverse():
+    """Of few rows it comes from the factor, of more than half as many as features by an inverse."""
+    p = make_problem(3)
+    D, few = p.features.n_features, 1
+    assert 2 * few < D
+    gradients = []
+    for b in (few, D):
+        objective = make_objective(SCGDObjective, p, averaging=0.1, weights="profiled")
+        objective.running.start_from(exact_statistics(p.features.members, p.X, p.y))
+        Z = p.features.members(p.X[:b]).detach()
+        b_rows = torch.full((1, 1), float(few), dtype=torch.float64)
+        (_, dZ), *_ = objective.gradients(Z, p.y[None, :b], b_rows, lambda sums: sums)
+        gradients.append(dZ[:, :few])
+    exactly(*gradients, 1e-12)
+
+
 @parametrize_problem
 def test_scgd_gradient_with_a_signal_variance_of_its_own(problem):
     objective = make_objective(

@@ -1,19 +1,22 @@
 """Shoham and Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
 RKHS", tables 2 and 4 (linear kernel), 3 and 5 (Gaussian kernel).
 
-As in the paper: two ReLU layers of 128 before the kernel, 100 epochs, the iterate of least exact
-NLML, μ = 1, random Fourier features of dimension 1,000, as many inducing points as rows in a batch;
-NLML in nats per row, in the units of the file. Of SVGP it is the bound, of the last iterate.
+As in the paper: two ReLU layers of 128 before the kernel, the iterate of least exact NLML, μ = 1,
+random Fourier features of dimension 1,000, as many inducing points as rows in a batch; NLML in nats
+per row, in the units of the file. Of SVGP it is the bound, of the last iterate.
 
-Not as in the paper: Adam with one cycle up to 0.01 for networks in place of AdaDelta with the best
-learning rate of a grid, one fit a cell; noise and signal variance of the three finite methods from
-the marginal likelihood, in place of gradient steps; SCGD with running averages over 20 rows a
-feature, and with weights from these, in place of b_t = 0.9. Chosen by NLML on bike and elevators at
-b = 128.
+Not as in the paper: Adam with one cycle up to 0.01 for networks (SVGP: 0.003, and 0.03 for the
+rest) in place of AdaDelta with the best learning rate of a grid, one fit a cell; noise and signal
+variance of the three finite methods from the marginal likelihood, in place of gradient steps; SCGD
+with running averages over 20 rows a feature, and with weights from these, in place of b_t = 0.9.
+Chosen by NLML on bike and elevators at b = 128; for SVGP on bike and keggdirected. With the linear
+kernel there are 100 epochs; with the Gaussian one, whose steps cost up to a hundred times as much,
+the least number of epochs that makes 1,500 steps, the same for all methods.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from .._common import Split, gaussian_scores, load_split
 from .tables import Cell, Figures, Table
 
 EPOCHS = 100
+GAUSSIAN_STEPS = 1500
 LEARNING_RATE = 0.01
 MOST_EXACT_ROWS = 20_000  # for which this machine has memory for a matrix and its factor
 FINITE = {"learning_rate_init": LEARNING_RATE, "noise": "profiled"}
@@ -38,7 +42,7 @@ ESTIMATORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "MINIMAX": (MinimaxGaussianProcessRegressor, FINITE),
     "SCGD": (SCGDGaussianProcessRegressor, FINITE),
     "BSGD": (BSGDGaussianProcessRegressor, FINITE),
-    "SVGP": (SVGPRegressor, {"mean": "zero", "learning_rate_init": 10 * LEARNING_RATE}),
+    "SVGP": (SVGPRegressor, {"mean": "zero", "learning_rate_init": 3 * LEARNING_RATE}),
 }
 KERNELS = {
     "2": DotProduct(sigma_0=0, sigma_0_bounds="fixed"),
@@ -46,20 +50,23 @@ KERNELS = {
 }
 RANDOM_FEATURES = 1000
 SETTINGS = (
-    f"Adam with one cycle up to {LEARNING_RATE} for networks, {EPOCHS} epochs, split 0, one fit a "
-    "cell; noise profiled, and SCGD's weights from running averages. The paper has AdaDelta with "
-    "the best of a grid of learning rates, gradient steps for both, and b_t = 0.9. Chosen on bike "
-    "and elevators, b = 128."
+    f"Adam with one cycle up to {LEARNING_RATE} for networks (SVGP: {0.3 * LEARNING_RATE:g}), "
+    "{budget}, split 0, one fit a cell; noise profiled, and SCGD's weights from running averages. "
+    "The paper has AdaDelta with the best of a grid of learning rates, 100 epochs, gradient steps "
+    "for both, and b_t = 0.9. Chosen on bike and elevators (SVGP: bike and keggdirected), b = 128."
 )
+BUDGETS = {"2": f"{EPOCHS} epochs", "3": f"the epochs that make {GAUSSIAN_STEPS:,} steps"}
 
 
 def run(table: str, cell: Cell, data: Path, seed: int) -> Figures:
     """One fit."""
     split = load_split(data, cell["set"], 0, standardize_y=False)
-    return fit(make_model(table, cell["method"], int(cell["batch_size"]), seed), split)
+    b = int(cell["batch_size"])
+    epochs = EPOCHS if table == "2" else ceil(GAUSSIAN_STEPS / ceil(len(split.y_train) / b))
+    return fit(make_model(table, cell["method"], b, epochs, seed), split)
 
 
-def make_model(table: str, method: str, b: int, seed: int) -> Any:
+def make_model(table: str, method: str, b: int, epochs: int, seed: int) -> Any:
     """What the cell of a table is a fit of."""
     estimator, own = ESTIMATORS[method]
     if method == "SVGP":
@@ -71,7 +78,7 @@ def make_model(table: str, method: str, b: int, seed: int) -> Any:
         hidden_layer_sizes=(128, 128),
         solver="adam",
         batch_size=b,
-        max_iter=EPOCHS,
+        max_iter=epochs,
         early_stopping=False,
         weight_decay=0,
         random_state=seed,
@@ -89,7 +96,12 @@ def fit(model: Any, split: Split) -> Figures:
         mean, std = model.predict(split.X_test, return_std=True)
         scores = gaussian_scores(split.y_test, mean, std)._asdict()
     nlml = negative_log_evidence(model, split)
-    return {"nlml": nlml, **scores, "learning_rate": model.learning_rate_init, "epochs": EPOCHS}
+    return {
+        "nlml": nlml,
+        **scores,
+        "learning_rate": model.learning_rate_init,
+        "epochs": model.max_iter,
+    }
 
 
 def negative_log_evidence(model: Any, split: Split) -> float | str:
@@ -109,7 +121,7 @@ def _table(name: str, title: str) -> Table:
         title,
         {"nlml": "low", "rmse": "low"},
         lambda cell, data, seed: run(name, cell, data, seed),
-        settings=SETTINGS,
+        settings=SETTINGS.format(budget=BUDGETS[name]),
         lacking={"slice": "its data cannot be had here"},
     )
 

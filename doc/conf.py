@@ -17,6 +17,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas are set without a network
+    "sphinx_design",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -47,6 +49,6 @@ sphinx_gallery_conf = {
     "reference_url": {"skgpstoch": None},
     "within_subsection_order": "FileNameSortKey",
     "reset_argv": "gallery.quick_arguments",
-    "min_reported_time": 1,
+    "write_computation_times": False,
     "download_all_examples": False,
 }

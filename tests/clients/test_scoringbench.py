@@ -30,7 +30,7 @@ from skgpstoch import GaussianProcessRegressor, SVGPRegressor
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs
 
 CLONE = Path(os.environ.get("SUITES", "")) / "ScoringBench"
-PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
+PAGE = DOC / "user_guide" / "other_packages.rst"
 SINCE = {  # what the page says of clones that are newer
     "scoringbench.wrappers": "scoringbench.univariate.wrappers",
     "self.range_)": "self.range_, train_range=self.range_)",

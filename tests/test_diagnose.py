@@ -2,9 +2,7 @@
 
 import pickle
 import re
-import textwrap
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import torch
 from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitted_once, named
 from families import by_default, by_family, cases_by_family, slow_cases
 from numpy.testing import assert_array_equal
+from pages import DOC, run_page
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern, WhiteKernel
@@ -38,9 +37,6 @@ from skgpstoch import (
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.recipes import findings
 from skgpstoch.training.history import History
-
-PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "why_is_my_fit_bad.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 
 def only(found):
@@ -573,7 +569,7 @@ def test_healthy_defaults_say_nothing(sine, two_classes):
 
 
 def test_the_page_does_what_it_says():
-    said = said_by(lambda: exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {}))
+    said = said_by(lambda: run_page(DOC / "user_guide" / "why_is_my_fit_bad.rst"))
     words = ["Raise n_inducing, now 5", "makes f almost the same", "n_inducing=100 is more than"]
     assert len(said) == len(words)
     assert all(word in message for word, message in zip(words, said, strict=True))

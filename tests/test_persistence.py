@@ -8,9 +8,7 @@ import math
 import os
 import pickle
 import pkgutil
-import re
 import sys
-import textwrap
 import tracemalloc
 from collections import OrderedDict
 from pathlib import Path
@@ -48,8 +46,6 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (30, 2))
 Y = np.sin(X[:, 0])
 OLD = Path(__file__).parent / "data"
-PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "saving_and_serving.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 
 def again(value, names=Names):
@@ -890,16 +886,3 @@ def test_processes_of_too_many_rows_are_refused():
     long = torch.zeros(20_001, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="at most 20000 rows"):
         again(process._replace(X=long, noise=long[:, 0], alpha=long[:, 0]))
-
-
-# ---- the page of the guide ---------------------------------------------------------------------
-
-
-def test_the_page_is_true(tmp_path, monkeypatch):
-    """But for what needs skops or MLflow: tests/clients runs all of it."""
-    monkeypatch.chdir(tmp_path)
-    blocks = [textwrap.dedent(block) for block in re.findall(CODE, PAGE.read_text())]
-    of_clients = ("import skops", "import mlflow", "import skl2onnx")
-    own = [block for block in blocks if not any(name in block for name in of_clients)]
-    assert len(own) == len(blocks) - len(of_clients)
-    exec("".join(own), {"__name__": "page"})

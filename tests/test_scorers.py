@@ -1,9 +1,6 @@
 """Scorers as scikit-learn's objects: requests, routing, and all that takes `scoring`."""
 
 import pickle
-import re
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,8 +33,6 @@ from skgpstoch.metrics import (
     neg_log_predictive_density_scorer,
 )
 
-PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "scores_and_importances.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 SCORERS = [
     neg_log_predictive_density_scorer,
     neg_crps_scorer,
@@ -280,8 +275,3 @@ def test_permutation_importances_take_weights(scorer, data, weight):
     ]
     assert not np.array_equal(drops[0].importances, drops[1].importances)
     assert scorer(model, X_, y, sample_weight=given) == scorer(model, X, y, sample_weight=given)
-
-
-@pytest.mark.slow
-def test_code_of_the_page_runs_without_a_warning():
-    exec(textwrap.dedent("".join(re.findall(CODE, PAGE.read_text()))), {})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from pages import DOC, run_page
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
@@ -39,8 +38,6 @@ from skgpstoch.objectives.natural import RunningObjective
 from skgpstoch.training import checkpoint, stored_rows
 from skgpstoch.training.loop import Trainer
 
-PAGE = Path(__file__).parents[1] / "doc" / "user_guide" / "larger_than_memory.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 N, NEW = 2000, 200
 KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
 
@@ -529,18 +526,14 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
     assert len(pd.read_parquet(tmp_path / "out")) == N // 2
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
 @pytest.mark.filterwarnings("ignore:The points leave")
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.undo()  # the page's tables are large enough
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(CODE, PAGE.read_text())
-    assert len(blocks) == 3
-    scope: dict = {}
-    for block in blocks:
-        exec(re.sub(r"^    ", "", block, flags=re.MULTILINE), scope)
+    scope = run_page(DOC / "user_guide" / "larger_than_memory.rst")
     X, model = scope["X"], scope["model"]
     error = model.predict(pd_frame(X[:500])) - scope["y"][:500]
     assert np.sqrt(np.mean(error**2)) < 0.1

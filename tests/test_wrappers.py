@@ -1,8 +1,6 @@
 """Predictive distributions through scikit-learn's wrappers."""
 
 import pickle
-import re
-import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -41,8 +39,6 @@ from skgpstoch import (
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 DOC = Path(__file__).parents[1] / "doc"
-PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 
 def sparse(**params):
@@ -341,15 +337,6 @@ def test_what_a_chain_of_transformers_refuses_has_no_density(rows):
     model = TransformedTargetRegressor(sparse(), transformer=chain).fit(X, y)
     found = gp.log_predictive_density(model, X[:3], [0.0, y[1], 0.0])
     assert_array_equal(np.isfinite(found), [False, True, False])
-
-
-@pytest.mark.slow
-def test_the_page_is_true():
-    """But for what needs skpro: tests/clients runs all of it."""
-    blocks = [textwrap.dedent(block) for block in re.findall(CODE, PAGE.read_text())]
-    own = [block for block in blocks if "skpro" not in block]
-    assert len(own) == len(blocks) - 1
-    exec("".join(own), {"__name__": "page"})
 
 
 # ---- target_transform of estimators ------------------------------------------------------------

@@ -10,7 +10,7 @@ try:
     from .predictions import predict
 except ModuleNotFoundError as error:
     raise ImportError(
-        "skgpstoch.dask needs Dask: install it, for example by `pip install 'skgpstoch[dask]'`."
+        "skgpstoch.dask needs Dask: pip install 'dask[array,dataframe]' distributed"
     ) from error
 
 __all__ = ["fit", "predict"]

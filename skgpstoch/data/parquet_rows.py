@@ -69,7 +69,7 @@ class ParquetRows(RowSource):
 
     Notes
     -----
-    pyarrow is needed (`pip install skgpstoch[parquet]`). Files are read by row group, a sixteenth
+    pyarrow is needed (`pip install pyarrow`). Files are read by row group, a sixteenth
     of the buffer at a time, at most 65,536 rows; row groups of at most 100,000 rows shuffle best.
     """
 
@@ -258,7 +258,7 @@ def opened(path: str) -> tuple[Any, list[int]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError("ParquetRows needs pyarrow: pip install 'skgpstoch[parquet]'.") from error
+        raise ImportError("ParquetRows needs pyarrow: pip install pyarrow.") from error
     try:
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from pathlib import Path
-
 import pytest
+from pages import DOC, blocks_of, run_page
 
-PAGE = Path(__file__).parents[2] / "doc" / "user_guide" / "bayesian_optimisation.rst"
-CODE = r"\.\. code-block:: python\n(?: {4}:name: (\w+)\n)?\n((?: {4}.*\n|\n)+)"
-BLOCKS = re.findall(CODE, PAGE.read_text())
-NAMES = [name for name, _ in BLOCKS if name]
+PAGE = DOC / "user_guide" / "bayesian_optimisation.rst"
+NAMES = [name for name, _ in blocks_of(PAGE) if name]
 
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
 
@@ -26,5 +21,4 @@ def test_code_runs(name, monkeypatch):
     if name == "bayes_opt":  # in which the page replaces a name
         inner = module.bayesian_optimization
         monkeypatch.setattr(inner, "GaussianProcessRegressor", inner.GaussianProcessRegressor)
-    texts = [text for block, text in BLOCKS if block in ("", name)]
-    exec(textwrap.dedent("".join(texts)), {})
+    run_page(PAGE, name)

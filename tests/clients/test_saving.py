@@ -1,12 +1,9 @@
 """skops and MLflow keep our estimators, alone and inside scikit-learn's, to the last bit."""
 
-import re
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pytest
 from conftest import ESTIMATORS, IMAGES, constructor, named
+from pages import DOC, run_page
 from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process.kernels import RBF, Matern
@@ -30,8 +27,6 @@ from skgpstoch.likelihoods import Poisson
 
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs, and few rows
 
-PAGE = Path(__file__).parents[2] / "doc" / "user_guide" / "saving_and_serving.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (40, 4))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.standard_normal(40)
@@ -125,5 +120,4 @@ def test_the_page(tmp_path, monkeypatch):
     pytest.importorskip("skops.io")
     pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    code = textwrap.dedent("".join(re.findall(CODE, PAGE.read_text())))
-    exec(code, {"__name__": "page"})
+    run_page(DOC / "user_guide" / "saving_and_serving.rst", "skops", "mlflow", "skl2onnx")

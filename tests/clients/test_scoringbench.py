@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from pages import DOC, blocks_of
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -31,9 +30,7 @@ from skgpstoch import GaussianProcessRegressor, SVGPRegressor
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs
 
 CLONE = Path(os.environ.get("SUITES", "")) / "ScoringBench"
-DOC = Path(__file__).parents[2] / "doc"
-PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
-CODE = r"\.\. code-block:: python\n    :name: scoringbench\n\n((?: {4}.*\n|\n)+)"
+PAGE = DOC / "user_guide" / "other_packages.rst"
 SINCE = {  # what the page says of clones that are newer
     "scoringbench.wrappers": "scoringbench.univariate.wrappers",
     "self.range_)": "self.range_, train_range=self.range_)",
@@ -53,7 +50,7 @@ def bench():
         pytest.skip("no clone: set SUITES to a folder that has ScoringBench")
     sys.path.insert(0, str(CLONE))
     pytest.importorskip("scoringbench")
-    (text,) = re.findall(CODE, PAGE.read_text())
+    text = dict(blocks_of(PAGE))["scoringbench"]
     room = "scoringbench"
     if importlib.util.find_spec("scoringbench.univariate"):
         room = "scoringbench.univariate"
@@ -61,7 +58,7 @@ def bench():
             assert before in text
             text = text.replace(before, after)
     names = {"np": np} | {name: getattr(skgpstoch, name) for name in skgpstoch.__all__}
-    exec(textwrap.dedent(text), names)
+    exec(text, names)
     cv, metrics = (importlib.import_module(f"{room}.{name}") for name in ("cv", "metrics"))
     yield names, cv, metrics
     sys.path.remove(str(CLONE))

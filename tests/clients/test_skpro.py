@@ -1,28 +1,18 @@
 """The guide's adapter to skpro, and what skpro makes of the distributions."""
 
-import re
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from pages import DOC, run_page
 
 pytest.importorskip("skpro")
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # theirs
-
-DOC = Path(__file__).parents[2] / "doc"
-PAGE = DOC / "user_guide" / "pipelines_targets_and_intervals.rst"
-CODE = r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)"
 
 
 @pytest.fixture(scope="module")
 def page():
     """The names of the page of the guide, all of whose code has run."""
-    names = {"__name__": "page"}
-    blocks = re.findall(CODE, PAGE.read_text())
-    exec("".join(map(textwrap.dedent, blocks)), names)
-    return names
+    return run_page(DOC / "user_guide" / "other_packages.rst", "skpro")
 
 
 def test_distributions_are_skpros(page):

@@ -1,0 +1,64 @@
+"""Every number that README and the first page claim is that of a CSV of the benchmarks."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pd = pytest.importorskip("pandas")
+page = pytest.importorskip("benchmarks.page")
+
+ROOT = Path(__file__).parents[1]
+README = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+LANDING = re.sub(r"\s+", " ", (ROOT / "doc" / "index.rst").read_text())
+
+
+def read(name):
+    return pd.read_csv(ROOT / "benchmarks" / "results" / f"{name}.csv")
+
+
+def by_table(score):
+    table = pd.concat([read("bench_density_2500"), read("bench_frames")])
+    return table[table["split"] == 0].pivot_table(score, "set", "model")
+
+
+def test_coverage_in_groups():
+    coverage = 100 * read("coverage_by_group").pivot_table("coverage", "group", "model")
+    ours, trees = coverage["recommended default"], coverage["boosted trees, conformal"]
+    assert f"contain {ours.min():.0f} to {ours.max():.0f} % of each group" in README
+    assert f"conformal intervals {trees.min():.0f} to {trees.max():.0f} %" in README
+    assert f"fall as low as {coverage.min().min():.0f} %" in LANDING
+
+
+def test_densities():
+    names = ["CatBoostConstant", "CatBoost", "HistGradientBoosting", "RealMLP"]
+    nlpd = by_table("nlpd")[["auto", *names]].dropna()
+    ahead = (nlpd["auto"] < nlpd[names].min(axis=1)).sum()
+    assert f"RealMLP on {ahead} of {len(nlpd)} tables (2,500 rows)" in README
+    assert len(nlpd) == 19
+    assert "on nineteen tables of at most 2,500 training rows" in LANDING
+
+
+def test_errors_of_the_mean():
+    rmse = by_table("rmse")
+    cat, trees, mlp = (
+        (rmse["auto"] < rmse[name]).sum()
+        for name in ("CatBoostConstant", "HistGradientBoosting", "RealMLP")
+    )
+    words = f"smaller than CatBoost's on {cat}, boosted trees' on {trees}, RealMLP's on {mlp}"
+    assert words in README
+
+
+def test_time():
+    table = read("bench_time_to_accuracy")
+    adam = table[table["method"].str.startswith("SVGP Adam")]
+    last = adam[adam["wall_s"] >= 0.95 * adam["wall_s"].max()]
+    ours = table[(table["method"] == "SCGD") & (table["nlpd"] <= last["nlpd"].min())]
+    seconds = ours["wall_s"].min()
+    assert f"{seconds:.1f} s to the density" in README
+    assert f"has after {adam['wall_s'].max():.0f} s" in README
+
+
+def test_the_page_of_benchmarks_is_what_the_files_say():
+    written = "\n".join(page.page()).rstrip("\n") + "\n"
+    assert page.PAGE.read_text() == written, "run `python -m benchmarks.page`"

@@ -1,0 +1,29 @@
+"""The code of every page of the documentation runs, without a warning, as printed there."""
+
+import matplotlib
+import pytest
+from pages import DOC, blocks_of, run_page
+
+WARNS = "why_is_my_fit_bad"  # tests/test_diagnose.py runs it, and says of what
+PAGES = sorted(
+    page
+    for folder in (DOC, DOC / "user_guide", DOC / "methods")
+    for page in folder.glob("*.rst")
+    if blocks_of(page) and page.stem != WARNS
+)
+
+
+@pytest.mark.pages
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_runs_without_a_warning(page, tmp_path, monkeypatch):
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    run_page(page)
+
+
+@pytest.mark.parametrize("page", sorted((DOC / "user_guide").glob("*.rst")), ids=lambda p: p.stem)
+def test_a_page_of_the_guide_has_a_figure_and_code(page):
+    if page.stem == "index":
+        return
+    assert blocks_of(page)
+    assert ".. plot::" in page.read_text() or ".. figure::" in page.read_text()

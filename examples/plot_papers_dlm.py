@@ -45,10 +45,10 @@ for (name, rows), table in tables:
 # %%
 # Loss and error by β
 # -------------------
-# On bike the loss brings several times what β does, on elevators both bring little; of the late
-# flights the ELBO has all there is to gain. The fewer the rows, the more a small β costs the
-# log-loss. It gains by its variances: its means are worse than the β-ELBO's, on bike by far. Bars
-# are standard errors of five splits.
+# On bike the loss brings three to seven times what β does, on elevators both bring little; of the
+# late flights no β of either is better than the ELBO. Of few rows a small β can cost the log-loss
+# much (elevators, 700 rows). It gains by its variances: at the best β its means are worse than the
+# β-ELBO's, on bike by far. Bars are standard errors of five splits.
 
 figure, axes = plt.subplots(
     2, len(tables), figsize=(2.7 * len(tables), 5.2), sharex=True, layout="constrained"

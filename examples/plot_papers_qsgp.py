@@ -79,7 +79,7 @@ axes[-1].legend(fontsize="small")
 # ------------------------------------
 # A rough function, kin40k, wants many functions. Smooth ones have a worse density for more:
 # diagonal columns of the covariance take each weight to be alone, and m of them explain σ²m/n of
-# variance, however few directions the rows determine. The first hundred columns, dense, change little.
+# variance, however few directions the rows determine. A hundred dense columns change little.
 
 densities = cells("functions")
 sets = list(dict.fromkeys(row["set"] for row in densities))

@@ -53,31 +53,33 @@ axes[1].legend()
 # Steps from sampled rows and functions
 # -------------------------------------
 # ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged, its steps
-# are proximal, and a few passes over the rows do what as many of Newton's do. AdaGrad needs many
-# more where the problem is ill-conditioned (some of its errors lie above the axis).
+# are proximal, and a few passes over the rows do what as many of Newton's do: RMSE is within the
+# dotted line, 1.1 times Newton's, but for kin40k after two passes with 500 functions a step.
+# AdaGrad needs many more where the problem is ill-conditioned.
 
 passes = cells("passes")
 sets = list(dict.fromkeys(row["set"] for row in passes))
-styles = {"newton": "k--", "sgd": "C0o-", "sgd, 500 functions a step": "C2^-", "adagrad": "C1s-"}
-figure, axes = plt.subplots(1, len(sets), figsize=(3 * len(sets), 3.4), layout="constrained")
+styles = {"sgd": "C0o-", "sgd, 500 functions a step": "C2^-", "adagrad": "C1s-"}
+figure, axes = plt.subplots(1, len(sets), figsize=(11, 3.4), sharey=True, layout="constrained")
 for ax, name in zip(axes, sets, strict=True):
+    x, newton = series(passes, "passes", "rmse", set=name, solver="newton")
     for solver, style in styles.items():
-        x, y = series(passes, "passes", "rmse", set=name, solver=solver)
-        ax.plot(x, y, style, label=solver)
-    best = min(series(passes, "passes", "rmse", set=name, solver="newton")[1])
-    ax.set_ylim(0.95 * best, 2.0 * best)
-    ax.set_xscale("log", base=2)
+        _, y = series(passes, "passes", "rmse", set=name, solver=solver)
+        ax.loglog(x, [a / b for a, b in zip(y, newton, strict=True)], style, label=solver)
+    ax.axhline(1.1, color="0.4", linestyle=":", linewidth=0.8)
     ax.set_xticks([2, 4, 8], ["2", "4", "8"])
+    ax.set_yticks([1, 2, 5], ["1", "2", "5"])
+    ax.minorticks_off()
     ax.set(title=name, xlabel="passes over the rows")
-axes[0].set_ylabel("RMSE, y standardised")
+axes[0].set_ylabel("RMSE, relative to Newton's")
 axes[-1].legend(fontsize="small")
 
 # %%
 # Density by the number of functions m
 # ------------------------------------
-# More functions are a better mean of a rough function, and not always a better density: diagonal
-# columns of the covariance take each weight to be alone, and m of them explain σ²m/n of variance,
-# however many directions the rows determine. The first hundred columns are dense or diagonal.
+# A rough function, kin40k, wants many functions. Smooth ones have a worse density for more:
+# diagonal columns of the covariance take each weight to be alone, and m of them explain σ²m/n of
+# variance, however few directions the rows determine. A hundred dense columns change little.
 
 densities = cells("functions")
 sets = list(dict.fromkeys(row["set"] for row in densities))
@@ -85,6 +87,8 @@ figure, axes = plt.subplots(1, len(sets), figsize=(3.4 * len(sets), 3.4), layout
 for ax, name in zip(axes, sets, strict=True):
     for c, label in (("0", "QSGP-0"), ("100", "QSGP-100")):
         ax.semilogx(*series(densities, "m", "mnlp", set=name, c=c), "o-", label=label)
+    ax.set_xticks([250, 1000, 4000], ["250", "1,000", "4,000"])
+    ax.minorticks_off()
     ax.set(title=name, xlabel="m")
 axes[0].set_ylabel("mean negative log density")
 axes[-1].legend()

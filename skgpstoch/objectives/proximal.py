@@ -13,14 +13,15 @@ best linear prediction at other rows is that of a Gaussian process without noise
 which is Nyström's approximation in F.2, but for the rows. There is no bias, whatever B is in
 f_J − B(f_J(P) − h), for E f_J(P) = h. What is left is k's predictive variance given P for k(x, x).
 
-*Steps are proximal.* In the metric of P, H_P = (n/p)Φ_PIᵀ diag(λ)Φ_PI + S_II, what minimises the
-loss of K plus ½(1/ρ − 1)‖w − w_t‖² is
+*Steps are proximal.* g and λ are derivatives of what rows say, times n/p or n/|K|, as in
+:mod:`skgpstoch.objectives.blockwise`: (y − f̂)/σ² and 1/σ² for a Gaussian likelihood. In the metric
+of the rows P, H_P = Φ_PIᵀ diag(λ)Φ_PI + S_II, the loss of K plus ½(1/ρ − 1)‖w − w_t‖² is least at
 
-    w ← w − ρ((1 − ρ)H_P + ρH_K)⁻¹ ĝ,    ĝ = (n/|K|) Φ_KIᵀ(λ ∘ f̂ − …) + (SW)_I,   0 < ρ ≤ 1,
+    w ← w − ρ((1 − ρ)H_P + ρH_K)⁻¹((Sw)_I − Φ_KIᵀ g),    0 < ρ ≤ 1,
 
-with H_K the same of K. It does not expand distances, however ill-conditioned the problem and
-however few the rows: what K says loudly, its own curvature divides by. A gradient times the inverse
-curvature of other rows alone has no such guarantee, and diverges where these lack a direction.
+with H_K the same of K. But for the noise of f̂, such steps bring iterates no farther apart, however
+ill-conditioned the problem and however few the rows. A gradient times the inverse curvature of
+other rows alone promises nothing of the kind.
 
 *Steps are as long as what they see is sure.* v, the variance of f̂, is measured by the two halves
 of J. It adds to the variance 1/λ of y, and a step is times 1/(1 + λv), as if both were that of y:

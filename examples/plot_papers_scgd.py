@@ -45,13 +45,13 @@ def advantages(table: str, column: str) -> dict[str, dict[int, float]]:
 # %%
 # By batch size
 # -------------
-# A set is in the means if it was run at all three batch sizes.
+# A set is in the means if it was run at all batch sizes.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, (table, title) in zip(axes, kernels.items(), strict=True):
     ours, printed = (advantages(table, column) for column in ("nlml", "published_nlml"))
     sizes = sorted({b for by_size in ours.values() for b in by_size})
-    whole = [name for name, by_size in ours.items() if list(by_size) and len(by_size) == 3]
+    whole = [name for name, by_size in ours.items() if len(by_size) == len(sizes)]
     print(f"\n{title}\n{'':<16}" + "".join(f"{f'b = {b}':>9}" for b in sizes))
     for i, (name, by_size) in enumerate(ours.items()):
         print(f"{name:<16}" + "".join(f"{by_size.get(b, np.nan):9.3f}" for b in sizes))

@@ -73,7 +73,7 @@ MOST_PRECISION = 1e12
 HALF = 0.5  # of the rows, beyond which relevant ones are too many for intervals
 STOCHASTIC_BLOCK = 256  # basis functions of a step of AdaGrad, of "auto"
 STOCHASTIC_ROWS = 1024  # of such a step, of "auto", and of the control variate
-STOCHASTIC_STEPS = 3_000
+STOCHASTIC_STEPS = 10_000
 MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
 

@@ -31,8 +31,8 @@ from ...maths.linalg import cholesky
 from ...objectives.quadruply import SampledColumns, StochasticObjective
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 
-INFINITE = 1e3  # s_i k(x_i, x_i) / (the same at the start), from where s_i counts as infinite
-WEIGHT_RATE = 0.3  # of AdaGrad, of μ and C
+INFINITE = 100.0  # s_i over that at the start, from where it counts as infinite
+WEIGHT_RATE = 0.5  # of AdaGrad, of μ and C, relative to s^(−1/2) at the start
 PRECISION_RATE = 1.0  # of log s
 MOST_LOG = 25.0  # of log s
 
@@ -67,12 +67,13 @@ class StochasticRelevance(StochasticObjective):
         model.start_from_prior_()
         super().__init__(model, X, rows, **options)
         self.limit, self.most_whole = limit, most_whole
+        self.weight_rate = WEIGHT_RATE * start**-0.5
         self.log_s = nn.Parameter(model.s.detach().log())
 
     def param_groups(self) -> list[dict[str, Any]]:
         weights, *others = super().param_groups()
         of_precisions = {"params": [self.log_s], "rate": PRECISION_RATE}
-        return [weights | {"rate": WEIGHT_RATE}, *others, of_precisions]
+        return [weights | {"rate": self.weight_rate}, *others, of_precisions]
 
     def step_end(self) -> None:
         if self.touched is not None:

@@ -5,17 +5,26 @@ Where the expectation is a stationary point it is written out: MacKay's s_i = γ
 """
 
 import contextlib
+import itertools
 import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import fitted_once
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from skgpstoch import QSRVMClassifier, QSRVMRegressor
+from skgpstoch.data.rows import Rows
+from skgpstoch.features.basis_functions import KernelBasis
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.likelihoods.real import Gaussian
+from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
+from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
 
 KERNEL = sk.RBF(1.5, "fixed")
 QUICK = {"kernel": KERNEL, "n_subset": 0, "random_state": 0}
@@ -252,3 +261,116 @@ def test_kernels_beyond_what_can_be_computed_with_are_refused():
     model = QSRVMRegressor(sk.RBF() + sk.DotProduct(), max_iter=3, random_state=0)
     with pytest.raises(ValueError, match=r"scale X \(StandardScaler\)"):
         model.fit(X, y)
+
+
+# ---- as published
+def published_model(m=4, n=3, c=2):
+    """Any q(w) and s of a function for each of some points, and rows; float64."""
+    X = torch.linspace(-1.0, 1.5, max(n, m), dtype=torch.float64)[:, None]
+    basis = KernelBasis(from_sklearn(KERNEL).requires_grad_(False), X[:m].clone(), is_diagonal=True)
+    noise = torch.tensor([0.3], dtype=torch.float64)
+    model = ChevronModel(
+        basis, Gaussian(noise), noise.new_zeros(1), c, torch.float64, learns_precision=True
+    )
+    rows = Rows(torch.sin(3.0 * X[:n]))
+    options = {"start": 2.0, "limit": 50.0, "most_whole": 100, "batch_size": 2}
+    draws = torch.Generator().manual_seed(5)
+    objective = StochasticRelevance(
+        model, X[:n], rows, n_control=2, generator=draws, learns_noise=False, **options
+    )
+    s = torch.rand(m, 1, generator=draws, dtype=torch.float64) + 0.5
+    lower = torch.randn(m, c, generator=draws, dtype=torch.float64).tril(-1)
+    own = torch.arange(m)[:, None] == torch.arange(c)
+    with torch.no_grad():
+        model.columns[:, 0, 0] = torch.randn(m, generator=draws, dtype=torch.float64)
+        model.columns[:, 0, 1:] = lower + 0.7 * own
+        model.std[c:] = 0.3 + torch.rand(m - c, 1, generator=draws, dtype=torch.float64)
+        model.s.copy_(s)
+        objective.log_s.copy_(s.log())
+    objective.h.copy_(objective.project(objective.control_X)[0])
+    objective.coefficient.products.fill_(1.0)
+    return objective
+
+
+def dense_parts(model):
+    """μ, C and S in numpy."""
+    W, c = model.columns[:, 0].detach().numpy(), model.n_dense
+    C = np.diag(model.std[:, 0].detach().numpy())
+    C[:, :c] += W[:, 1:]
+    return W[:, 0], C, np.diag(model.s[:, 0].detach().numpy())
+
+
+def dense_bound(objective):
+    """−(2) of the paper, all of its terms by dense matrices."""
+    model, n, m = objective.model, len(objective.X), len(objective.model.s)
+    mu, C, S = dense_parts(model)
+    phi, y = KERNEL(objective.X.numpy(), model.basis.points.numpy()), objective.rows.y.numpy()[:, 0]
+    noise = float(model.likelihood.noise_variance)
+    of_mu = ((phi @ mu) @ (phi @ mu) - 2.0 * y @ phi @ mu) / noise + mu @ S @ mu
+    of_C = np.trace(C.T @ phi.T @ phi @ C) / noise + np.trace(C.T @ S @ C)
+    of_C -= np.linalg.slogdet(C @ C.T)[1]
+    twice = n * np.log(2.0 * np.pi * noise) + y @ y / noise - m
+    return 0.5 * (twice + of_mu + of_C - np.linalg.slogdet(S)[1])
+
+
+def test_chevron_with_precisions_is_as_dense_matrices():
+    objective = published_model()
+    model = objective.model
+    mu, C, S = dense_parts(model)
+    cov, m = C @ C.T, len(mu)
+    log_dets = np.linalg.slogdet(cov)[1] + np.linalg.slogdet(S)[1]
+    kl = 0.5 * (np.trace(S @ cov) + mu @ S @ mu - m - log_dets)
+    assert_allclose(float(model.kl()), kl, rtol=1e-9)
+    phi = KERNEL(objective.X.numpy(), model.basis.points.numpy())
+    q = model.marginals(objective.X)
+    assert_allclose(q.mean[0, :, 0], phi @ mu, rtol=1e-9)
+    assert_allclose(q.var[0, :, 0], np.diag(phi @ cov @ phi.T), rtol=1e-9)
+    bound = -ChevronPosterior(model, 3).bound_of(objective.X, objective.rows)
+    assert_allclose(bound.item(), dense_bound(objective), rtol=1e-9)
+    noise = float(model.likelihood.noise_variance)
+    evidence = stats.multivariate_normal(cov=phi @ np.linalg.inv(S) @ phi.T + noise * np.eye(3))
+    assert -dense_bound(objective) < evidence.logpdf(objective.rows.y.numpy()[:, 0])
+
+
+def test_published_estimates_are_without_bias():
+    """The bound, and its slopes by log s, over all index sets I, J and K."""
+    objective, values = published_model(m=3, c=1), []
+    model, std = objective.model, objective.model.std.clone()
+    sets = [torch.tensor(s) for s in itertools.product(range(3), repeat=2)]
+    for i, j, k in itertools.product(sets, sets, sets):
+        X, rows = objective.X[k], objective.rows[k]
+        values.append(objective.gaussian(i, j, X, rows, objective.all_columns()))
+        model.std.copy_(std)  # which a step replaces by Proposition 1
+    mean = torch.stack(values).mean()
+    assert_allclose(mean.item(), dense_bound(objective), rtol=1e-9)
+    mean.backward()
+    mu, C, S = dense_parts(model)
+    slopes = 0.5 * (np.diag(S) * (mu**2 + np.diag(C @ C.T)) - 1.0)
+    assert_allclose(objective.log_s.grad.to_dense()[:, 0], slopes, rtol=1e-9)
+
+
+def test_published_steps_draw_without_bias():
+    """Estimates as a step draws them, by their z-score."""
+    objective = published_model(m=12, n=12, c=3)
+    model, std = objective.model, objective.model.std.clone()
+    draws, values = torch.Generator().manual_seed(1), []
+    for _ in range(800):
+        groups = torch.randperm(12, generator=draws)[:4]
+        values.append(float(objective.forward(groups, Rows(groups[:, None]), draws).detach()))
+        model.std.copy_(std)
+    error = np.mean(values) - dense_bound(objective) / 12
+    assert abs(error) < 3.0 * np.std(values) / np.sqrt(len(values))
+
+
+def test_relevant_part_is_q_of_the_functions_that_are_left():
+    model = published_model(m=6, n=6, c=2).model
+    with torch.no_grad():
+        model.s[[1, 4]] = 100.0
+    keep = np.array([0, 2, 3, 5])
+    mu, C, _ = dense_parts(model)
+    found = dense_parts(relevant_part(model, 50.0, most_whole=100))
+    assert_allclose(found[0], mu[keep], rtol=1e-9)
+    assert_allclose(found[1] @ found[1].T, (C @ C.T)[np.ix_(keep, keep)], rtol=1e-9)
+    both = np.array([0, 1, 2, 3, 5])  # a chevron needs the functions of its dense columns
+    found = dense_parts(relevant_part(model, 50.0, most_whole=2))
+    assert_allclose(found[1] @ found[1].T, (C @ C.T)[np.ix_(both, both)], rtol=1e-9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import dlm, gpcv, qsgp, scgd, solvegp
+from . import dlm, gpcv, qsgp, qsrvm, scgd, solvegp
 from .tables import Table
 
 
@@ -17,7 +17,9 @@ class Paper:
 
 
 PAPERS = {
-    "qsgp": Paper("Evans and Nair, *Quadruply Stochastic Gaussian Processes*", qsgp.TABLES),
+    "qsgp": Paper(
+        "Evans and Nair, *Quadruply Stochastic Gaussian Processes*", qsgp.TABLES | qsrvm.TABLES
+    ),
     "scgd": Paper(
         "Shoham and Avron, *Unbiased Stochastic Optimization for Gaussian Processes on Finite "
         "Dimensional RKHS*",

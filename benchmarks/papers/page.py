@@ -100,7 +100,7 @@ def _notes(table: Table) -> Iterator[str]:
     """Why cells were missed, or not run."""
     for row in read(EXPLANATIONS):
         if (row["paper"], row["table"]) == (table.paper, table.name):
-            yield f"{row['where'] or 'All'}: {row['why']}"
+            yield f"{row['where'] or 'All'}: {row['why']}".replace("|", r"\|")  # no substitution
     for text, why in table.lacking.items():
         yield f"{text}: not run, {why}"
 

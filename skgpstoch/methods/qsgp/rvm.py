@@ -196,6 +196,7 @@ class RelevanceObjective(BlockwiseObjective):
         return ChevronPosterior(closing, self.rows.n_effective)
 
 
+@torch.no_grad()
 def start_precision(model: ChevronModel, X: Tensor) -> float:
     """An s of all functions with which the prior variance is about k(x, x)."""
     one = torch.ones(len(model.std), 1, dtype=X.dtype, device=X.device)

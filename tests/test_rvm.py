@@ -305,7 +305,7 @@ def dense_bound(objective):
     model, n, m = objective.model, len(objective.X), len(objective.model.s)
     mu, C, S = dense_parts(model)
     phi, y = KERNEL(objective.X.numpy(), model.basis.points.numpy()), objective.rows.y.numpy()[:, 0]
-    noise = float(model.likelihood.noise_variance)
+    noise = model.likelihood.noise_variance.item()
     of_mu = ((phi @ mu) @ (phi @ mu) - 2.0 * y @ phi @ mu) / noise + mu @ S @ mu
     of_C = np.trace(C.T @ phi.T @ phi @ C) / noise + np.trace(C.T @ S @ C)
     of_C -= np.linalg.slogdet(C @ C.T)[1]
@@ -327,7 +327,7 @@ def test_chevron_with_precisions_is_as_dense_matrices():
     assert_allclose(q.var[0, :, 0], np.diag(phi @ cov @ phi.T), rtol=1e-9)
     bound = -ChevronPosterior(model, 3).bound_of(objective.X, objective.rows)
     assert_allclose(bound.item(), dense_bound(objective), rtol=1e-9)
-    noise = float(model.likelihood.noise_variance)
+    noise = model.likelihood.noise_variance.item()
     evidence = stats.multivariate_normal(cov=phi @ np.linalg.inv(S) @ phi.T + noise * np.eye(3))
     assert -dense_bound(objective) < evidence.logpdf(objective.rows.y.numpy()[:, 0])
 

@@ -41,8 +41,8 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_show_sourcelink = False
-ALONE = ("installation", "which_estimator", "benchmarks*", "papers_reproduced", "add_a_method")
-html_sidebars = {page: [] for page in ALONE}  # no pages are below them
+ALONE = "installation which_estimator benchmarks* papers_reproduced add_a_method citing"
+html_sidebars = {page: [] for page in ALONE.split()}  # no pages are below them
 
 plot_include_source = True
 plot_html_show_source_link = False

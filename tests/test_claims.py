@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import skgpstoch
+
 pd = pytest.importorskip("pandas")
 page = pytest.importorskip("benchmarks.page")
 
@@ -62,3 +64,7 @@ def test_time():
 def test_the_page_of_benchmarks_is_what_the_files_say():
     written = "\n".join(page.page()).rstrip("\n") + "\n"
     assert page.PAGE.read_text() == written, "run `python -m benchmarks.page`"
+
+
+def test_the_version_to_cite_is_ours():
+    assert f"\nversion: {skgpstoch.__version__}\n" in (ROOT / "doc" / "CITATION.cff").read_text()

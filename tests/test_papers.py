@@ -16,8 +16,16 @@ from skgpstoch.kernels import from_sklearn
 from skgpstoch.models.layers import GPLayer
 
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
-TABLE = Table("scgd", "2", "", {"nlml": "low", "rmse": "high"}, lambda cell, data, seed: {})
-CELL = {"nlml": "-1.399", "nlml_deviation": "0.022", "rmse": "0.10", "rmse_deviation": ""}
+TABLE = Table(
+    "scgd",
+    "2",
+    "",
+    {"nlml": "low", "rmse": "high"},
+    lambda cell, data, seed: {},
+    lacking={"slice": "its data cannot be had"},
+)
+KEY = {"set": "elevators", "batch_size": "128", "method": "SCGD"}
+CELL = KEY | {"nlml": "-1.399", "nlml_deviation": "0.022", "rmse": "0.10", "rmse_deviation": ""}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,7 @@ def test_a_figure_that_is_not_printed_is_neither_reproduced_nor_missed():
 
 def test_a_cell_that_is_not_there_is_not_run():
     assert TABLE.verdict(CELL, None, "nlml") == "not run"
+    assert TABLE.verdict(CELL | {"set": "slice"}, None, "nlml") == "no data"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.paper}-{table.name}")

@@ -13,24 +13,32 @@ PAGE = HERE.parents[1] / "doc" / "papers_reproduced.rst"
 EXPLANATIONS = HERE / "misses.csv"  # paper, table, where (COLUMN=A,B or nothing), why
 VERDICTS = get_args(Verdict)
 Tables = list[tuple[Table, list[tuple[Cell, Cell | None]]]]
+SUMMARY = [*VERDICTS[:-1], "ours alone"]  # what is not printed has no verdict
 OPENING = """\
 .. This page is written by ``python -m benchmarks.papers page``: change that, not this.
 
+.. _papers_reproduced:
+
+======================
 The papers, reproduced
 ======================
 
-Each cell of a paper's tables that this project can hold is a fit, run by one command and kept in a
-CSV beside the printed figure, with commit, versions, seed and seconds:
+How many of the figures that a paper prints come out here. A figure is *reproduced* if ours lies
+within two published deviations of it, or is better. An estimate whose truth is known is reproduced
+if it lies within two deviations of the truth. *No data*: its set cannot be had here. *Ours alone*
+are figures of curves, which a paper does not print, and of our own comparisons.
+"""
+HOW = """\
+Ours are of one split and one seed unless said; the printed ones are means over splits. Each cell is
+a fit, kept in a CSV under ``benchmarks/results/papers/`` with commit, versions, seed and seconds.
+One command runs a table, or goes on with it:
 
 .. code-block:: bash
 
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
 
-A cell is *reproduced* if its figure lies within two published deviations of the printed one, or is
-better; an estimate of what is known, if it lies within two of the truth. Otherwise it is *missed*.
-Where a paper has curves alone, it is *not printed*. Ours are of one split and one seed unless said,
-the printed ones means over splits. ``benchmarks/papers/`` has the settings,
-``benchmarks/results/papers/`` the CSVs.
+Below are each paper's tables. Open one to see its cells, their settings, and why cells are missed
+or not run.
 """
 
 
@@ -45,9 +53,9 @@ def page() -> Iterator[str]:
     papers = [(paper, _read(paper)) for paper in PAPERS.values()]
     yield OPENING
     yield from list_table(
-        ["paper, table", "measure", "cells", *VERDICTS],
-        [line for paper, tables in papers for line in _summary(paper, tables)],
+        ["paper", *SUMMARY], [[_authors(paper), *_counts(tables)] for paper, tables in papers]
     )
+    yield HOW
     for paper, tables in papers:
         yield from _in_full(paper, tables)
 
@@ -61,28 +69,39 @@ def _read(paper: Paper) -> Tables:
     return found
 
 
-def _summary(paper: Paper, tables: Tables) -> Iterator[list[str]]:
-    for table, cells in tables:
-        for measure in table.measures:
-            verdicts = [
-                table.verdict(printed, here, measure)
-                for printed, here in cells
-                if printed[measure] or (here or {}).get(measure)
-            ]
-            found = Counter(verdicts)
-            counts = [str(found[name]) for name in VERDICTS]
-            title = f"{paper.citation.split(',')[0]}, {table.title}"
-            yield [title, measure, str(len(verdicts)), *counts]
+def _authors(paper: Paper) -> str:
+    return paper.citation.split(", *")[0]
+
+
+def _counts(tables: Tables) -> list[str]:
+    """How many figures have each verdict."""
+    found = Counter(
+        table.verdict(printed, here, measure)
+        for table, cells in tables
+        for printed, here in cells
+        for measure in table.measures
+        if printed[measure] or (here or {}).get(measure)
+    )
+    return [str(found[verdict]) for verdict in VERDICTS]
 
 
 def _in_full(paper: Paper, tables: Tables) -> Iterator[str]:
-    yield from ("", paper.citation.replace("*", ""), "-" * len(paper.citation))
+    yield from ("", _authors(paper), "=" * len(_authors(paper)), "", f"{paper.citation}.")
+    yield f":ref:`sphx_glr_auto_examples_{paper.picture}.py` draws what is found."
+    rows = [[table.title, *_counts([(table, cells)])] for table, cells in tables]
+    yield from list_table(["table", *SUMMARY], rows)
     for table, cells in tables:
-        yield from ("", f"**{table.title}.** {table.settings}", "")
-        figures = [f"{m}, {whose}" for m in table.measures for whose in ("here", "printed")]
-        columns = [*table.key_columns, *figures, "verdict"]
-        yield from list_table(columns, [_line(table, *cell) for cell in cells])
-        yield from (f"- {line}" for line in _notes(table))
+        yield from ("", f".. dropdown:: All cells: {table.title}", "")
+        yield from (f"    {line}".rstrip() for line in _cells(table, cells))
+
+
+def _cells(table: Table, cells: list[tuple[Cell, Cell | None]]) -> Iterator[str]:
+    """Settings, figures, and why cells were missed."""
+    yield from (table.settings, "")
+    yield from (f"- {line}" for line in _notes(table))
+    figures = [f"{m}, {whose}" for m in table.measures for whose in ("here", "printed")]
+    columns = [*table.key_columns, *figures, "verdict"]
+    yield from list_table(columns, [_line(table, *cell) for cell in cells])
 
 
 def _line(table: Table, printed: Cell, here: Cell | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Cell = dict[str, str]  # a row of a table: column → text
 Figures = dict[str, Any]
-Verdict = Literal["reproduced", "missed", "not run", "not printed"]
+Verdict = Literal["reproduced", "missed", "not run", "no data", "not printed"]
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"
@@ -78,7 +78,7 @@ class Table:
         Of an estimate of what is known: within these of the truth.
         """
         if measured is None or not measured.get(measure):
-            return "not run"
+            return "no data" if self.why_lacking(cell) else "not run"
         if not cell[measure]:
             return "not printed"
         if (good := self.measures[measure]) == "true":

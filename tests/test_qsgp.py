@@ -1191,11 +1191,15 @@ def proximal(model, X, rows, n_control=4, batch_size=3, rate=0.5):
     )
 
 
+def windows(n, size, stride=1):
+    """Each J there can be, or some."""
+    return [((first + torch.arange(size)) % n).sort().values for first in range(0, n, stride)]
+
+
 def estimates(objective, X, rows, size, stride=1):
     """f̂ and its measured variance for each J there can be, or some, (n_groups, P, n, C)."""
     sweep, n = objective.begin(generator()), objective.model.basis.n_groups
-    windows = [((first + torch.arange(size)) % n).sort().values for first in range(0, n, stride)]
-    found = [objective.estimate(sweep, J, X, rows) for J in windows]
+    found = [objective.estimate(sweep, J, X, rows) for J in windows(n, size, stride)]
     return torch.stack([s.h for s, _ in found]), torch.stack([v for _, v in found])
 
 
@@ -1211,6 +1215,18 @@ def test_kriged_estimates_of_f_without_bias(kind, size):
     assert_close(f.mean(0), exact, rtol=1e-10, atol=1e-10)
     assert (variance.max() > 0.0) == (size < 7)
     assert_close(f[:, :, :4], exact[:, :4].expand(7, -1, -1, -1), rtol=0.0, atol=1e-4)  # known on P
+
+
+@pytest.mark.parametrize("size", [3, 6])
+@pytest.mark.parametrize("kind", BASES)
+def test_estimates_of_variances_without_bias(kind, size):
+    """Of what diagonal columns bring, on average over all J."""
+    model, (X, rows) = make_model(kind, 14 if kind == "fourier" else 7, c=2), make_rows(9)
+    model.std.copy_(torch.rand(model.std.shape, generator=generator(), dtype=model.std.dtype))
+    objective = proximal(model, X, rows)
+    sweep, exact = objective.begin(generator()), objective.say(X, torch.arange(7))[1]
+    found = [objective.estimate(sweep, J, X, rows)[0].v for J in windows(7, size)]
+    assert_close(torch.stack(found).mean(0), exact, rtol=1e-10, atol=1e-10)
 
 
 def test_kriging_takes_the_noise_of_sampled_functions_away():

@@ -143,8 +143,9 @@ class ProximalObjective(BlockwiseObjective):
             return replace(sweep, X=X, rows=rows, share=share, h=f, v=v), torch.zeros_like(f)
         (f, v), (f_2, v_2) = (self.kriged(sweep, X, half) for half in (groups[::2], groups[1::2]))
         variance = 0.25 * (1.0 - len(groups) / n_groups) * (f - f_2).square()
-        h = torch.lerp(f, f_2, len(groups[1::2]) / len(groups))
-        return replace(sweep, X=X, rows=rows, share=share, h=h, v=0.5 * (v + v_2)), variance
+        second = len(groups[1::2]) / len(groups)
+        h, v = torch.lerp(f, f_2, second), torch.lerp(v, v_2, second)
+        return replace(sweep, X=X, rows=rows, share=share, h=h, v=v), variance
 
     def say(self, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         """f_J of every column, (P, ñ, C), and the same of Σ c_ii² φ_i², (P, ñ)."""

@@ -32,7 +32,7 @@ PAPERS = {
     "gpcv": Paper(
         "Xu, Yin, Zhang, Luo and Cui, *A General O(n²) Hyper-Parameter Optimization for Gaussian "
         "Process Regression with Cross-Validation and Non-linearly Constrained ADMM*",
-        "plot_papers_dlm",
+        "plot_papers_gpcv",
         gpcv.TABLES,
     ),
     "solvegp": Paper(

@@ -5,7 +5,8 @@ Carbon dioxide: length-scales chosen by forecast errors
 
 The monthly means of Mauna Loa have a trend and a season. We use one kernel for each, and neither is
 quite right. :class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of
-held-out years. The choice of these years makes all the difference. See :ref:`cross_validation`. """
+held-out years. The choice of these years makes all the difference. See :ref:`cross_validation`.
+"""
 
 # %%
 # Forty-three years

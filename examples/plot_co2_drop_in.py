@@ -6,7 +6,8 @@ Carbon dioxide, with one import changed
 scikit-learn's gallery forecasts the carbon dioxide of Mauna Loa with a Gaussian process. Its kernel
 has a term for the trend, one for the seasons, one for irregularities of a few years, and one for
 noise. This is the same example with our :class:`~skgpstoch.GaussianProcessRegressor`: see
-:ref:`coming_from_sklearn`. """
+:ref:`coming_from_sklearn`.
+"""
 
 # %%
 # Monthly means

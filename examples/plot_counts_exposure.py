@@ -6,7 +6,8 @@ Accident counts and exposure
 How many accidents a year will a driver have? Insurers observe groups of drivers, each for some
 number of driver-years: the *exposure*. A count of 2 says much about a group of 200 driver-years and
 little about one of 3. With ``likelihood="poisson"``, pass the exposure to
-:meth:`~skgpstoch.SVGPRegressor.fit` and ``predict``. """
+:meth:`~skgpstoch.SVGPRegressor.fit` and ``predict``.
+"""
 
 # %%
 # Made-up drivers

@@ -5,7 +5,8 @@ A deep kernel follows a jump that a stationary one blurs
 
 A stationary kernel has one length-scale everywhere: next to a jump it either ripples or smears. The
 kernel of :class:`~skgpstoch.SCGDGaussianProcessRegressor` is linear on the last layer of a network.
-The marginal likelihood trains the network, which adapts to the data. """
+The marginal likelihood trains the network, which adapts to the data.
+"""
 
 # %%
 # A wave, a jump, a plateau

@@ -5,7 +5,8 @@ A deep kernel finds the plane in which the classes differ
 
 Two spirals lie in a plane of a ten-dimensional space, oblique to all ten inputs. The directions
 orthogonal to the plane are noise. Length-scales can stretch the inputs, but not rotate them. A
-network in front of the kernel can. """
+network in front of the kernel can.
+"""
 
 # %%
 # Spirals in an unknown plane

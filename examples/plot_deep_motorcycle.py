@@ -6,7 +6,8 @@ Does depth help with noise that varies with inputs?
 The acceleration of a helmet in simulated crashes is quiet for fourteen milliseconds and scatters
 after that. A deep Gaussian process can turn the uncertainty of its inner layers into noise that
 varies with the input. Trained with the usual bound, it does not. Training for the density helps,
-with one layer as much as with two. """
+with one layer as much as with two.
+"""
 
 # %%
 # Silverman's motorcycles

@@ -5,7 +5,8 @@ A deep Gaussian process at a step
 
 A stationary kernel has one length-scale. A step needs two: a long one on either side, and a very
 short one at the step. In a deep Gaussian process, other Gaussian processes learn the inputs of the
-last kernel, and can stretch them where necessary. """
+last kernel, and can stretch them where necessary.
+"""
 
 # %%
 # A step at 0

@@ -4,7 +4,8 @@ Handwritten digits, and which of them to doubt
 ==============================================
 
 This Gaussian process classifies ten digits. Its probabilities average over the uncertainty of the
-latent functions, so they say which digits a human should check. """
+latent functions, so they say which digits a human should check.
+"""
 
 # %%
 # Fit

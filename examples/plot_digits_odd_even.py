@@ -5,7 +5,8 @@ Odd or even, by 10,000 Fourier features
 
 We repeat the classification of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on
 scikit-learn's small digits. The kernel stays the same, and more and more random features
-approximate it. """
+approximate it.
+"""
 
 # %%
 # Data and kernel

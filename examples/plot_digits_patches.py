@@ -4,7 +4,8 @@ What a convolutional process sees in handwritten digits
 =======================================================
 
 The functions of this Gaussian process are sums of responses to the patches of an image. So we can
-look at the patches that it has learned, and at which part of a digit speaks for which class. """
+look at the patches that it has learned, and at which part of a digit speaks for which class.
+"""
 
 # %%
 # Fit

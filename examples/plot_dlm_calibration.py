@@ -5,7 +5,8 @@ Better intervals by direct loss minimisation
 
 With the evidence lower bound (ELBO), a sparse Gaussian process treats what a few inducing points
 cannot explain as noise, and gives every row about the same interval. Direct loss minimisation (DLM)
-trains for the predictive density itself, so the unexplained part may differ from row to row. """
+trains for the predictive density itself, so the unexplained part may differ from row to row.
+"""
 
 # %%
 # A thermometer with gaps

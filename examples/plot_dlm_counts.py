@@ -6,7 +6,8 @@ Late departures: counts that vary too much
 Flights are late together: if five in an hour are expected, there may be none, or fifteen. Counts
 that vary more than a Poisson distribution are *overdispersed*. A Poisson likelihood trained with
 the evidence lower bound (ELBO) hardly notices. Trained for its predictive density (DLM), it puts
-the excess into the uncertainty of the rate. """
+the excess into the uncertainty of the rate.
+"""
 
 # %%
 # Hours of departures

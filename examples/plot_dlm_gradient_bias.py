@@ -7,7 +7,8 @@ The log-loss of a row, :math:`-\\log \\mathrm{E}_{q(f)}\\, p(y \\mid f)`, is the
 expectation. The logarithm of an average over draws of f is too small on average, and its gradient
 is biased. Figure 9 of Wei, Sheth and Khardon, "Direct loss minimization for sparse Gaussian
 processes" (2021), compares plain Monte Carlo (bMC), the same with a jitter in the logarithm
-(smooth-bMC) and unbiased product sampling (uPS) with the exact gradient. """
+(smooth-bMC) and unbiased product sampling (uPS) with the exact gradient.
+"""
 
 # %%
 # Counts, and a process that has seen none of them

@@ -6,7 +6,8 @@ Known errors: ``y_std``, and why not a weight
 Measurements often come with a standard error each. Pass it to :meth:`~skgpstoch.SVGPRegressor.fit`
 as ``y_std``. The noise of a row is then this error plus an unknown part, whose variance is learned.
 ``sample_weight=1 / error**2`` is something else: a weight is a number of rows, and a precise
-measurement is still a single row. """
+measurement is still a single row.
+"""
 
 # %%
 # Two instruments

@@ -6,7 +6,8 @@ The gain from β, and from the loss
 Direct loss minimisation trains for the loss of predictions, and chooses the weight β of its
 regulariser. Both differ from the evidence lower bound (ELBO). Which of the two helps? To find out,
 Wei, Sheth and Khardon, "Direct Loss Minimization for Sparse Gaussian Processes", add a β to the
-bound as well: the β-ELBO. This page fits no model. """
+bound as well: the β-ELBO. This page fits no model.
+"""
 
 # %%
 # Cells that were run

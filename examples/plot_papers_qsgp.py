@@ -5,7 +5,8 @@ QSGP: control variates, solvers, features
 
 This page shows results of `python -m benchmarks.papers qsgp` on Evans and Nair, "Quadruply
 stochastic Gaussian processes" (2020): figure 1, and two comparisons of our own. It reads CSVs and
-fits no model. """
+fits no model.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ Does exactness pay most in small minibatches?
 BSGD follows the marginal likelihood of each minibatch, which is biased. SCGD follows that of all
 rows. Shoham and Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite
 Dimensional RKHS", find that the advantage of exactness "is more significant when the batch size is
-smaller". This page has our results for their tables 2 and 3, and fits no model. """
+smaller". This page has our results for their tables 2 and 3, and fits no model.
+"""
 
 # %%
 # Cells

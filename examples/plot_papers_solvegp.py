@@ -7,7 +7,8 @@ Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian Pro
 two bounds on the marginal likelihood. One has orthogonal inducing points in addition to M ordinary
 ones. In the other, in appendix A, the values at the inducing points depend on the rest of the
 function. We compare both with the exact value, and with Titsias' bound with M points and with as
-many as SOLVE-GP has. """
+many as SOLVE-GP has.
+"""
 
 # %%
 # One process, whose hyper-parameters are known

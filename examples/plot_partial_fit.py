@@ -4,7 +4,8 @@ Learning from a stream
 ======================
 
 ``partial_fit`` takes rows as they arrive, and the model can predict at any moment. We first predict
-every chunk and then learn from it, so each score is on data that the model has not seen. """
+every chunk and then learn from it, so each score is on data that the model has not seen.
+"""
 
 # %%
 # A stream

@@ -4,7 +4,8 @@ Choosing a kernel by its predictive density
 ===========================================
 
 The regressors are ordinary scikit-learn estimators. They take a pandas frame at the end of a
-pipeline, and a grid search ranks them by the whole predictive distribution. """
+pipeline, and a grid search ranks them by the whole predictive distribution.
+"""
 
 # %%
 # Data

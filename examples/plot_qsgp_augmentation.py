@@ -5,7 +5,8 @@ Variances far from the data: ``augment=True``
 
 This is figure 2 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020). A Gaussian
 process on basis functions centred on the rows has no variance far from the rows. ``augment=True``
-adds a function centred on the point to predict, and with it its variance. """
+adds a function centred on the point to predict, and with it its variance.
+"""
 
 # %%
 # Data, and the exact process

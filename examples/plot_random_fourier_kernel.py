@@ -5,7 +5,8 @@ A scikit-learn kernel on ten thousand rows and more
 
 ``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. You pass a scikit-learn kernel
 and get it back fitted. Random Fourier features approximate it, so the time of a step does not
-depend on the number of rows. """
+depend on the number of rows.
+"""
 
 # %%
 # Five relevant inputs and five that are noise

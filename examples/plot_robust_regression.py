@@ -4,7 +4,8 @@ Outliers: Student's t against a Gaussian
 ========================================
 
 A Gaussian likelihood explains an outlier by more noise everywhere, or by a function that is pulled
-aside. Student's t distribution allows a few large errors, and learns how few and how large. """
+aside. Student's t distribution allows a few large errors, and learns how few and how large.
+"""
 
 # %%
 # One row in ten is wrong

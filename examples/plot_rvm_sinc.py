@@ -4,7 +4,8 @@ Relevance vectors: a few rows instead of all
 =============================================
 
 This is figure 3 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on Tipping's
-example. A basis function is centred on every row, and all but a few are pruned. """
+example. A basis function is centred on every row, and all but a few are pruned.
+"""
 
 # %%
 # Fit

@@ -5,7 +5,8 @@ Five inducing points, and five orthogonal to them
 
 This is figure 2 of Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian
 Processes" (2020): four sparse approximations of one Gaussian process. The one-dimensional data are
-from Snelson and Ghahramani ("Sparse Gaussian Processes using Pseudo-inputs", 2006). """
+from Snelson and Ghahramani ("Sparse Gaussian Processes using Pseudo-inputs", 2006).
+"""
 
 # %%
 # A hundred of the two hundred rows

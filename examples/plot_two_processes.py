@@ -5,7 +5,8 @@ One model, from two processes
 
 Any launcher can start the processes. All run the same program: each reads its own rows, calls
 ``fit`` in a ``process_group``, and gets the same model. Here ``torchrun`` starts two on this
-machine; on several machines, start it on each. """
+machine; on several machines, start it on each.
+"""
 
 # %%
 # The program
